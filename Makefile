@@ -1,0 +1,37 @@
+# make demo   see what the layers do        make test   run every test
+# make check  lint and types                make bench  measure against peers
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench clean
+
+# torch is installed alone and exactly pinned: any looser request pulls gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(PY) examples/rotating_points.py
+
+test: $(READY)
+	$(PY) -m pytest
+
+check: $(READY)
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+$(VENV)/.peers: $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[peers]' --no-build-isolation
+	touch $@
+
+bench: $(VENV)/.peers
+	$(PY) benchmarks/slow_features.py
+	$(PY) benchmarks/closed_form.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

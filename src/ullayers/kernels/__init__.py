@@ -1,0 +1,1 @@
+"""The recurrence in parts: what it remembers, the plain loop, the covariance solves."""

@@ -1,0 +1,210 @@
+"""Eq. 8, 9 and the solves of Eq. 11, for a whole block of steps.
+
+Two ways to the same numbers: a batch of d x d factors, and, where frames are fewer than
+dimensions, one factor of the frames' own Gram matrix. Both are derived in docs/maths.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ullayers.kernels.state import Covariance, Rates
+
+# The ridge is set high, decays with the covariance it protects, and is never let below low, all
+# times `ridge * trace / d`. It is renewed at fixed step counts so that between two renewals the
+# covariance differs from its start by the frames alone, which the low-rank path needs.
+RIDGE_HIGH, RIDGE_LOW = 4.0, 0.25
+MAX_RANGE_BITS = 40.0  # how far weights inside one low-rank segment may lie apart
+LOW_RANK_FROM = 64  # below this width plain batched factors are faster
+
+
+def ridge_renewals(rate: float, steps: Tensor, live: Tensor) -> Tensor:
+    """(T,) bool: before which steps the ridge is renewed. Steps without a frame do not count."""
+    ticks = steps + live.cumsum(0) - live.long()
+    return live & (ticks % ridge_period(rate) == 0)
+
+
+def ridge_period(rate: float) -> int:
+    """Steps between two renewals of the ridge: while it decays by at most 16, and at most 64."""
+    return max(1, min(64, int(4 / -math.log2(1 - rate))))
+
+
+def apply_inverse(factor: Tensor, deviation: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of `deviation` times the scaled inverse, and that inverse.
+
+    Two triangular solves lose fewer digits than a product with the inverse, but only pay where
+    the rows are few; those come in float64.
+    """
+    scale = scale[..., None, None]
+    inverse = torch.cholesky_inverse(factor) * scale
+    if deviation.dtype == torch.float64:
+        return torch.cholesky_solve(deviation.mT, factor).mT * scale, inverse
+    return deviation @ inverse.to(deviation.dtype), inverse
+
+
+def solve(
+    deviation: Tensor,
+    counted: Tensor,
+    cov: Covariance,
+    rate: float,
+    rates: Rates,
+    renewals: Tensor,
+    scatter: Tensor | None,
+) -> tuple[Tensor, Tensor | None, Covariance, Tensor]:
+    """Move `cov` on by a block of steps and solve it for every step's deviations.
+
+    Args:
+        deviation: (T, S, d), zero where not counted.
+        counted: (T, S) bool, the streams that take part in each step.
+        cov: the covariance before the block.
+        rate: how fast it forgets.
+        rates: the choices of the layer.
+        renewals: (T,) bool, as from `ridge_renewals`.
+        scatter: (T, d, d), more scatter for each step to bring.
+
+    Returns:
+        the solved deviations (T, S, d), each divided by the step's number of counted streams; the
+        inverses (T, d, d) likewise, where they were formed; the end covariance; and how many
+        steps could not be solved (their result is zero).
+    """
+    count = counted.sum(1)
+    if may_use_low_rank(deviation) and scatter is None and not rates.diagonal:
+        solved, cov, singular = _solve_low_rank(deviation, count, cov, rate, rates, renewals)
+        return solved, None, cov, singular
+    return _solve_batched(deviation, count, cov, rate, rates, renewals, scatter)
+
+
+def _solve_batched(
+    deviation: Tensor,
+    count: Tensor,
+    cov: Covariance,
+    rate: float,
+    rates: Rates,
+    renewals: Tensor,
+    scatter: Tensor | None,
+) -> tuple[Tensor, Tensor | None, Covariance, Tensor]:
+    """Every step's covariance and its Cholesky factor, as one batch of d x d matrices."""
+    T, _, d = deviation.shape
+    log_a = math.log1p(-rate)
+    counts = count.clamp(min=1).double()
+    clock = (count > 0).double().cumsum(0)
+    if rates.diagonal:
+        gram = torch.diag_embed(deviation.square().sum(1).double())
+    else:
+        gram = (deviation.mT @ deviation).double()
+    gram = gram / counts[:, None, None]
+    if scatter is not None:
+        gram = gram + (scatter * torch.eye(d, device=scatter.device) if rates.diagonal else scatter)
+    # weight[t, r] = rate * a^(c_t - c_r) for r <= t: the moving sum of Eq. 8 as one product.
+    weight = rate * torch.exp((clock[:, None] - clock[None, :]).clamp(min=0) * log_a)
+    weight = (weight * (count > 0)).tril()
+    decay = torch.exp(clock * log_a)
+    start = cov.value * cov.evidence
+    total = decay[:, None, None] * start + (weight @ gram.flatten(1)).view(T, d, d)
+    evidence = decay * cov.evidence - torch.expm1(clock * log_a)
+    trace = total.diagonal(dim1=1, dim2=2).sum(1)
+    traces = torch.cat([start.trace()[None], trace])
+    ridge = _ridge_levels(traces, clock, cov.ridge, rate, rates.ridge / d, renewals)
+    level = torch.maximum(ridge, RIDGE_LOW * rates.ridge / d * trace)
+    # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
+    level = torch.where(trace > 0, level, 1.0)
+    factor, info = torch.linalg.cholesky_ex(total + torch.diag_embed(level[:, None].expand(T, d)))
+    eye = torch.eye(d, dtype=total.dtype, device=total.device)
+    factor = torch.where((info == 0)[:, None, None], factor, eye)
+    usable = (info == 0) & (trace > 0) & (count > 0)
+    solved, inverse = apply_inverse(factor, deviation, evidence * usable / counts)
+    end = Covariance(total[-1] / evidence[-1].clamp(min=1e-300), evidence[-1], ridge[-1])
+    return solved, inverse, end, (info != 0).sum()
+
+
+def _ridge_levels(
+    traces: Tensor, clock: Tensor, ridge: Tensor, rate: float, relative: float, renewals: Tensor
+) -> Tensor:
+    """The ridge after each step; `traces` and the clock's zero begin one step earlier."""
+    index = torch.arange(len(clock), device=clock.device)
+    last = torch.where(renewals, index, -1).cummax(0).values
+    before = torch.cat([torch.zeros_like(clock[:1]), clock])
+    since = torch.where(last >= 0, before[last.clamp(min=0)], 0)
+    level = torch.where(last >= 0, RIDGE_HIGH * relative * traces[last.clamp(min=0)], ridge)
+    return level * torch.exp((clock - since) * math.log1p(-rate))
+
+
+def may_use_low_rank(deviation: Tensor) -> bool:
+    """Few streams and many features: frames are fewer than dimensions.
+
+    The low-rank path looks at step counts on the host, which a compiled graph must not do.
+    """
+    _, streams, d = deviation.shape
+    return d >= LOW_RANK_FROM and 8 * streams <= d and not torch.compiler.is_compiling()
+
+
+def _solve_low_rank(
+    deviation: Tensor, count: Tensor, cov: Covariance, rate: float, rates: Rates, renewals: Tensor
+) -> tuple[Tensor, Covariance, Tensor]:
+    """As `_solve_batched`, segment by segment with one factor of the start and no (T, d, d)."""
+    T, streams, d = deviation.shape
+    solved = torch.empty_like(deviation)
+    singular = torch.zeros((), dtype=torch.int64, device=deviation.device)
+    longest = max(1, min(int(MAX_RANGE_BITS / -math.log2(1 - rate)), d // streams))
+    renewed = set(renewals.nonzero().flatten().tolist()) if rates.ridge else set()
+    begin = 0
+    while begin < T:
+        end = begin + 1
+        while end < T and end not in renewed and end - begin < longest:
+            end += 1
+        part = slice(begin, end)
+        renew = begin in renewed
+        outcome = _solve_segment(deviation[part], count[part], cov, rate, rates, renew)
+        if outcome is None:  # the ridge had to be raised inside: take the general path
+            solved[part], _, cov, bad = _solve_batched(
+                deviation[part], count[part], cov, rate, rates, renewals[part], None
+            )
+            singular = singular + bad
+        else:
+            solved[part], cov = outcome
+        begin = end
+    return solved, cov, singular
+
+
+def _solve_segment(
+    deviation: Tensor,
+    count: Tensor,
+    cov: Covariance,
+    rate: float,
+    rates: Rates,
+    renew: bool,
+) -> tuple[Tensor, Covariance] | None:
+    """All solves of a segment from one Cholesky factor of its rows' Gram matrix in W_0^-1."""
+    T, S, d = deviation.shape
+    log_a = math.log1p(-rate)
+    start = cov.value * cov.evidence
+    relative = rates.ridge / d
+    ridge = RIDGE_HIGH * relative * start.trace() if renew else cov.ridge
+    clock = (count > 0).double().cumsum(0)
+    decay = torch.exp(clock * log_a)
+    rows = deviation.double().reshape(T * S, d)
+    counts = count.clamp(min=1).double()
+    # Weight of each step's scatter in the end state: rate * a^(c_T - c_t) / streams.
+    share = rate * torch.exp((clock[-1] - clock) * log_a) / counts * (count > 0)
+    traces = decay * start.trace() + decay * (
+        (rate / decay / counts * (count > 0)) * rows.square().sum(1).view(T, S).sum(1)
+    ).cumsum(0)
+    eye = torch.eye(d, dtype=start.dtype, device=start.device)
+    base, bad_base = torch.linalg.cholesky_ex(start + ridge * eye)
+    projected = torch.cholesky_solve(rows.T, base).T  # D P
+    per_row = (decay * counts / rate).repeat_interleave(S)
+    small, bad_small = torch.linalg.cholesky_ex(rows @ projected.T + torch.diag(per_row))
+    too_low = (ridge * decay < RIDGE_LOW * relative * traces).any()
+    if bool(too_low | (bad_base != 0) | (bad_small != 0)):
+        return None
+    half = torch.linalg.solve_triangular(small, projected, upper=False).view(T, S, d)
+    diagonal = small.view(T, S, T, S).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # (T, S, S)
+    solved = torch.linalg.solve_triangular(diagonal.mT, half, upper=True)
+    evidence = decay * cov.evidence - torch.expm1(clock * log_a)
+    scale = evidence / rate * (count > 0)
+    total = decay[-1] * start + (rows * share.repeat_interleave(S)[:, None]).T @ rows
+    end = Covariance(total / evidence[-1].clamp(min=1e-300), evidence[-1], ridge * decay[-1])
+    return (solved * scale[:, None, None]).to(deviation.dtype), end

@@ -1,0 +1,116 @@
+"""Eq. 6-11 as a plain loop: what every faster path is tested against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, apply_inverse, ridge_period
+from ullayers.kernels.state import (
+    Covariance,
+    Rates,
+    Result,
+    State,
+    anchored,
+    clip_mean,
+    mean_scatter,
+)
+
+
+def reference(
+    y: Tensor, state: State, rates: Rates, active: Tensor, scatter: Tensor | None = None
+) -> Result:
+    """Eq. 6-11 one step at a time, for tests and for readers."""
+    state, x = anchored(y, state, active)
+    own_mean = clip_mean(x, active) if rates.long_term == "clip" else None
+    gradients, scatter_gradients = [], []
+    singular = torch.zeros((), dtype=torch.int64, device=y.device)
+    for t in range(len(x)):
+        on, steps = active[t], int(state.steps)
+        had_past = on & (state.short_evidence > 0)
+        short, short_evidence = _step_mean(state.short, state.short_evidence, x[t], on, rates.mu)
+        if own_mean is not None:
+            long, long_evidence = own_mean, torch.ones_like(state.long_evidence)
+            counted = on & (active.sum(0) > 1)
+        elif rates.long_term == "shared":
+            long, long_evidence = _step_shared_mean(state, x[t], on, rates)
+            counted = on & (state.long_evidence > 0)
+        else:
+            long, long_evidence = _step_mean(state.long, state.long_evidence, x[t], on, rates.eps)
+            counted = had_past
+        extra = None if scatter is None else mean_scatter(scatter[t], had_past)
+        w_solved, w_inverse, W, w_bad = _step_covariance(
+            torch.where(had_past[:, None], x[t] - short, 0), had_past, state.W, rates.mu,
+            rates, bool(on.any()) and steps % ridge_period(rates.mu) == 0, extra,
+        )  # fmt: skip
+        b_solved, _, B, b_bad = _step_covariance(
+            torch.where(counted[:, None], short - long, 0), counted, state.B, rates.eps,
+            rates, bool(on.any()) and steps % ridge_period(rates.eps) == 0, None,
+        )  # fmt: skip
+        gradients.append(w_solved - b_solved)
+        scatter_gradients.append(had_past[:, None, None] * w_inverse / 2)
+        singular = singular + w_bad + b_bad
+        state = State(
+            state.anchor, short, long, short_evidence, long_evidence, W, B, state.steps + on.any()
+        )
+    extra_gradient = None if scatter is None else torch.stack(scatter_gradients)
+    return Result(torch.stack(gradients), extra_gradient, state, singular)
+
+
+def _step_mean(
+    mean: Tensor, evidence: Tensor, x: Tensor, on: Tensor, rate: float
+) -> tuple[Tensor, Tensor]:
+    grown = (1 - rate) * evidence + rate
+    moved = ((1 - rate) * evidence[:, None] * mean + rate * x) / grown[:, None]
+    return torch.where(on[:, None], moved, mean), torch.where(on, grown, evidence)
+
+
+def _step_shared_mean(state: State, x: Tensor, on: Tensor, rates: Rates) -> tuple[Tensor, Tensor]:
+    n, positions = rates.sequences, len(x) // rates.sequences
+    shift = state.anchor - state.anchor[:positions].repeat(n, 1)
+    groups = torch.where(on[:, None], x + shift, 0).view(n, positions, -1)
+    count = on.view(n, positions).sum(0)
+    mean, evidence = _step_mean(
+        state.long[:positions],
+        state.long_evidence[:positions],
+        groups.sum(0) / count.clamp(min=1)[:, None],
+        count > 0,
+        rates.eps,
+    )
+    return mean.repeat(n, 1) - shift, evidence.repeat(n)
+
+
+def _step_covariance(
+    deviation: Tensor,
+    counted: Tensor,
+    cov: Covariance,
+    rate: float,
+    rates: Rates,
+    renew: bool,
+    scatter: Tensor | None,
+) -> tuple[Tensor, Tensor, Covariance, Tensor]:
+    """One step of Eq. 8 or 9 and the solve of Eq. 11, for all streams; divided by their number."""
+    d = deviation.shape[-1]
+    count = int(counted.sum())
+    ridge = cov.ridge
+    total = cov.value * cov.evidence
+    evidence = cov.evidence
+    if renew:
+        ridge = RIDGE_HIGH * rates.ridge / d * total.trace()
+    if count:
+        gram = deviation.double().T @ deviation.double() / count
+        gram = gram if scatter is None else gram + scatter
+        gram = torch.diag(gram.diagonal()) if rates.diagonal else gram
+        total = (1 - rate) * total + rate * gram
+        evidence = (1 - rate) * evidence + rate
+        ridge = (1 - rate) * ridge
+    floor = RIDGE_LOW * rates.ridge / d * total.trace()
+    eye = torch.eye(d, dtype=total.dtype, device=total.device)
+    factor, info = torch.linalg.cholesky_ex(
+        total + torch.maximum(ridge, floor) * eye + (total.trace() == 0) * eye
+    )
+    usable = (info == 0) & (total.trace() > 0) & (count > 0)
+    safe = torch.where(info == 0, factor, eye)
+    solved, inverse = apply_inverse(safe, deviation, evidence * usable / max(count, 1))
+    value = total / evidence.clamp(min=1e-300)
+    return solved, inverse, Covariance(value, evidence, ridge), (info != 0).long()

@@ -1,0 +1,102 @@
+"""What the recurrence remembers between two steps, and its fixed choices.
+
+Two conventions keep the numbers honest:
+
+* Means are stored relative to an `anchor`, a value near them, so that an offset in the data
+  costs no digits.
+* Every average carries its `evidence`, the total weight of what it has seen: 0 is nothing yet,
+  1 a full memory. An average of evidence e that forgets at rate m continues as
+  (a e average + m new) / (a e + m) with a = 1 - m. Started at 0 it weights early frames
+  properly; started at 1 it is the paper's plain moving average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+LongTerm = Literal["stream", "clip", "shared"]
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """A moving covariance: its value, how much it has seen, and the ridge that goes with it."""
+
+    value: Tensor  # (d, d)
+    evidence: Tensor  # ()
+    ridge: Tensor  # () in units of value * evidence
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the recurrence remembers between two steps."""
+
+    anchor: Tensor  # (S, d)
+    short: Tensor  # (S, d) short-term mean, minus anchor
+    long: Tensor  # (S, d) long-term mean, minus anchor
+    short_evidence: Tensor  # (S,)
+    long_evidence: Tensor  # (S,)
+    W: Covariance
+    B: Covariance
+    steps: Tensor  # () int64, steps with a frame since the statistics began
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What does not change while the recurrence runs."""
+
+    mu: float
+    eps: float
+    ridge: float
+    long_term: LongTerm = "stream"
+    sequences: int = 1  # streams come in this many equal groups; "shared" averages over them
+    diagonal: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """Gradients of the pooled J, the end state, and what went wrong on the way."""
+
+    gradient: Tensor  # (T, S, d) dJ/dy
+    scatter_gradient: Tensor | None  # (T, S, d, d) dJ/dscatter, if a scatter was given
+    state: State
+    singular: Tensor  # () int64, steps at which W or B could not be inverted
+
+
+def fresh_state(
+    streams: int, d: int, *, paper: bool, dtype: torch.dtype, device: torch.device
+) -> State:
+    """The state before the first frame; `paper` means zero means and identity covariances."""
+    zeros = torch.zeros(streams, d, dtype=dtype, device=device)
+    seen = torch.full((streams,), float(paper), dtype=dtype, device=device)
+    scalar = torch.zeros((), dtype=torch.float64, device=device)
+    eye = torch.eye(d, dtype=torch.float64, device=device)
+    cov = Covariance(eye * float(paper), scalar + float(paper), scalar)
+    steps = torch.zeros((), dtype=torch.int64, device=device)
+    return State(zeros, zeros, zeros, seen, seen, cov, cov, steps)
+
+
+def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
+    """Take each stream's first frame as its anchor, and express all else relative to it."""
+    first = active.to(torch.uint8).argmax(0)  # 0 where nothing is active: not used then
+    frame = y[0] if len(y) == 1 else y.gather(0, first[None, :, None].expand(1, *y.shape[1:]))[0]
+    anchor = torch.where(active.any(0)[:, None], frame, state.anchor)
+    moved = state.anchor - anchor
+    short = torch.where((state.short_evidence > 0)[:, None], state.short + moved, 0)
+    long = torch.where((state.long_evidence > 0)[:, None], state.long + moved, 0)
+    x = torch.where(active[..., None], y - anchor, 0)  # frames that do not count may be NaN
+    return replace(state, anchor=anchor, short=short, long=long), x
+
+
+def clip_mean(x: Tensor, active: Tensor) -> Tensor:
+    """Each stream's mean over all its active steps."""
+    return x.sum(0) / active.sum(0).clamp(min=1)[:, None]
+
+
+def mean_scatter(scatter: Tensor, counted: Tensor) -> Tensor:
+    """(..., S, d, d) to (..., d, d): the mean over the streams that count."""
+    kept = torch.where(counted[..., None, None], scatter, 0)
+    return kept.sum(-3) / counted.sum(-1).clamp(min=1)[..., None, None]

@@ -1,0 +1,60 @@
+"""Clips of unequal length in one batch: frames one after the other, or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Packing:
+    """Brings frames into the order (time, sequence, ...) that the recurrence works in, and back.
+
+    Without lengths it takes (time, ...) as one sequence and (sequences, time, ...) as many.
+    """
+
+    def __init__(self, lengths: Sequence[int] | None = None) -> None:
+        if lengths is not None:
+            lengths = [int(n) for n in lengths]
+            if not lengths or min(lengths) < 1:
+                raise ValueError(f"expected lengths of at least one frame each, got {lengths}")
+        self.lengths = lengths
+
+    def check(self, lead: tuple[int, ...]) -> None:
+        """Raise ValueError unless the leading dimensions fit the lengths."""
+        if self.lengths is not None and lead != (sum(self.lengths),):
+            raise ValueError(
+                f"expected {sum(self.lengths)} frames one after the other, the sum of lengths, "
+                f"got leading dimensions {lead}"
+            )
+
+    def pack(self, frames: Tensor) -> Tensor:
+        """(..., positions, features) to (time, sequences, positions, features)."""
+        if self.lengths is not None:
+            sequence, step = self._places(frames.device)
+            packed = frames.new_zeros(max(self.lengths), len(self.lengths), *frames.shape[-2:])
+            packed[step, sequence] = frames
+            return packed
+        return frames.transpose(0, 1) if frames.ndim == 4 else frames.unsqueeze(1)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Back to frames one after the other, or to (sequences, time, positions, features)."""
+        if self.lengths is not None:
+            sequence, step = self._places(packed.device)
+            return packed[step, sequence]
+        return packed.transpose(0, 1)
+
+    def active(self, steps: int, sequences: int, device: torch.device) -> Tensor:
+        """(time, sequences) bool: where there is a frame."""
+        if self.lengths is None:
+            return torch.ones(steps, sequences, dtype=torch.bool, device=device)
+        lengths = torch.tensor(self.lengths, device=device)
+        return torch.arange(steps, device=device)[:, None] < lengths
+
+    def _places(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        assert self.lengths is not None
+        lengths = torch.tensor(self.lengths)
+        sequence = torch.arange(len(lengths)).repeat_interleave(lengths)
+        begin = (lengths.cumsum(0) - lengths)[sequence]
+        return sequence.to(device), (torch.arange(len(sequence)) - begin).to(device)

@@ -1,0 +1,173 @@
+"""The running statistics of a UL layer as buffers of a module, and their care."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ullayers.health import Health, effective_rank, log_det_ratio
+from ullayers.kernels.state import Covariance, State
+
+NAMES = ("short_mean", "long_mean", "short_cov", "long_cov")
+PER_STREAM = (
+    "short_mean", "long_mean", "short_mean_rest", "long_mean_rest",
+    "short_evidence", "long_evidence",
+)  # fmt: skip
+
+
+class Statistics(nn.Module):
+    """Short- and long-term means and covariances that travel with a network.
+
+    A buffer holds each statistic in the layer's precision and a second one, `..._rest`, what that
+    precision could not hold, so that cutting a stream into calls costs no digits.
+    """
+
+    _version = 1
+    short_mean: Tensor  # (S, d)
+    long_mean: Tensor  # (S, d), or (positions, d) where it is shared
+    short_cov: Tensor  # (d, d), W
+    long_cov: Tensor  # (d, d), B
+    short_evidence: Tensor  # (S,)
+    long_evidence: Tensor
+    cov_evidence: Tensor  # (2,) of W and B
+    ridge_level: Tensor  # (2,)
+    steps: Tensor  # ()
+    left_out: Tensor  # (2,) positions with non-finite values, steps without an inverse
+
+    def __init__(
+        self, features: int, start: Literal["warm", "paper"], ridge: float | None, shared: bool
+    ) -> None:
+        super().__init__()
+        if features < 1:
+            raise ValueError(f"expected at least one feature, got {features}")
+        self.features, self.start = features, start
+        self.ridge = ridge if ridge is not None else (0.0 if start == "paper" else 1e-4)
+        if not 0 <= self.ridge < 1:
+            raise ValueError(f"expected 0 <= ridge < 1, got {self.ridge}")
+        self._shared = shared
+        for name in NAMES:
+            rows = 1 if name.endswith("mean") else features
+            self.register_buffer(name, torch.zeros(rows, features))
+            self.register_buffer(f"{name}_rest", torch.zeros(rows, features))
+        self.register_buffer("short_evidence", torch.zeros(1))
+        self.register_buffer("long_evidence", torch.zeros(1))
+        self.register_buffer("cov_evidence", torch.zeros(2))
+        self.register_buffer("ridge_level", torch.zeros(2))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("left_out", torch.zeros(2, dtype=torch.int64))
+        self.reset()
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Forget everything: statistics, streams and counts."""
+        known = float(self.start == "paper")
+        for buffer in self.buffers():
+            buffer.zero_()
+        for cov in (self.short_cov, self.long_cov):
+            cov.diagonal().fill_(known)
+        for evidence in (self.short_evidence, self.long_evidence, self.cov_evidence):
+            evidence.fill_(known)
+
+    @property
+    def objective(self) -> float:
+        """J = (log det W - log det B) / 2 after the last forward pass; lower is better."""
+        return log_det_ratio(self.short_cov, self.long_cov, self.ridge)
+
+    def health(self) -> Health:
+        """The collapse meter, for a training loop to log; see `Health`."""
+        skipped, singular = (int(n) for n in self.left_out)
+        return Health(
+            objective=self.objective,
+            short_rank=effective_rank(self.short_cov),
+            long_rank=effective_rank(self.long_cov),
+            dead_units=int((self.long_cov.diagonal() == 0).sum()),
+            features=self.features,
+            steps=int(self.steps),
+            skipped=skipped,
+            singular=singular,
+        )
+
+    def _read(self, sequences: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
+        """The buffers as a State. Streams that do not carry on, or cannot, start anew."""
+        streams = sequences * positions
+        anchor, short, short_evidence = self._read_mean("short", streams, carry_on, work)
+        if self._shared:  # one mean per position, for all sequences and beyond their end
+            value, rest, seen = self._read_mean("long", positions, True, work)
+            value, rest = value.repeat(sequences, 1), rest.repeat(sequences, 1)
+            long_evidence = seen.repeat(sequences)
+        else:
+            value, rest, long_evidence = self._read_mean("long", streams, carry_on, work)
+        W, B = self._read_covariance("short_cov", 0), self._read_covariance("long_cov", 1)
+        long = (value - anchor) + rest
+        steps = self.steps.clone()
+        return State(anchor, short, long, short_evidence, long_evidence, W, B, steps)
+
+    def _read_mean(
+        self, term: str, streams: int, carry_on: bool, work: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if carry_on and len(getattr(self, f"{term}_mean")) == streams:
+            value, rest = self._read_pair(f"{term}_mean", work)
+            return value, rest, getattr(self, f"{term}_evidence").to(work, copy=True)
+        nothing = self.short_mean.new_zeros(streams, self.features, dtype=work)
+        return nothing, nothing, nothing[:, 0] + float(self.start == "paper")
+
+    def _read_covariance(self, name: str, index: int) -> Covariance:
+        value, rest = self._read_pair(name, torch.float64)
+        evidence, ridge = self.cov_evidence[index], self.ridge_level[index]
+        return Covariance(value + rest, evidence.double(), ridge.double())
+
+    def _read_pair(self, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """A statistic as value and rest; the rest is void once someone has set the value."""
+        value: Tensor = getattr(self, name)
+        rest: Tensor = getattr(self, f"{name}_rest")
+        rest = torch.where(value + rest == value, rest, 0)
+        return value.to(dtype, copy=True), rest.to(dtype)
+
+    def _write(self, state: State, left_out: Tensor, positions: int) -> None:
+        """All is computed when this is called: a failure before it has changed nothing."""
+        rows = positions if self._shared else len(state.long)
+        self._write_pair("short_mean", state.anchor, state.short)
+        self._write_pair("long_mean", state.anchor[:rows], state.long[:rows])
+        for name, cov in (("short_cov", state.W), ("long_cov", state.B)):
+            self._write_pair(name, cov.value, torch.zeros_like(cov.value))
+        self._overwrite("short_evidence", state.short_evidence)
+        self._overwrite("long_evidence", state.long_evidence[:rows])
+        self._overwrite("cov_evidence", torch.stack([state.W.evidence, state.B.evidence]))
+        self._overwrite("ridge_level", torch.stack([state.W.ridge, state.B.ridge]))
+        self._overwrite("steps", state.steps)
+        self._overwrite("left_out", self.left_out + left_out)
+
+    def _write_pair(self, name: str, base: Tensor, delta: Tensor) -> None:
+        value = (base + delta).to(self.short_cov.dtype)
+        self._overwrite(name, value)
+        self._overwrite(f"{name}_rest", (base - value) + delta)
+
+    def _overwrite(self, name: str, value: Tensor) -> None:
+        old: Tensor = getattr(self, name)
+        if old.shape == value.shape:
+            old.copy_(value)
+        else:  # another number of streams
+            setattr(self, name, value.to(old.dtype).clone())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
+        """Statistics move with the network but are never narrowed below float32."""
+
+        def widen(t: Tensor) -> Tensor:
+            moved = fn(t)
+            narrow = moved.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+            return t.to(moved.device) if narrow else moved
+
+        applied: Statistics = super()._apply(widen, recurse)  # type: ignore[no-untyped-call]
+        return applied
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The number of streams belongs to the state, so the buffers take its shape.
+        for name in PER_STREAM:
+            saved = state_dict.get(prefix + name)
+            ours: Tensor = getattr(self, name)
+            if saved is not None and saved.shape[1:] == ours.shape[1:]:
+                setattr(self, name, ours.new_zeros(saved.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args)

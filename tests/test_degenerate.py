@@ -1,0 +1,172 @@
+"""Input that carries nothing, too little, or garbage: defined results, and the state survives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import ullayers as ul
+from tests.test_layers import assert_unchanged, gradient_of, relative, statistics
+
+
+def all_finite(layer: torch.nn.Module) -> bool:
+    return all(bool(torch.isfinite(b).all()) for b in layer.buffers())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", [0, 4, 11])
+def test_a_bad_frame_is_as_if_it_had_not_come(bad: float, where: int) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(12, 3)
+    y[where, 1] = bad
+    good = torch.cat([y[:where], y[where + 1 :]])
+    with_bad, without = (ul.UL1d(3, reduction="sum") for _ in range(2))
+    g = gradient_of(with_bad, y)
+    assert torch.equal(g[where], torch.zeros(3))
+    expected = gradient_of(without, good)
+    assert relative(torch.cat([g[:where], g[where + 1 :]]), expected) < 1e-6
+    torch.testing.assert_close(with_bad.short_cov, without.short_cov)
+    torch.testing.assert_close(with_bad.long_mean, without.long_mean)
+    assert with_bad.health().skipped == 1
+    assert "1 positions with NaN" in str(with_bad.health())
+
+
+def test_bad_pixels_leave_the_other_positions_alone() -> None:
+    torch.manual_seed(0)
+    maps = torch.randn(6, 2, 4, 4)
+    maps[3, 1, 2, 2] = float("nan")
+    layer = ul.UL2d(2)
+    g = gradient_of(layer, maps)
+    assert bool(torch.isfinite(g).all())
+    assert torch.equal(g[3, :, 2, 2], torch.zeros(2))
+    assert bool((g[3, :, 0, 0] != 0).all())
+    assert all_finite(layer)
+
+
+def test_only_bad_frames_change_nothing_but_the_count() -> None:
+    layer = ul.UL1d(2)
+    layer(torch.randn(5, 2))
+    before = {k: v for k, v in statistics(layer).items() if k not in ("steps", "left_out")}
+    g = gradient_of(layer, torch.full((3, 2), float("nan")))
+    assert torch.equal(g, torch.zeros(3, 2))
+    after = statistics(layer)
+    for name in ("short_mean", "long_mean", "short_cov", "long_cov", "cov_evidence"):
+        torch.testing.assert_close(after[name], before[name])
+    assert layer.health().skipped == 3
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e30, -7.3])
+def test_constant_input_gives_no_gradient(value: float) -> None:
+    layer = ul.UL1d(3)
+    for _ in range(3):
+        assert torch.equal(gradient_of(layer, torch.full((40, 3), value)), torch.zeros(40, 3))
+    health = layer.health()
+    assert (health.short_rank, health.long_rank, health.dead_units) == (0, 0, 3)
+    assert "does not move" in str(health)
+    assert health.objective != health.objective  # nan: log 0 - log 0
+    assert all_finite(layer)
+
+
+@pytest.mark.parametrize("still", [1, 63, 64, 200])
+@pytest.mark.parametrize("d", [2, 80])
+def test_motion_after_a_still_start(still: int, d: int) -> None:
+    """A camera may look at a still scene for any time before something happens."""
+    torch.manual_seed(0)
+    y = torch.zeros(still + 30, d) + 5
+    y[still:] += torch.randn(30, d)
+    layer = ul.UL1d(d, 0.3)
+    g = gradient_of(layer, y)
+    assert torch.equal(g[:still], torch.zeros(still, d))
+    assert bool(torch.isfinite(g).all())
+    assert bool((g[still:].norm(dim=1) > 0).all())
+    assert layer.health().singular == 0
+
+
+def test_dead_unit_gets_no_gradient_and_does_not_hurt_the_others() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(300, 3)
+    y[:, 1] = 2.5
+    layer, alone = ul.UL1d(3), ul.UL1d(2)
+    g = gradient_of(layer, y)
+    assert torch.equal(g[:, 1], torch.zeros(300))
+    # The ridge is relative to the mean variance, which a dead unit lowers.
+    assert relative(g[:, [0, 2]], gradient_of(alone, y[:, [0, 2]])) < 0.01
+    assert layer.health().dead_units == 1
+    assert "1 of 3 features never vary" in str(layer.health())
+
+
+@pytest.mark.parametrize("d", [10, 50, 100])
+def test_more_features_than_frames(d: int) -> None:
+    torch.manual_seed(0)
+    layer = ul.UL1d(d)
+    g = gradient_of(layer, torch.randn(6, d))
+    assert bool(torch.isfinite(g).all())
+    assert layer.health().singular == 0
+    # The frame's own deviation is part of W and B: its solve is at most 1 / (rate |deviation|).
+    assert float(g.abs().max()) < 1e4
+
+
+@pytest.mark.parametrize("d", [4, 80])
+def test_paper_mode_without_ridge_reports_what_it_cannot_invert(d: int) -> None:
+    """The identity is forgotten, the input has one direction: W has no inverse any more."""
+    torch.manual_seed(0)
+    layer = ul.UL1d(d, 0.5, 0.1, start="paper").double()
+    y = torch.randn(3000, 1).double() @ torch.ones(1, d).double()
+    g = gradient_of(layer, y)
+    assert bool(torch.isfinite(g).all())
+    assert all_finite(layer)
+    health = layer.health()
+    assert health.singular > 0
+    assert "use ridge > 0" in str(health)
+    regularised = ul.UL1d(d, 0.5, 0.1).double()
+    gradient_of(regularised, y)
+    assert regularised.health().singular == 0
+
+
+def test_single_frames_and_single_frame_clips() -> None:
+    layer = ul.UL1d(2)
+    assert torch.equal(gradient_of(layer, torch.randn(1, 2)), torch.zeros(1, 2))
+    with ul.sequences(layer, lengths=[1, 1, 1]):
+        assert torch.equal(gradient_of(layer, torch.randn(3, 2)), torch.zeros(3, 2))
+    assert all_finite(layer)
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e-6, 1e6, 1e15])
+def test_objective_and_gradient_have_no_scale(scale: float) -> None:
+    """J does not change with the unit of the output, the gradient changes inversely."""
+    torch.manual_seed(0)
+    y = torch.randn(60, 3).cumsum(0)
+    one, other = ul.UL1d(3), ul.UL1d(3)
+    g = gradient_of(one, y)
+    scaled = gradient_of(other, y * scale) * scale
+    torch.testing.assert_close(scaled, g, rtol=1e-3, atol=1e-5)
+    assert other.objective == pytest.approx(one.objective, abs=1e-3)
+
+
+def test_collapse_meter() -> None:
+    torch.manual_seed(0)
+    rich, poor = ul.UL1d(4), ul.UL1d(4)
+    y = torch.randn(500, 4).cumsum(0)
+    rich(y)
+    poor(y[:, :1] + 1e-4 * y)
+    assert rich.health().long_rank > 2
+    assert not rich.health().collapsed
+    assert poor.health().long_rank == pytest.approx(1, abs=0.01)
+    assert poor.health().collapsed
+    assert "collapsed" in str(poor.health())
+    assert str(ul.UL1d(2).health()) == "nothing seen yet"
+
+
+def test_failure_in_the_middle_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = ul.UL1d(2)
+    layer(torch.randn(4, 2))
+    before = statistics(layer)
+
+    def broken(*args: Tensor) -> Tensor:
+        raise MemoryError
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", broken)
+    with pytest.raises(MemoryError):
+        layer(torch.randn(4, 2))
+    assert_unchanged(layer, before)
