@@ -108,13 +108,13 @@ def radius_of_free_masks(*, spatial: bool) -> float:
     logits = (-(across[:, None, :] + down[:, :, None]) / 0.1).requires_grad_()
     cost = ul.UL1d(2, mu=0.3)
     optimizer = torch.optim.Adam([logits], lr=0.1)
-    for _ in range(40):
+    for _ in range(150):
         centroid, spread = ul.mask_moments(logits.flatten(1).softmax(1).view(-1, 24, 24))
         optimizer.zero_grad()
         with ul.sequences(cost):
             ul.backward(cost(centroid, spread if spatial else None))
         optimizer.step()
-    return float(spread.diagonal(dim1=1, dim2=2).sum(1).sqrt().mean())
+    return float(spread.detach().diagonal(dim1=1, dim2=2).sum(1).sqrt().mean())
 
 
 def test_spatial_scatter_makes_masks_compact() -> None:

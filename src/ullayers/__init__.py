@@ -16,4 +16,29 @@ from ullayers.layers import mu_by_depth as mu_by_depth
 from ullayers.layers import sequences as sequences
 from ullayers.layers import ul_layers as ul_layers
 from ullayers.spatial import mask_moments as mask_moments
+from ullayers.spectral import DisconnectedError as DisconnectedError
+from ullayers.spectral import Spectrum as Spectrum
+from ullayers.spectral import closed_form as closed_form
+from ullayers.spectral import objective as objective
+from ullayers.spectral import transitions as transitions
 from ullayers.whiten import Whiten as Whiten
+
+if TYPE_CHECKING:
+    from ullayers.estimator import RankError as RankError
+    from ullayers.estimator import SlowFeatures as SlowFeatures
+
+__version__ = "0.1.0"
+__all__ = [
+    "DisconnectedError", "Health", "RankError", "SlowFeatures", "Spectrum", "UL1d", "UL2d",
+    "Whiten", "backward", "closed_form", "effective_rank", "mask_moments", "mu_by_depth",
+    "objective", "sequences", "transitions", "ul_layers",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # scikit-learn is loaded by those who use it: the layers must drop into any project.
+    if name in ("RankError", "SlowFeatures"):
+        from ullayers import estimator
+
+        return getattr(estimator, name)
+    raise AttributeError(f"module 'ullayers' has no attribute {name!r}")

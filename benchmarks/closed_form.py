@@ -1,0 +1,115 @@
+"""Time, memory and accuracy of the closed form on a million states, against plain Lanczos.
+
+Each row runs in a process of its own, so that its peak memory is its own; one that needs more than
+CAP seconds is stopped.   python benchmarks/closed_form.py [states]
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from ullayers.spectral import closed_form, transitions
+
+CAP = 120
+D = 4
+
+
+def random_graph(states: int) -> Any:
+    """One sequence that jumps anywhere: six pairs a state, a graph that mixes fast."""
+    return transitions(np.random.default_rng(0).integers(states, size=6 * states + 1), n=states)
+
+
+def grid(states: int) -> Any:
+    """Neighbours on a square grid, each linked by one pair plus a random count: six a state."""
+    side = round(states**0.5)
+    at = np.arange(side * side).reshape(side, side)
+    i = np.concatenate([at[:, 1:].ravel(), at[1:].ravel()])
+    j = np.concatenate([at[:, :-1].ravel(), at[:-1].ravel()])
+    counts = 1 + np.random.default_rng(0).poisson(2, i.size)
+    return sp.coo_array((counts, (i, j)), shape=(at.size, at.size)).tocsr()
+
+
+def ours(counts: Any) -> dict[str, Any]:
+    result = closed_form(counts, D)
+    return {
+        "steps": result.iterations,
+        "residual": result.residual,
+        "eigenvalues": result.eigenvalues.tolist(),
+    }
+
+
+def plain_eigsh(counts: Any) -> dict[str, Any]:
+    """What a user would write: the normalised walk's largest eigenvalues by scipy's Lanczos."""
+    pairs = sp.csr_array(counts + counts.T, dtype=float)
+    visited = np.flatnonzero(pairs.sum(axis=1))
+    pairs = pairs[visited][:, visited]
+    scale = sp.diags_array(1 / np.sqrt(pairs.sum(axis=1)))
+    walk = sp.csr_array(scale @ pairs @ scale)
+    calls = 0
+
+    def step(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return walk @ x
+
+    operator = LinearOperator(walk.shape, step, dtype=float)
+    start = np.random.default_rng(0).standard_normal(walk.shape[0])
+    top, vectors = eigsh(operator, D + 1, which="LA", tol=1e-6, v0=start)
+    values = 1 - top[:-1]
+    error = np.linalg.norm(
+        vectors[:, :-1] - walk @ vectors[:, :-1] - vectors[:, :-1] * values, axis=0
+    )
+    return {
+        "steps": calls,
+        "residual": float((error / values).max()),
+        "eigenvalues": values[::-1].tolist(),
+    }
+
+
+GRAPHS: dict[str, Callable[[int], Any]] = {"random": random_graph, "grid": grid}
+SOLVERS: dict[str, Callable[[Any], dict[str, Any]]] = {"ours": ours, "eigsh": plain_eigsh}
+
+
+def measure(graph: str, solver: str, states: int) -> None:
+    """One row, printed as JSON for the parent process."""
+    counts = GRAPHS[graph](states)
+    before = time.perf_counter()
+    row = SOLVERS[solver](counts)
+    row["seconds"] = time.perf_counter() - before
+    row["gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps(row))
+
+
+def main(states: int) -> None:
+    print(f"{states} states, six pairs a state, d = {D}")
+    print("graph   solver  seconds  peak GB  steps  residual  eigenvalues")
+    for graph in GRAPHS:
+        for solver in SOLVERS:
+            command = [sys.executable, __file__, graph, solver, str(states)]
+            try:
+                done = subprocess.run(command, capture_output=True, timeout=CAP, check=True)
+            except subprocess.TimeoutExpired:
+                print(f"{graph:7} {solver:7} stopped after {CAP} s")
+                continue
+            row = json.loads(done.stdout)
+            values = " ".join(f"{value:.7g}" for value in row["eigenvalues"])
+            print(
+                f"{graph:7} {solver:7} {row['seconds']:7.1f} {row['gigabytes']:8.2f} "
+                f"{row['steps']:6} {row['residual']:9.1e}  {values}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) == 2 else 1_000_000)
