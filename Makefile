@@ -26,7 +26,7 @@ check: $(READY)
 	$(PY) -m mypy
 
 $(VENV)/.peers: $(READY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[peers]' --no-build-isolation
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,peers]'
 	touch $@
 
 bench: $(VENV)/.peers

@@ -5,6 +5,7 @@ rich over the long run. `closed_form` and `SlowFeatures` solve the same objectiv
 states of a Markov chain and for linear functions.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ullayers.health import Health as Health
@@ -16,16 +17,16 @@ from ullayers.layers import mu_by_depth as mu_by_depth
 from ullayers.layers import sequences as sequences
 from ullayers.layers import ul_layers as ul_layers
 from ullayers.spatial import mask_moments as mask_moments
-from ullayers.spectral import DisconnectedError as DisconnectedError
-from ullayers.spectral import Spectrum as Spectrum
-from ullayers.spectral import closed_form as closed_form
-from ullayers.spectral import objective as objective
-from ullayers.spectral import transitions as transitions
 from ullayers.whiten import Whiten as Whiten
 
 if TYPE_CHECKING:
     from ullayers.estimator import RankError as RankError
     from ullayers.estimator import SlowFeatures as SlowFeatures
+    from ullayers.spectral import DisconnectedError as DisconnectedError
+    from ullayers.spectral import Spectrum as Spectrum
+    from ullayers.spectral import closed_form as closed_form
+    from ullayers.spectral import objective as objective
+    from ullayers.spectral import transitions as transitions
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,11 +35,19 @@ __all__ = [
     "objective", "sequences", "transitions", "ul_layers",
 ]  # fmt: skip
 
+# Loaded by those who use them: the layers need torch alone and must drop into any project.
+_LAZY = {
+    "RankError": "estimator",
+    "SlowFeatures": "estimator",
+    "DisconnectedError": "spectral",
+    "Spectrum": "spectral",
+    "closed_form": "spectral",
+    "objective": "spectral",
+    "transitions": "spectral",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # scikit-learn is loaded by those who use it: the layers must drop into any project.
-    if name in ("RankError", "SlowFeatures"):
-        from ullayers import estimator
-
-        return getattr(estimator, name)
-    raise AttributeError(f"module 'ullayers' has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ullayers' has no attribute {name!r}")
+    return getattr(import_module(f"ullayers.{_LAZY[name]}"), name)

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.covariance import may_use_low_rank, ridge_renewals, solve
-from ullayers.kernels.state import Rates, Result, State, anchored, clip_mean, mean_scatter
+from ullayers.kernels.state import (
+    Rates,
+    Result,
+    State,
+    anchored,
+    before_each,
+    clip_mean,
+    mean_scatter,
+)
 
 MAX_BLOCK = 32
 
@@ -68,14 +76,13 @@ def _advance_block(
     whole_active: Tensor,
 ) -> Result:
     short, short_evidence = _scan_mean(x, active, state.short, state.short_evidence, rates.mu)
-    past = torch.cat([state.short_evidence[None], short_evidence[:-1]])
-    had_past = active & (past > 0)
+    had_past = active & (before_each(state.short_evidence, short_evidence) > 0)
     if own_mean is not None:
         long, long_evidence = own_mean[None], torch.ones_like(state.long_evidence)[None]
         counted = active & (whole_active.sum(0) > 1)
     elif rates.long_term == "shared":
         long, long_evidence = _scan_shared_mean(x, active, state, rates)
-        counted = active & (torch.cat([state.long_evidence[None], long_evidence[:-1]]) > 0)
+        counted = active & (before_each(state.long_evidence, long_evidence) > 0)
     else:
         long, long_evidence = _scan_mean(x, active, state.long, state.long_evidence, rates.eps)
         counted = had_past

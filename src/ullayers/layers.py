@@ -385,7 +385,12 @@ def mu_by_depth(net: nn.Module, nearest: float = 0.9, farthest: float = 0.5) -> 
 
 
 def ul_layers(net: nn.Module) -> list[_UL]:
-    """The UL layers of a network, from the input on."""
+    """The UL layers of a network, from the input on.
+
+    >>> import torch, ullayers as ul
+    >>> ul.ul_layers(torch.nn.Sequential(torch.nn.Linear(3, 2), ul.UL1d(2)))
+    [UL1d(2, mu=0.5, eps=0.001, weight=1.0, reduction='mean', start='warm', long_term='auto')]
+    """
     return [module for module in net.modules() if isinstance(module, _UL)]
 
 

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ullayers.kernels.state import Covariance, Rates
+from ullayers.kernels.state import Covariance, Rates, before_each
 
 # The ridge is set high, decays with the covariance it protects, and is never let below low, all
 # times `ridge * trace / d`. It is renewed at fixed step counts so that between two renewals the
@@ -106,8 +106,8 @@ def _solve_batched(
     total = decay[:, None, None] * start + (weight @ gram.flatten(1)).view(T, d, d)
     evidence = decay * cov.evidence - torch.expm1(clock * log_a)
     trace = total.diagonal(dim1=1, dim2=2).sum(1)
-    traces = torch.cat([start.trace()[None], trace])
-    ridge = _ridge_levels(traces, clock, cov.ridge, rate, rates.ridge / d, renewals)
+    renewed = RIDGE_HIGH * rates.ridge / d * before_each(start.trace(), trace)
+    ridge = _ridge_levels(cov.ridge, renewed, renewals, clock, log_a)
     level = torch.maximum(ridge, RIDGE_LOW * rates.ridge / d * trace)
     # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
     level = torch.where(trace > 0, level, 1.0)
@@ -121,15 +121,14 @@ def _solve_batched(
 
 
 def _ridge_levels(
-    traces: Tensor, clock: Tensor, ridge: Tensor, rate: float, relative: float, renewals: Tensor
+    ridge: Tensor, renewed: Tensor, renewals: Tensor, clock: Tensor, log_a: float
 ) -> Tensor:
-    """The ridge after each step; `traces` and the clock's zero begin one step earlier."""
+    """The ridge at each step: what it was set to before the last renewal's step, decayed since."""
     index = torch.arange(len(clock), device=clock.device)
     last = torch.where(renewals, index, -1).cummax(0).values
-    before = torch.cat([torch.zeros_like(clock[:1]), clock])
-    since = torch.where(last >= 0, before[last.clamp(min=0)], 0)
-    level = torch.where(last >= 0, RIDGE_HIGH * relative * traces[last.clamp(min=0)], ridge)
-    return level * torch.exp((clock - since) * math.log1p(-rate))
+    ever, last = last >= 0, last.clamp(min=0)
+    since = torch.where(ever, before_each(torch.zeros_like(clock[0]), clock)[last], 0)
+    return torch.where(ever, renewed[last], ridge) * torch.exp((clock - since) * log_a)
 
 
 def may_use_low_rank(deviation: Tensor) -> bool:

@@ -100,3 +100,11 @@ def mean_scatter(scatter: Tensor, counted: Tensor) -> Tensor:
     """(..., S, d, d) to (..., d, d): the mean over the streams that count."""
     kept = torch.where(counted[..., None, None], scatter, 0)
     return kept.sum(-3) / counted.sum(-1).clamp(min=1)[..., None, None]
+
+
+def before_each(first: Tensor, values: Tensor) -> Tensor:
+    """What held before each step, given what held before the first and after each."""
+    # Not cat([first, values[:-1]]): on a GPU the compiler would write `values` misaligned.
+    rolled = values.roll(1, 0)
+    is_first = torch.arange(len(values), device=values.device) == 0
+    return torch.where(is_first.view(-1, *[1] * (values.ndim - 1)), first, rolled)
