@@ -33,8 +33,8 @@ class Whiten(nn.Module):
         >>> _ = torch.manual_seed(0)
         >>> x = torch.randn(500, 3) * torch.tensor([1e-3, 1.0, 1e3]) + 50
         >>> white = ul.Whiten(3)(x)
-        >>> white.T.cov().round(decimals=2).tolist()
-        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+        >>> torch.allclose(white.T.cov(correction=0), torch.eye(3), atol=1e-4)
+        True
     """
 
     count: Tensor
