@@ -395,3 +395,38 @@ def test_bad_parameters(parameters: dict[str, Any]) -> None:
         SlowFeatures(**parameters).fit(GOOD)
     with pytest.raises(ValueError, match="n_samples=1"):
         SlowFeatures().fit(GOOD[:1])
+
+
+def test_tol_cuts_narrow_directions_of_any_input() -> None:
+    rng = np.random.default_rng(0)
+    walk = rng.standard_normal(3000).cumsum()
+    X = np.c_[walk, walk + 1e-3 * walk.std() * rng.standard_normal(3000)]
+    assert SlowFeatures(1).fit(X).rank_ == 2
+    assert SlowFeatures(1, tol=0.1).fit(X).rank_ == 1
+    with pytest.raises(ValueError, match="tol < 1"):
+        SlowFeatures(1, tol=2.0).fit(X)
+
+
+def test_parameters_changed_on_the_way() -> None:
+    X = np.random.default_rng(0).standard_normal((50, 3))
+    model = SlowFeatures(1).partial_fit(X)
+    model.degree = 2
+    with pytest.raises(ValueError, match="degree"):
+        model.partial_fit(X)
+    with pytest.raises(ValueError, match="degree"):
+        model.transform(X)
+    model.degree = 1
+    assert model.transform(X).shape == (50, 1)
+    model.n_components = 2
+    assert model.transform(X).shape == (50, 2)
+    model.n_components = 0
+    with pytest.raises(ValueError, match="n_components"):
+        model.transform(X)
+
+
+def test_spent_iterators_and_empty_lists() -> None:
+    X = np.random.default_rng(0).standard_normal((50, 3))
+    with pytest.raises(ValueError, match="iterator"):
+        SlowFeatures(1).fit_transform(iter([X, X]))
+    with pytest.raises(ValueError, match="empty list"):
+        SlowFeatures(1).fit([])

@@ -148,6 +148,16 @@ def test_calls_do_not_matter(
         assert relative(getattr(parts, name), getattr(whole, name)) <= tolerance, name
 
 
+@pytest.mark.parametrize(("streams", "d"), [(25, 200), (37, 300), (49, 128)])
+def test_wide_calls_do_not_matter_in_float32(streams: int, d: int) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(streams, 24, d)
+    whole, parts = (ul.UL1d(d, reduction="sum") for _ in range(2))
+    expected = gradient_of(whole, y)
+    got = torch.cat([gradient_of(parts, piece) for piece in y.split([1, 10, 13], 1)], 1)
+    assert relative(got, expected) <= 1e-4
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_conv_calls_do_not_matter(dtype: torch.dtype) -> None:
     """Large pictures, so that the float32 layer works in float32."""
@@ -216,6 +226,53 @@ def test_sequences_reaches_every_layer_and_ends() -> None:
     with pytest.raises(RuntimeError, match="boom"), ul.sequences(net, lengths=[2]):
         raise RuntimeError("boom")
     net(torch.randn(5, 1, 8, 8))
+
+
+def test_a_clip_does_not_leak_into_the_stream_after_it() -> None:
+    torch.manual_seed(0)
+    stream = torch.randn(60, 2)
+    for start in ("warm", "paper"):
+        layer = ul.UL1d(2, start=start)
+        with ul.sequences(layer):
+            layer(torch.randn(30, 2) + 100)
+        fresh = ul.UL1d(2, start=start)
+        layer(stream)
+        fresh(stream)
+        torch.testing.assert_close(layer.long_mean, fresh.long_mean)
+        twin = ul.UL1d(2, start=start)
+        with ul.sequences(twin):
+            twin(stream)
+        loaded = ul.UL1d(2, start=start)
+        loaded.load_state_dict(twin.state_dict())
+        torch.testing.assert_close(gradient_of(loaded, stream), gradient_of(twin, stream))
+
+
+def test_maps_of_another_shape_are_other_streams() -> None:
+    layer = ul.UL2d(2)
+    for shape in ((5, 2, 4, 6), (5, 2, 6, 4), (2, 5, 2, 3, 4), (5, 2, 4, 6)):
+        maps = torch.rand(shape)
+        layer(maps)
+        own = ul.UL2d(2)
+        own(maps)
+        torch.testing.assert_close(layer.long_mean, own.long_mean)
+
+
+def test_failed_load_leaves_the_layer_as_it_was() -> None:
+    layer, other = ul.UL1d(2), ul.UL1d(3)
+    layer(torch.randn(5, 2))
+    other(torch.randn(3, 5, 3))
+    before = statistics(layer)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        layer.load_state_dict(other.state_dict())
+    assert_unchanged(layer, before)
+    layer(torch.randn(5, 2))
+
+
+def test_mu_by_depth_is_all_or_nothing() -> None:
+    net = nn.Sequential(ul.UL1d(2), ul.UL1d(2))
+    with pytest.raises(ValueError, match="mu >= eps"):
+        ul.mu_by_depth(net, 0.9, 1e-4)
+    assert [layer.mu for layer in ul.ul_layers(net)] == [0.5, 0.5]
 
 
 def test_long_term_mean_choices() -> None:
@@ -427,6 +484,7 @@ def test_diagonal_keeps_one_variance_per_channel() -> None:
         (ul.UL1d(3), torch.ones(5, 3, dtype=torch.int64), "floating point tensor, got torch.int64"),
         (ul.UL1d(3), torch.ones(5, 3, dtype=torch.complex64), "got torch.complex64"),
         (ul.UL1d(3), torch.ones(5, 3, dtype=torch.bool), "got torch.bool"),
+        (ul.UL1d(3), [[1.0, 2.0, 3.0]], "expected a tensor, got list"),
         (ul.UL1d(3), torch.randn(0, 3), r"at least one frame, got \(0, 3\)"),
         (ul.UL2d(3), torch.randn(5, 4, 8, 8), r"expected \(time, 3, height.* got \(5, 4, 8, 8\)"),
         (ul.UL2d(3), torch.randn(3, 8, 8), r"got \(3, 8, 8\)"),
@@ -476,7 +534,8 @@ def test_bad_sequences_change_nothing() -> None:
     layer = ul.UL1d(3)
     layer(torch.randn(4, 3))
     before = statistics(layer)
-    for lengths in ([], [3, 0], [-1]):
+    wrong: list[Any] = [[], [3, 0], [-1], [2.5]]
+    for lengths in wrong:
         with pytest.raises(ValueError, match="lengths"), ul.sequences(layer, lengths):
             pass
     with pytest.raises(ValueError, match="expected 9 frames"), ul.sequences(layer, [4, 5]):
@@ -488,5 +547,5 @@ def test_bad_sequences_change_nothing() -> None:
     assert_unchanged(layer, before)
     with pytest.raises(ValueError, match="got a constant"):
         ul.backward(torch.randn(3))
-    with pytest.raises(ValueError, match="at least one feature, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         ul.UL1d(0)

@@ -132,6 +132,65 @@ def test_reentrant_checkpointing_of_two_calls_says_what_to_do() -> None:
         ul.backward(first)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_inside_sequences(reentrant: bool) -> None:
+    """The backward pass may run after the block that marked the clips."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2), ul.UL1d(2))
+    inner = copy.deepcopy(plain)
+    x = torch.randn(20, 3, requires_grad=True)
+    with ul.sequences(plain, [8, 12]):
+        y = plain(x)
+    ul.backward(y)
+    with ul.sequences(inner, [8, 12]):
+        y = checkpoint(inner, x, use_reentrant=reentrant)
+    ul.backward(y)
+    assert_same_training(plain, inner)
+
+
+def test_checkpointing_with_another_pass_in_between() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2), nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+    inner = copy.deepcopy(plain)
+    x, other = torch.randn(20, 3, requires_grad=True), torch.randn(5, 3)
+    y = plain(x)
+    with torch.no_grad():
+        plain(other)
+    y.sum().backward()
+    y = checkpoint(inner, x, use_reentrant=False)
+    with torch.no_grad():
+        inner(other)
+    y.sum().backward()
+    assert_same_training(plain, inner)
+
+
+def test_in_place_layers_may_follow() -> None:
+    torch.manual_seed(0)
+    video = torch.rand(5, 1, 8, 8)
+
+    def hidden_gradient(in_place: bool) -> Tensor:
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), ul.UL2d(4), nn.ReLU(inplace=in_place))
+        net(video).sum().backward()
+        gradient = net.get_parameter("0.weight").grad
+        assert gradient is not None
+        return gradient
+
+    torch.testing.assert_close(hidden_gradient(in_place=True), hidden_gradient(in_place=False))
+
+
+def test_inference_mode_leaves_a_usable_layer() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(3, 10, 2)
+    layer, twin = ul.UL1d(2), ul.UL1d(2)
+    with torch.inference_mode():
+        layer(y[:, :5])
+    with torch.no_grad():
+        twin(y[:, :5])
+    torch.testing.assert_close(gradient_of(layer, y[:, 5:]), gradient_of(twin, y[:, 5:]))
+    layer.reset()
+
+
 def test_two_checkpointed_calls_before_one_backward() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2))

@@ -45,6 +45,8 @@ def test_gradients_are_right_and_half_precision_is_widened() -> None:
 def test_bad_masks() -> None:
     with pytest.raises(ValueError, match=r"got torch.float32 \(5,\)"):
         ul.mask_moments(torch.rand(5))
+    with pytest.raises(ValueError, match=r"\(0, 4\)"):
+        ul.mask_moments(torch.rand(0, 4))
     with pytest.raises(ValueError, match=r"got torch\.int64"):
         ul.mask_moments(torch.ones(5, 5, dtype=torch.int64))
 

@@ -472,3 +472,35 @@ def test_transitions_of_a_tensor_and_default_size() -> None:
 def test_bad_states(states: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         transitions(states, **options)
+
+
+@pytest.mark.parametrize("how", ["float32", "rounded"])
+def test_transition_matrices_of_few_digits(how: str) -> None:
+    rng = np.random.default_rng(0)
+    chain = rng.random((6, 6)) ** 3
+    chain /= chain.sum(axis=1, keepdims=True)
+    rough = chain.astype(np.float32) if how == "float32" else np.round(chain, 6)
+    expected = closed_form(chain, 2)
+    np.testing.assert_allclose(closed_form(rough, 2).stationary, expected.stationary, atol=1e-5)
+    np.testing.assert_allclose(closed_form(rough, 2).eigenvalues, expected.eigenvalues, rtol=1e-4)
+
+
+def test_whole_numbers_are_counts() -> None:
+    counts = transitions([[0, 1], [1, 0], [2, 0]])
+    assert np.isfinite(closed_form(counts, 1).embedding).all()
+    once, twice = closed_form(counts, 1), closed_form(2 * counts, 1)
+    np.testing.assert_allclose(once.embedding, twice.embedding)
+
+
+@pytest.mark.parametrize("d", [1.0, 1.5, "1"])
+def test_d_must_be_whole(d: object) -> None:
+    with pytest.raises(ValueError, match="got"):
+        closed_form([[0, 1], [1, 0]], d)  # type: ignore[arg-type]
+
+
+def test_complex_and_text_are_refused() -> None:
+    for wrong in (np.ones((5, 2)) * 1j, np.array(["a", "b"])):
+        with pytest.raises(ValueError, match="expected finite y"):
+            objective(wrong)
+    with pytest.raises(ValueError, match="whole number of states"):
+        transitions([0, 1], n=2.7)  # type: ignore[arg-type]

@@ -15,9 +15,10 @@ SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
     "kernels.state", "kernels.covariance", "kernels.reference", "core", "health", "statistics",
-    "packing", "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
+    "packing", "base", "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
+    "frames", "video", "camera",
 ]  # fmt: skip
-LIGHT = [name for name in FLOW if name != "estimator"]
+LIGHT = FLOW[: FLOW.index("estimator")]
 
 
 def modules() -> dict[str, Path]:

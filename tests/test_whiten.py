@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
 from tests.slow_sources import ill_conditioned, read_out_r2
@@ -74,14 +75,61 @@ def test_eval_stands_still_and_bad_rows_are_not_learned() -> None:
     assert_unchanged(copy.deepcopy(one), before)
 
 
+def test_a_constant_feature_stays_zero_beside_bad_rows() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(70, 3).double()
+    x[:, 1] = 0.1
+    x[::10] = float("nan")
+    x[5] = 1e200
+    whiten = ul.Whiten(3)
+    for part in x.split(7):
+        whiten(part)
+    whiten.eval()
+    assert float(whiten(torch.tensor([[0.3, 0.1001, 0.2]]).double()).abs().max()) < 10
+    assert torch.equal(whiten.basis[1], torch.zeros(3).double())
+
+
+def test_offset_makes_no_directions() -> None:
+    """The third feature is the sum of the others: rounding at 1e6 must not pass for motion."""
+    torch.manual_seed(0)
+    x = torch.randn(300, 2).double() + 1e6
+    x = torch.cat([x, x.sum(1, keepdim=True)], 1)
+    for size in (300, 60, 7):
+        whiten = ul.Whiten(3)
+        for part in x.split(size):
+            whiten(part)
+        values = torch.linalg.eigvalsh(covariance(whiten.eval()(x)))
+        torch.testing.assert_close(values, torch.tensor([0.0, 1, 1]).double(), atol=1e-4, rtol=0)
+
+
+def test_two_passes_before_one_backward() -> None:
+    whiten = ul.Whiten(2)
+    x = torch.randn(9, 2, requires_grad=True)
+    first = whiten(x)
+    whiten(torch.randn(9, 2))
+    first.sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_learns_once(reentrant: bool) -> None:
+    whiten = ul.Whiten(3)
+    net = nn.Sequential(nn.Linear(3, 3), whiten, nn.Tanh(), nn.Linear(3, 1))
+    x = torch.randn(20, 3, requires_grad=True)
+    checkpoint(net, x, use_reentrant=reentrant).sum().backward()
+    assert float(whiten.count) == 20
+
+
 def test_bad_input() -> None:
     whiten = ul.Whiten(3)
     before = statistics(whiten)
     with pytest.raises(ValueError, match=r"expected \(\.\.\., 3\), got \(5, 4\)"):
         whiten(torch.randn(5, 4))
+    with pytest.raises(ValueError, match="at least one row"):
+        whiten(torch.zeros(0, 3))
     with pytest.raises(ValueError, match="floating point"):
         whiten(torch.ones(5, 3, dtype=torch.int32))
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         ul.Whiten(0)
     assert_unchanged(whiten, before)
 

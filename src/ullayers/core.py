@@ -8,11 +8,19 @@ Everything works on `y` of shape (T, S, d): T steps, S streams that share W and 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ullayers.kernels.covariance import may_use_low_rank, ridge_renewals, solve
+from ullayers.kernels.covariance import (
+    forgotten_bits,
+    may_use_low_rank,
+    noise_share,
+    ridge_renewals,
+    solve,
+    trace_path,
+)
 from ullayers.kernels.state import (
     Rates,
     Result,
@@ -23,7 +31,7 @@ from ullayers.kernels.state import (
     mean_scatter,
 )
 
-MAX_BLOCK = 32
+MAX_BLOCK, MAX_LOW_RANK_BLOCK = 32, 64
 
 
 def advance(
@@ -59,11 +67,10 @@ def advance(
 def _block_length(x: Tensor, rates: Rates) -> int:
     """As many steps as keep the temporary (block, d, d) small and the weights inside range."""
     d = x.shape[-1]
-    if may_use_low_rank(x):
-        return 64
     range_bits = 900 if x.dtype == torch.float64 else 100
-    in_range = int(range_bits / -math.log2(1 - rates.mu))
-    return max(1, min(MAX_BLOCK, in_range, 2**22 // d**2))
+    in_range = int(range_bits / forgotten_bits(rates.mu))
+    longest = MAX_LOW_RANK_BLOCK if may_use_low_rank(x) else min(MAX_BLOCK, 2**22 // d**2)
+    return max(1, min(longest, in_range))
 
 
 def _advance_block(
@@ -75,29 +82,35 @@ def _advance_block(
     own_mean: Tensor | None,
     whole_active: Tensor,
 ) -> Result:
-    short, short_evidence = _scan_mean(x, active, state.short, state.short_evidence, rates.mu)
+    track = _Track.of(x, active)
+    short_lag, short_evidence, short = track.follow(state.short, state.short_evidence, rates.mu)
     had_past = active & (before_each(state.short_evidence, short_evidence) > 0)
     if own_mean is not None:
-        long, long_evidence = own_mean[None], torch.ones_like(state.long_evidence)[None]
+        long_lag, long, long_evidence = x - own_mean, own_mean, torch.ones_like(short_evidence)
         counted = active & (whole_active.sum(0) > 1)
     elif rates.long_term == "shared":
-        long, long_evidence = _scan_shared_mean(x, active, state, rates)
+        long_lag, long_evidence, long = _follow_shared(track, state, rates)
         counted = active & (before_each(state.long_evidence, long_evidence) > 0)
     else:
-        long, long_evidence = _scan_mean(x, active, state.long, state.long_evidence, rates.eps)
+        long_lag, long_evidence, long = track.follow(state.long, state.long_evidence, rates.eps)
         counted = had_past
-    within = torch.where(had_past[..., None], x - short, 0)
+    within = torch.where(had_past[..., None], short_lag, 0)
+    between = torch.where(counted[..., None], long_lag - short_lag, 0)
     extra = None if scatter is None else mean_scatter(scatter, had_past)
     live = active.any(1)
-    w_renewals = ridge_renewals(rates.mu, state.steps, live)
+    share = noise_share(x.dtype) / x.shape[-1]
+    w_noise = share * trace_path(between, counted, state.B, rates.eps, None)
+    b_noise = share * trace_path(within, had_past, state.W, rates.mu, extra)
     w_solved, w_inverse, W, w_bad = solve(
-        within, had_past, state.W, rates.mu, rates, w_renewals, extra
-    )
-    between = torch.where(counted[..., None], short - long, 0)
-    b_renewals = ridge_renewals(rates.eps, state.steps, live)
-    b_solved, _, B, b_bad = solve(between, counted, state.B, rates.eps, rates, b_renewals, None)
+        within, had_past, state.W, rates.mu, rates,
+        ridge_renewals(rates.mu, state.steps, live), w_noise, extra,
+    )  # fmt: skip
+    b_solved, _, B, b_bad = solve(
+        between, counted, state.B, rates.eps, rates,
+        ridge_renewals(rates.eps, state.steps, live), b_noise, None,
+    )  # fmt: skip
     end = State(
-        state.anchor, short[-1], long[-1], short_evidence[-1], long_evidence[-1], W, B,
+        state.anchor, short, long, short_evidence[-1], long_evidence[-1], W, B,
         state.steps + live.sum(),
     )  # fmt: skip
     scatter_gradient = None
@@ -106,36 +119,63 @@ def _advance_block(
     return Result(w_solved - b_solved, scatter_gradient, end, w_bad + b_bad)
 
 
-def _scan_mean(
-    x: Tensor, active: Tensor, mean: Tensor, evidence: Tensor, rate: float
-) -> tuple[Tensor, Tensor]:
-    """A moving average over all steps at once, each stream with a clock of its own.
+@dataclass(frozen=True)
+class _Track:
+    """Frames of a block with what every moving average over them needs."""
 
-    With c the number of active steps so far, weights a^(c_t - c_r) factor into a^(c_t) a^(-c_r),
-    so a running sum of the scaled frames does it. Later terms are the larger ones: nothing
-    cancels, only the exponent's range limits the length of a block.
-    """
-    log_a = math.log1p(-rate)
-    clock = active.to(x.dtype).cumsum(0)
-    decay = torch.exp(clock * log_a)
-    weighted = (rate / decay)[..., None] * x  # x is zero where not active
-    total = decay[..., None] * ((evidence[:, None] * mean)[None] + weighted.cumsum(0))
-    grown = decay * evidence - torch.expm1(clock * log_a)
-    return total / torch.where(grown > 0, grown, 1)[..., None], grown
+    x: Tensor  # (T, S, d), zero where not active
+    active: Tensor  # (T, S)
+    clock: Tensor  # (T, S), frames of the stream so far in the block
+    latest: Tensor  # (T, S, d), the stream's latest frame; of no meaning before its first
+    step: Tensor  # (T, S, d), from the frame before to this one
+
+    @classmethod
+    def of(cls, x: Tensor, active: Tensor) -> _Track:
+        latest = x
+        on_host = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not (on_host and bool(active.all())):
+            index = torch.arange(len(x), device=x.device)[:, None]
+            index = torch.where(active, index, 0).cummax(0).values
+            latest = x.gather(0, index[..., None].expand_as(x))
+        step = x - before_each(x[0], latest)
+        return cls(x, active, active.to(x.dtype).cumsum(0), latest, step)
+
+    def follow(self, mean: Tensor, evidence: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Let a moving average follow the frames.
+
+        Not the average itself is computed but its lag x - average, from the frames' steps: in a
+        scene that comes to rest the lag fades to nothing with all its digits, where a difference
+        would be left with rounding errors.
+
+        Returns:
+            lag (T, S, d) and evidence (T, S) after each step, and the average (S, d) at the end.
+        """
+        log_a = math.log1p(-rate)
+        decay = torch.exp(self.clock * log_a)
+        grown = decay * evidence - torch.expm1(self.clock * log_a)
+        # evidence_t lag_t = a (evidence_{t-1} lag_{t-1} + evidence_{t-1} step_t), with weights that
+        # factor into a^(c_t) a^(-c_r): a running sum. Only the exponent's range limits its length.
+        weight = (1 - rate) * before_each(evidence, grown) / decay * self.active
+        first = ((self.clock == 1) & self.active)[..., None]
+        step = torch.where(first, self.x - mean, self.step)
+        total = decay[..., None] * (weight[..., None] * step).cumsum(0)
+        lag = total / torch.where(grown > 0, grown, 1)[..., None]
+        end = torch.where((self.clock[-1] > 0)[:, None], self.latest[-1] - lag[-1], mean)
+        return lag, grown, end
 
 
-def _scan_shared_mean(
-    x: Tensor, active: Tensor, state: State, rates: Rates
-) -> tuple[Tensor, Tensor]:
+def _follow_shared(track: _Track, state: State, rates: Rates) -> tuple[Tensor, Tensor, Tensor]:
     """One long-term mean for all sequences of the batch (per position, for a conv layer)."""
-    steps, streams, d = x.shape
+    steps, streams, d = track.x.shape
     n, positions = rates.sequences, streams // rates.sequences
-    count = active.view(steps, n, positions).sum(1)
+    count = track.active.view(steps, n, positions).sum(1)
     # Every stream is relative to an anchor of its own; the mean is formed relative to the first's.
     shift = state.anchor - state.anchor[:positions].repeat(n, 1)
-    frames = torch.where(active[..., None], x + shift, 0).reshape(steps, n, positions, d)
-    pooled = frames.sum(1) / count.clamp(min=1)[..., None]
-    mean, evidence = _scan_mean(
-        pooled, count > 0, state.long[:positions], state.long_evidence[:positions], rates.eps
+    frames = torch.where(track.active[..., None], track.x + shift, 0)
+    pooled = frames.reshape(steps, n, positions, d).sum(1) / count.clamp(min=1)[..., None]
+    everyone = _Track.of(pooled, count > 0)
+    lag, evidence, end = everyone.follow(
+        state.long[:positions], state.long_evidence[:positions], rates.eps
     )
-    return mean.repeat(1, n, 1) - shift, evidence.repeat(1, n)
+    mean = (everyone.latest - lag).repeat(1, n, 1) - shift
+    return track.x - mean, evidence.repeat(1, n), end.repeat(n, 1) - shift

@@ -269,6 +269,8 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._moments: Moments | None = None
         self._solution: Solution | None = None
         self._open = False  # whether the next array goes on with the sequence before it
+        self._accumulated = self.degree, self.half_life
+        self._asked: tuple[int, float | None] | None = None  # what the solution is the answer to
 
     def fit(self, X: Any, y: object = None, lengths: ArrayLike | None = None) -> Self:
         """Learn from `X` alone; see the class for what it may be. `y` is ignored."""
@@ -294,6 +296,8 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def transform(self, X: Any) -> Any:
         """Return the slow features of each row; if `X` is a list of sequences, a list of them."""
         solution = self._solved()
+        if isinstance(X, Iterator):
+            raise ValueError("expected an array or a list of arrays, got an iterator, now spent")
         if _is_sequences(X):
             return [self.transform(sequence) for sequence in X]
         rows = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
@@ -313,9 +317,14 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _solved(self) -> Solution:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError("SlowFeatures is not fitted: it has seen no two consecutive rows")
-        if self._solution is None:
-            tol = 1e-12 if self.tol is None else self.tol
-            self._solution = solve(self._with_waiting(), self.n_components, tol)
+        asked = self.n_components, self.tol
+        if self._solution is None or self._asked != asked:
+            self._check_parameters()
+            moments = self._with_waiting()
+            # A cut of the user's own needs the widths of all directions, which roots give.
+            moments = moments if self.tol is None else moments.to_roots()
+            self._solution = solve(moments, self.n_components, self.tol or 1e-12)
+            self._asked = asked
         return self._solution
 
     @contextmanager
@@ -330,6 +339,8 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _take(self, X: Any, lengths: ArrayLike | None, copy: bool = True) -> None:
         self._check_parameters()
         several = _is_sequences(X)
+        if isinstance(X, list | tuple) and not X:
+            raise ValueError("expected an array or at least one sequence, got an empty list")
         if several and lengths is not None:
             raise ValueError("expected lengths with a single array, got a list of sequences")
         arrays = [self._checked(x) for x in (X if several else [X])]
@@ -349,6 +360,11 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             given = value is not None or kind is Integral
             if given and not (isinstance(value, kind) and float(value) > 0):
                 raise ValueError(f"expected {name} to be {kind.__name__} and > 0, got {value!r}")
+        if self.tol is not None and self.tol >= 1:
+            raise ValueError(f"expected tol < 1, got {self.tol!r}")
+        if self._accumulated != (self.degree, self.half_life):
+            before = dict(zip(("degree", "half_life"), self._accumulated, strict=True))
+            raise ValueError(f"expected {before} as in the calls before, got changes; call fit")
 
     def _checked(self, X: Any) -> Any:
         if isinstance(X, Iterator):

@@ -16,10 +16,12 @@ class Health:
         objective: J = (log det W - log det B) / 2; lower is better, `nan` if nothing moves.
         short_rank: effective rank of W, between 1 and the number of features (0: nothing moves).
         long_rank: effective rank of B. One that falls towards 1 while `short_rank` stays is a
-            collapse: all outputs say the same.
+            collapse: all outputs say the same. B is what the layer saw while the weights were
+            changing; for a verdict on a finished network feed its output to a fresh layer.
         dead_units: features that have not varied at all.
         steps: steps learned from so far.
-        skipped: positions left out because their values were NaN or infinite.
+        skipped: positions left out because their values were NaN, infinite, or too large for
+            their squares to fit the statistics (1e18 in float32).
         singular: steps without a gradient because W or B had no inverse (only with `ridge=0`).
     """
 
@@ -34,8 +36,8 @@ class Health:
 
     @property
     def collapsed(self) -> bool:
-        """Whether the long-term rank is below half of what the features could carry."""
-        return self.long_rank < max(1.0, self.features / 2)
+        """Whether B has hardly more than one direction: a tenth of the way from 1 to all."""
+        return self.long_rank < 1 + 0.1 * (self.features - 1)
 
     def __str__(self) -> str:
         parts = [
@@ -43,15 +45,17 @@ class Health:
             f"{self.short_rank:.2f} over the short term, of {self.features}"
         ]
         if self.steps == 0:
-            return "nothing seen yet"
-        if self.long_rank == 0:
+            parts = ["nothing seen yet"]
+        elif self.long_rank == 0:
             parts.append("the input does not move: nothing can be learned from it")
         elif self.dead_units:
             parts.append(f"{self.dead_units} of {self.features} features never vary")
         elif self.collapsed:
             parts.append("collapsed: the features repeat each other")
         if self.skipped:
-            parts.append(f"{self.skipped} positions with NaN or infinite values were left out")
+            parts.append(
+                f"{self.skipped} positions with NaN, infinite or huge values were left out"
+            )
         if self.singular:
             parts.append(
                 f"{self.singular} steps gave no gradient, their covariance had no inverse; "

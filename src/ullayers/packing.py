@@ -16,9 +16,10 @@ class Packing:
 
     def __init__(self, lengths: Sequence[int] | None = None) -> None:
         if lengths is not None:
-            lengths = [int(n) for n in lengths]
-            if not lengths or min(lengths) < 1:
-                raise ValueError(f"expected lengths of at least one frame each, got {lengths}")
+            given = list(lengths)
+            lengths = [int(n) for n in given]
+            if not lengths or min(lengths) < 1 or lengths != given:
+                raise ValueError(f"expected whole lengths of at least one frame each, got {given}")
         self.lengths = lengths
 
     def check(self, lead: tuple[int, ...]) -> None:

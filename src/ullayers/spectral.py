@@ -18,6 +18,8 @@ from ullayers.eigen import smallest_eigenpairs
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+ROW_SUM_ERROR = 1e-5  # of a transition matrix in single precision, or written with six digits
+
 
 class DisconnectedError(ValueError):
     """The chain falls into parts that never meet, so J has no minimum (log 0).
@@ -78,7 +80,8 @@ def objective(y: Any, lengths: ArrayLike | None = None) -> float:
     (4.0, inf)
     """
     given = _array(y)
-    if given.ndim not in (1, 2) or given.size == 0 or not np.isfinite(given).all():
+    real = given.dtype.kind in "biuf"
+    if not real or given.ndim not in (1, 2) or given.size == 0 or not np.isfinite(given).all():
         raise ValueError(f"expected finite y of shape (T, d) or (T,), got {given.shape}: {given}")
     eps = float(np.finfo(given.dtype).eps) if given.dtype.kind == "f" else 2.0**-52
     values = given.astype(np.float64).reshape(len(given), -1)
@@ -116,6 +119,8 @@ def transitions(states: Any, lengths: ArrayLike | None = None, n: int | None = N
         ids, lengths = np.concatenate(parts), [part.size for part in parts]
     else:
         ids = _state_ids(states)
+    if n is not None and not _is_whole(n):
+        raise ValueError(f"expected a whole number of states n, got {n!r}")
     size = int(ids.max(initial=-1)) + 1 if n is None else int(n)
     if size < 1 or ids.min(initial=0) < 0 or ids.max(initial=0) >= size:
         raise ValueError(f"expected ids from 0 to n - 1 with n = {size} >= 1, got {ids}")
@@ -135,8 +140,9 @@ def closed_form(transitions: Any, d: int) -> Spectrum:
 
     Args:
         transitions: (n, n) array or scipy sparse matrix: counts, joint probabilities of pairs, or
-            a transition matrix (every row sums to one), which is weighted by its stationary
-            distribution. A state that is never visited, or left for good, gets a row of NaN.
+            a transition matrix (floating point, every row sums to one within 1e-5), which is
+            weighted by its stationary distribution. A state that is never visited, or left for
+            good, gets a row of NaN.
         d: how many features, at most the number of visited states minus one.
 
     Raises:
@@ -153,8 +159,8 @@ def closed_form(transitions: Any, d: int) -> Spectrum:
     parts, part = connected_components(pairs, directed=False)
     if parts > 1:
         raise DisconnectedError(np.where(stationary > 0, part[np.cumsum(stationary > 0) - 1], -1))
-    if not 1 <= d < visited.size:
-        raise ValueError(f"expected 1 <= d <= {visited.size - 1} (visited states - 1), got {d}")
+    if not _is_whole(d) or not 1 <= d < visited.size:
+        raise ValueError(f"expected 1 <= d <= {visited.size - 1} (visited states - 1), got {d!r}")
     root = np.sqrt(stationary[visited])
     walk = sp.csr_array(sp.diags_array(1 / root) @ pairs @ sp.diags_array(1 / root))
     eigenvalues, vectors, residual, steps = smallest_eigenpairs(walk, root, d)
@@ -169,6 +175,10 @@ def _array(values: Any) -> NDArray[Any]:
     if hasattr(values, "detach"):
         values = (values.float() if "bfloat16" in str(values.dtype) else values).detach().cpu()
     return np.asarray(values)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _step_starts(total: int, lengths: ArrayLike | None) -> Ints:
@@ -201,7 +211,10 @@ def _pair_probabilities(matrix: Any) -> Any:
     low, high = pairs.data.min(initial=0), pairs.data.max(initial=0)
     if not (low >= 0 and 0 < high < np.inf):
         raise ValueError(f"expected finite entries >= 0, not all zero, got {low} to {high}")
-    if np.abs(pairs.sum(axis=1) - 1).max() <= 1e-9:
+    rows = np.asarray(pairs.sum(axis=1))
+    # Whole numbers are counts, even where each state was left just once.
+    if given.dtype.kind == "f" and np.abs(rows - 1).max() <= ROW_SUM_ERROR:
+        pairs = sp.csr_array(sp.diags_array(1 / rows) @ pairs)
         pairs = sp.csr_array(sp.diags_array(_stationary(pairs)) @ pairs)
     pairs = pairs / pairs.data.max()  # first, for the sum of huge entries could overflow
     return sp.csr_array((pairs + pairs.T) / (2 * pairs.sum()))

@@ -35,19 +35,21 @@ class Statistics(nn.Module):
     cov_evidence: Tensor  # (2,) of W and B
     ridge_level: Tensor  # (2,)
     steps: Tensor  # ()
-    left_out: Tensor  # (2,) positions with non-finite values, steps without an inverse
+    left_out: Tensor  # (2,) positions with unusable values, steps without an inverse
+    continues: Tensor  # () bool, whether the next frames may go on with the streams
 
     def __init__(
         self, features: int, start: Literal["warm", "paper"], ridge: float | None, shared: bool
     ) -> None:
         super().__init__()
-        if features < 1:
-            raise ValueError(f"expected at least one feature, got {features}")
+        if not isinstance(features, int) or features < 1:
+            raise ValueError(f"expected a whole number of features of at least 1, got {features}")
         self.features, self.start = features, start
         self.ridge = ridge if ridge is not None else (0.0 if start == "paper" else 1e-4)
         if not 0 <= self.ridge < 1:
             raise ValueError(f"expected 0 <= ridge < 1, got {self.ridge}")
         self._shared = shared
+        self._layout: torch.Size | None = None  # of the last input, but for its time
         for name in NAMES:
             rows = 1 if name.endswith("mean") else features
             self.register_buffer(name, torch.zeros(rows, features))
@@ -58,6 +60,7 @@ class Statistics(nn.Module):
         self.register_buffer("ridge_level", torch.zeros(2))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("left_out", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("continues", torch.ones((), dtype=torch.bool))
         self.reset()
 
     @torch.no_grad()
@@ -70,6 +73,8 @@ class Statistics(nn.Module):
             cov.diagonal().fill_(known)
         for evidence in (self.short_evidence, self.long_evidence, self.cov_evidence):
             evidence.fill_(known)
+        self.continues.fill_(True)
+        self._layout = None
 
     @property
     def objective(self) -> float:
@@ -108,11 +113,18 @@ class Statistics(nn.Module):
     def _read_mean(
         self, term: str, streams: int, carry_on: bool, work: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if carry_on and len(getattr(self, f"{term}_mean")) == streams:
-            value, rest = self._read_pair(f"{term}_mean", work)
-            return value, rest, getattr(self, f"{term}_evidence").to(work, copy=True)
         nothing = self.short_mean.new_zeros(streams, self.features, dtype=work)
-        return nothing, nothing, nothing[:, 0] + float(self.start == "paper")
+        unknown = nothing[:, 0] + float(self.start == "paper")
+        if not carry_on or len(getattr(self, f"{term}_mean")) != streams:
+            return nothing, nothing, unknown
+        value, rest = self._read_pair(f"{term}_mean", work)
+        evidence = getattr(self, f"{term}_evidence").to(work)
+        goes_on = self.continues | (self._shared and term == "long")
+        return (
+            torch.where(goes_on, value, nothing),
+            torch.where(goes_on, rest, nothing),
+            torch.where(goes_on, evidence, unknown),
+        )
 
     def _read_covariance(self, name: str, index: int) -> Covariance:
         value, rest = self._read_pair(name, torch.float64)
@@ -164,10 +176,23 @@ class Statistics(nn.Module):
         return applied
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        cov = state_dict.get(prefix + "short_cov")
+        if cov is not None and cov.shape != self.short_cov.shape:
+            expected, got = tuple(self.short_cov.shape), tuple(cov.shape)
+            error_messages = args[-1]
+            error_messages.append(
+                f"size mismatch for {prefix}short_cov: expected {expected}, got {got}"
+            )
+            return  # torch would load the buffers that do fit, and leave a layer of two halves
         # The number of streams belongs to the state, so the buffers take its shape.
         for name in PER_STREAM:
-            saved = state_dict.get(prefix + name)
-            ours: Tensor = getattr(self, name)
+            saved, ours = state_dict.get(prefix + name), getattr(self, name)
             if saved is not None and saved.shape[1:] == ours.shape[1:]:
                 setattr(self, name, ours.new_zeros(saved.shape))
+        self._layout = None
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def is_recomputing() -> bool:
+    """Whether this forward pass runs inside a backward pass, as activation checkpointing does."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() >= 0

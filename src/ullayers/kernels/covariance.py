@@ -17,6 +17,9 @@ from ullayers.kernels.state import Covariance, Rates, before_each
 # times `ridge * trace / d`. It is renewed at fixed step counts so that between two renewals the
 # covariance differs from its start by the frames alone, which the low-rank path needs.
 RIDGE_HIGH, RIDGE_LOW = 4.0, 0.25
+# In a still scene W fades away and only rounding errors are left to divide by it; it is kept above
+# this many units in the last place of B, and B of W.
+NOISE_UNITS = 16
 MAX_RANGE_BITS = 40.0  # how far weights inside one low-rank segment may lie apart
 LOW_RANK_FROM = 64  # below this width plain batched factors are faster
 
@@ -29,7 +32,40 @@ def ridge_renewals(rate: float, steps: Tensor, live: Tensor) -> Tensor:
 
 def ridge_period(rate: float) -> int:
     """Steps between two renewals of the ridge: while it decays by at most 16, and at most 64."""
-    return max(1, min(64, int(4 / -math.log2(1 - rate))))
+    return max(1, min(64, int(4 / forgotten_bits(rate))))
+
+
+def forgotten_bits(rate: float) -> float:
+    """By how many powers of two a weight falls in one step."""
+    return -math.log1p(-rate) / math.log(2)
+
+
+def noise_share(dtype: torch.dtype) -> float:
+    """What of a covariance may be rounding errors of the other, in the precision of the work."""
+    return NOISE_UNITS * torch.finfo(dtype).eps
+
+
+def trace_path(
+    deviation: Tensor, counted: Tensor, cov: Covariance, rate: float, scatter: Tensor | None
+) -> Tensor:
+    """(T,): the trace of the covariance after each step."""
+    count = counted.sum(1)
+    brought = torch.linalg.vector_norm(deviation, dim=(1, 2)).double().square()
+    brought = brought / count.clamp(min=1)
+    if scatter is not None:
+        brought = brought + scatter.diagonal(dim1=1, dim2=2).sum(1)
+    clock = (count > 0).double().cumsum(0)
+    decay = torch.exp(clock * math.log1p(-rate))
+    start = cov.value.trace() * cov.evidence
+    total: Tensor = decay * start + _weights(clock, count, rate) @ brought
+    evidence = decay * cov.evidence - torch.expm1(clock * math.log1p(-rate))
+    return total / evidence.clamp(min=1e-300)
+
+
+def _weights(clock: Tensor, count: Tensor, rate: float) -> Tensor:
+    """(T, T): rate * a^(c_t - c_r) for r <= t, which makes the moving sum of Eq. 8 a product."""
+    age = (clock[:, None] - clock[None, :]).clamp(min=0)
+    return (rate * torch.exp(age * math.log1p(-rate)) * (count > 0)).tril()
 
 
 def apply_inverse(factor: Tensor, deviation: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,6 +88,7 @@ def solve(
     rate: float,
     rates: Rates,
     renewals: Tensor,
+    noise: Tensor,
     scatter: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Covariance, Tensor]:
     """Move `cov` on by a block of steps and solve it for every step's deviations.
@@ -63,6 +100,7 @@ def solve(
         rate: how fast it forgets.
         rates: the choices of the layer.
         renewals: (T,) bool, as from `ridge_renewals`.
+        noise: (T,), what the diagonal may not fall below.
         scatter: (T, d, d), more scatter for each step to bring.
 
     Returns:
@@ -72,9 +110,9 @@ def solve(
     """
     count = counted.sum(1)
     if may_use_low_rank(deviation) and scatter is None and not rates.diagonal:
-        solved, cov, singular = _solve_low_rank(deviation, count, cov, rate, rates, renewals)
+        solved, cov, singular = _solve_low_rank(deviation, count, cov, rate, rates, renewals, noise)
         return solved, None, cov, singular
-    return _solve_batched(deviation, count, cov, rate, rates, renewals, scatter)
+    return _solve_batched(deviation, count, cov, rate, rates, renewals, noise, scatter)
 
 
 def _solve_batched(
@@ -84,6 +122,7 @@ def _solve_batched(
     rate: float,
     rates: Rates,
     renewals: Tensor,
+    noise: Tensor,
     scatter: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Covariance, Tensor]:
     """Every step's covariance and its Cholesky factor, as one batch of d x d matrices."""
@@ -98,17 +137,17 @@ def _solve_batched(
     gram = gram / counts[:, None, None]
     if scatter is not None:
         gram = gram + (scatter * torch.eye(d, device=scatter.device) if rates.diagonal else scatter)
-    # weight[t, r] = rate * a^(c_t - c_r) for r <= t: the moving sum of Eq. 8 as one product.
-    weight = rate * torch.exp((clock[:, None] - clock[None, :]).clamp(min=0) * log_a)
-    weight = (weight * (count > 0)).tril()
     decay = torch.exp(clock * log_a)
     start = cov.value * cov.evidence
-    total = decay[:, None, None] * start + (weight @ gram.flatten(1)).view(T, d, d)
+    total = decay[:, None, None] * start + (_weights(clock, count, rate) @ gram.flatten(1)).view(
+        T, d, d
+    )
     evidence = decay * cov.evidence - torch.expm1(clock * log_a)
     trace = total.diagonal(dim1=1, dim2=2).sum(1)
     renewed = RIDGE_HIGH * rates.ridge / d * before_each(start.trace(), trace)
     ridge = _ridge_levels(cov.ridge, renewed, renewals, clock, log_a)
     level = torch.maximum(ridge, RIDGE_LOW * rates.ridge / d * trace)
+    level = torch.maximum(level, noise * evidence)
     # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
     level = torch.where(trace > 0, level, 1.0)
     factor, info = torch.linalg.cholesky_ex(total + torch.diag_embed(level[:, None].expand(T, d)))
@@ -141,13 +180,19 @@ def may_use_low_rank(deviation: Tensor) -> bool:
 
 
 def _solve_low_rank(
-    deviation: Tensor, count: Tensor, cov: Covariance, rate: float, rates: Rates, renewals: Tensor
+    deviation: Tensor,
+    count: Tensor,
+    cov: Covariance,
+    rate: float,
+    rates: Rates,
+    renewals: Tensor,
+    noise: Tensor,
 ) -> tuple[Tensor, Covariance, Tensor]:
     """As `_solve_batched`, segment by segment with one factor of the start and no (T, d, d)."""
     T, streams, d = deviation.shape
     solved = torch.empty_like(deviation)
     singular = torch.zeros((), dtype=torch.int64, device=deviation.device)
-    longest = max(1, min(int(MAX_RANGE_BITS / -math.log2(1 - rate)), d // streams))
+    longest = max(1, min(int(MAX_RANGE_BITS / forgotten_bits(rate)), d // streams))
     renewed = set(renewals.nonzero().flatten().tolist()) if rates.ridge else set()
     begin = 0
     while begin < T:
@@ -156,10 +201,10 @@ def _solve_low_rank(
             end += 1
         part = slice(begin, end)
         renew = begin in renewed
-        outcome = _solve_segment(deviation[part], count[part], cov, rate, rates, renew)
+        outcome = _solve_segment(deviation[part], count[part], cov, rate, rates, renew, noise[part])
         if outcome is None:  # the ridge had to be raised inside: take the general path
             solved[part], _, cov, bad = _solve_batched(
-                deviation[part], count[part], cov, rate, rates, renewals[part], None
+                deviation[part], count[part], cov, rate, rates, renewals[part], noise[part], None
             )
             singular = singular + bad
         else:
@@ -175,6 +220,7 @@ def _solve_segment(
     rate: float,
     rates: Rates,
     renew: bool,
+    noise: Tensor,
 ) -> tuple[Tensor, Covariance] | None:
     """All solves of a segment from one Cholesky factor of its rows' Gram matrix in W_0^-1."""
     T, S, d = deviation.shape
@@ -188,21 +234,21 @@ def _solve_segment(
     counts = count.clamp(min=1).double()
     # Weight of each step's scatter in the end state: rate * a^(c_T - c_t) / streams.
     share = rate * torch.exp((clock[-1] - clock) * log_a) / counts * (count > 0)
-    traces = decay * start.trace() + decay * (
-        (rate / decay / counts * (count > 0)) * rows.square().sum(1).view(T, S).sum(1)
-    ).cumsum(0)
+    squares = rows.square().sum(1).view(T, S).sum(1) / counts
+    traces = decay * start.trace() + _weights(clock, count, rate) @ squares
+    evidence = decay * cov.evidence - torch.expm1(clock * log_a)
+    lowest = torch.maximum(RIDGE_LOW * relative * traces, noise * evidence)
     eye = torch.eye(d, dtype=start.dtype, device=start.device)
     base, bad_base = torch.linalg.cholesky_ex(start + ridge * eye)
     projected = torch.cholesky_solve(rows.T, base).T  # D P
     per_row = (decay * counts / rate).repeat_interleave(S)
     small, bad_small = torch.linalg.cholesky_ex(rows @ projected.T + torch.diag(per_row))
-    too_low = (ridge * decay < RIDGE_LOW * relative * traces).any()
+    too_low = (ridge * decay < lowest).any()
     if bool(too_low | (bad_base != 0) | (bad_small != 0)):
         return None
     half = torch.linalg.solve_triangular(small, projected, upper=False).view(T, S, d)
     diagonal = small.view(T, S, T, S).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # (T, S, S)
     solved = torch.linalg.solve_triangular(diagonal.mT, half, upper=True)
-    evidence = decay * cov.evidence - torch.expm1(clock * log_a)
     scale = evidence / rate * (count > 0)
     total = decay[-1] * start + (rows * share.repeat_interleave(S)[:, None]).T @ rows
     end = Covariance(total / evidence[-1].clamp(min=1e-300), evidence[-1], ridge * decay[-1])

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, apply_inverse, ridge_period
+from ullayers.kernels.covariance import (
+    RIDGE_HIGH,
+    RIDGE_LOW,
+    apply_inverse,
+    noise_share,
+    ridge_period,
+)
 from ullayers.kernels.state import (
     Covariance,
     Rates,
@@ -21,32 +27,34 @@ def reference(
     y: Tensor, state: State, rates: Rates, active: Tensor, scatter: Tensor | None = None
 ) -> Result:
     """Eq. 6-11 one step at a time, for tests and for readers."""
-    state, x = anchored(y, state, active)
-    own_mean = clip_mean(x, active) if rates.long_term == "clip" else None
+    origin, whole = anchored(y, state, active)
+    own_mean = clip_mean(whole, active) + origin.anchor if rates.long_term == "clip" else None
     gradients, scatter_gradients = [], []
     singular = torch.zeros((), dtype=torch.int64, device=y.device)
-    for t in range(len(x)):
+    for t in range(len(y)):
+        # Each frame is the anchor of its own step: what is left of a mean is its lag, exactly.
+        state, (x,) = anchored(y[t : t + 1], state, active[t : t + 1])
         on, steps = active[t], int(state.steps)
         had_past = on & (state.short_evidence > 0)
-        short, short_evidence = _step_mean(state.short, state.short_evidence, x[t], on, rates.mu)
+        short, short_evidence = _step_mean(state.short, state.short_evidence, x, on, rates.mu)
         if own_mean is not None:
-            long, long_evidence = own_mean, torch.ones_like(state.long_evidence)
+            long, long_evidence = own_mean - state.anchor, torch.ones_like(state.long_evidence)
             counted = on & (active.sum(0) > 1)
         elif rates.long_term == "shared":
-            long, long_evidence = _step_shared_mean(state, x[t], on, rates)
+            long, long_evidence = _step_shared_mean(state, x, on, rates)
             counted = on & (state.long_evidence > 0)
         else:
-            long, long_evidence = _step_mean(state.long, state.long_evidence, x[t], on, rates.eps)
+            long, long_evidence = _step_mean(state.long, state.long_evidence, x, on, rates.eps)
             counted = had_past
         extra = None if scatter is None else mean_scatter(scatter[t], had_past)
-        w_solved, w_inverse, W, w_bad = _step_covariance(
-            torch.where(had_past[:, None], x[t] - short, 0), had_past, state.W, rates.mu,
-            rates, bool(on.any()) and steps % ridge_period(rates.mu) == 0, extra,
-        )  # fmt: skip
-        b_solved, _, B, b_bad = _step_covariance(
-            torch.where(counted[:, None], short - long, 0), counted, state.B, rates.eps,
-            rates, bool(on.any()) and steps % ridge_period(rates.eps) == 0, None,
-        )  # fmt: skip
+        live, within, between = bool(on.any()), x - short, short - long
+        within = torch.where(had_past[:, None], within, 0)
+        between = torch.where(counted[:, None], between, 0)
+        renew = [live and steps % ridge_period(rate) == 0 for rate in (rates.mu, rates.eps)]
+        W = _step_covariance(within, had_past, state.W, rates.mu, rates, renew[0], extra)
+        B = _step_covariance(between, counted, state.B, rates.eps, rates, renew[1], None)
+        w_solved, w_inverse, w_bad = _solve(within, had_past, W, B, rates)
+        b_solved, _, b_bad = _solve(between, counted, B, W, rates)
         gradients.append(w_solved - b_solved)
         scatter_gradients.append(had_past[:, None, None] * w_inverse / 2)
         singular = singular + w_bad + b_bad
@@ -88,13 +96,10 @@ def _step_covariance(
     rates: Rates,
     renew: bool,
     scatter: Tensor | None,
-) -> tuple[Tensor, Tensor, Covariance, Tensor]:
-    """One step of Eq. 8 or 9 and the solve of Eq. 11, for all streams; divided by their number."""
-    d = deviation.shape[-1]
-    count = int(counted.sum())
-    ridge = cov.ridge
-    total = cov.value * cov.evidence
-    evidence = cov.evidence
+) -> Covariance:
+    """One step of Eq. 8 or 9."""
+    d, count = deviation.shape[-1], int(counted.sum())
+    total, evidence, ridge = cov.value * cov.evidence, cov.evidence, cov.ridge
     if renew:
         ridge = RIDGE_HIGH * rates.ridge / d * total.trace()
     if count:
@@ -104,13 +109,20 @@ def _step_covariance(
         total = (1 - rate) * total + rate * gram
         evidence = (1 - rate) * evidence + rate
         ridge = (1 - rate) * ridge
-    floor = RIDGE_LOW * rates.ridge / d * total.trace()
-    eye = torch.eye(d, dtype=total.dtype, device=total.device)
-    factor, info = torch.linalg.cholesky_ex(
-        total + torch.maximum(ridge, floor) * eye + (total.trace() == 0) * eye
-    )
-    usable = (info == 0) & (total.trace() > 0) & (count > 0)
-    safe = torch.where(info == 0, factor, eye)
-    solved, inverse = apply_inverse(safe, deviation, evidence * usable / max(count, 1))
-    value = total / evidence.clamp(min=1e-300)
-    return solved, inverse, Covariance(value, evidence, ridge), (info != 0).long()
+    return Covariance(total / evidence.clamp(min=1e-300), evidence, ridge)
+
+
+def _solve(
+    deviation: Tensor, counted: Tensor, cov: Covariance, other: Covariance, rates: Rates
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A term of Eq. 11 for all streams, divided by their number; the inverse; whether it failed."""
+    d, count = deviation.shape[-1], int(counted.sum())
+    trace, evidence = cov.value.trace(), cov.evidence.clamp(min=1e-300)
+    noise = noise_share(deviation.dtype) / d * other.value.trace()
+    level = torch.stack([cov.ridge / evidence, RIDGE_LOW * rates.ridge / d * trace, noise]).max()
+    eye = torch.eye(d, dtype=cov.value.dtype, device=cov.value.device)
+    factor, info = torch.linalg.cholesky_ex(cov.value + torch.where(trace > 0, level, 1.0) * eye)
+    usable = (info == 0) & (trace > 0) & (count > 0)
+    factor = torch.where(info == 0, factor, eye)
+    solved, inverse = apply_inverse(factor, deviation, usable.double() / max(count, 1))
+    return solved, inverse, (info != 0).long()

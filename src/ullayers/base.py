@@ -1,0 +1,229 @@
+"""What both UL layers share: the way of a call through the recurrence, and its gradient."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ullayers.core import advance
+from ullayers.kernels.state import LongTerm, Rates, Result, State
+from ullayers.packing import Packing
+from ullayers.statistics import Statistics, is_recomputing
+
+# Covariances of few streams are ill-conditioned, so these are computed in float64: small frames,
+# where it costs nothing, and those with fewer streams than this for every feature.
+SMALL_FRAME, FEW_STREAMS = 4096, 4
+
+
+class _AddGradient(torch.autograd.Function):
+    """The identity, whose backward adds a gradient that was computed in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: Tensor, scatter: Tensor | None, gradient: Tensor, scatter_gradient: Any
+    ) -> Tensor:
+        # Not save_for_backward: activation checkpointing drops what is saved there and would
+        # have to learn from the same frames again to restore it.
+        ctx.gradient, ctx.scatter_gradient = gradient, scatter_gradient
+        return y.clone()  # a view would forbid in-place layers to follow
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        return above + ctx.gradient, ctx.scatter_gradient, None, None
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a forward pass began with."""
+
+    before: State
+    clips: Packing | None
+    rates: Rates
+
+
+class ULBase(Statistics):
+    """What both layers share: the way of a call through the recurrence."""
+
+    _diagonal = False
+
+    def __init__(
+        self,
+        features: int,
+        mu: float = 0.5,
+        eps: float = 1e-3,
+        weight: float = 1.0,
+        *,
+        reduction: Literal["mean", "sum"] = "mean",
+        start: Literal["warm", "paper"] = "warm",
+        long_term: Literal["auto", "clip", "stream", "shared"] = "auto",
+        ridge: float | None = None,
+    ) -> None:
+        _check_choice("reduction", reduction, ("mean", "sum"))
+        _check_choice("start", start, ("warm", "paper"))
+        _check_choice("long_term", long_term, ("auto", "clip", "stream", "shared"))
+        super().__init__(features, start, ridge, shared=long_term == "shared")
+        self.mu, self.eps, self.weight = mu, eps, weight
+        self.reduction, self.long_term = reduction, long_term
+        self._check_rates()
+        self._clips: Packing | None = None  # set by sequences(), for the time of its block
+        self._replay: _Pass | None = None  # the last pass without gradients
+
+    def extra_repr(self) -> str:
+        """Shown by print(net)."""
+        return (
+            f"{self.features}, mu={self.mu}, eps={self.eps}, weight={self.weight}, "
+            f"reduction={self.reduction!r}, start={self.start!r}, long_term={self.long_term!r}"
+        )
+
+    def _to_positions(self, y: Tensor) -> Tensor:
+        """The input as (time, positions, features), with sequences ahead if there are many."""
+        raise NotImplementedError
+
+    def _from_positions(self, frames: Tensor, shape: torch.Size) -> Tensor:
+        raise NotImplementedError
+
+    def _check_shape(self, y: Tensor) -> None:
+        raise NotImplementedError
+
+    def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        self._check(y, scatter)
+        if is_recomputing():
+            return self._recompute(y, scatter)
+        if self._replay is not None:
+            self._replay = None
+        if not self.training:
+            return y
+        needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
+        wants_gradient = torch.is_grad_enabled() and needs
+        made, gradients = self._learn(y, scatter)
+        if not wants_gradient:
+            self._replay = made
+            return y
+        return _add_gradient(y, scatter, *gradients)
+
+    def _recompute(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        """The second forward pass of activation checkpointing: same gradient, nothing learned.
+
+        With use_reentrant=False the first pass's graph is the one that is walked and already
+        holds the gradient. With use_reentrant=True it ran without one, so the gradient is
+        computed again from the state the first pass began with.
+        """
+        if self._replay is None or not y.requires_grad or _hooks_save_tensors():
+            return y
+        _, gradients = self._learn(y, scatter, replay=self._replay)
+        return _add_gradient(y, scatter, *gradients)
+
+    @torch.no_grad()
+    def _learn(
+        self, y: Tensor, scatter: Tensor | None, replay: _Pass | None = None
+    ) -> tuple[_Pass, tuple[Tensor, Tensor | None]]:
+        """Move the statistics on by the frames of `y`; what it began with, and the gradients."""
+        packing = (replay.clips if replay else self._clips) or Packing()
+        with torch.autocast(y.device.type, enabled=False), _normal_tensors():
+            frames = packing.pack(self._to_positions(y))
+            steps, sequences, positions, d = frames.shape
+            streams = sequences * positions
+            careful = streams * d <= SMALL_FRAME or streams < FEW_STREAMS * d
+            work = torch.float64 if careful else torch.promote_types(y.dtype, torch.float32)
+            frames = frames.reshape(steps, streams, d).to(work)
+            present = packing.active(steps, sequences, frames.device)
+            present = present.repeat_interleave(positions, dim=1)
+            extra = None if scatter is None else packing.pack(scatter.double())
+            active = present & self._usable(frames, extra)
+            made = replay or self._begin(y, sequences, positions, work)
+            result = advance(frames, made.before, made.rates, active, extra)
+            if replay is None:
+                skipped = (present & ~active).sum()
+                self._write(result.state, torch.stack([skipped, result.singular]), positions)
+                self._layout = _layout(y)
+                self.continues.fill_(self._clips is None)
+            else:
+                self._check_replay(result)
+            scale = self.weight / (steps if self.reduction == "mean" else 1)
+            gradient = (result.gradient * scale).view(steps, sequences, positions, d)
+            gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
+            if scatter is None or result.scatter_gradient is None:
+                return made, (gradient, None)
+            spread = packing.unpack(result.scatter_gradient * scale).reshape(scatter.shape)
+            return made, (gradient, spread.to(scatter.dtype))
+
+    def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
+        same = self._layout is None or self._layout == _layout(y)
+        carry_on = self._clips is None and same
+        before = self._read(sequences, positions, carry_on, work)
+        return _Pass(before, self._clips, self._rates(sequences))
+
+    def _usable(self, frames: Tensor, scatter: Tensor | None) -> Tensor:
+        """(T, S): where every value is a number whose square fits the statistics."""
+        largest = torch.finfo(self.short_cov.dtype).max ** 0.5 / 16
+        usable: Tensor = frames.abs().amax(-1) <= largest  # a NaN compares as false
+        if scatter is not None:
+            usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)
+        return usable
+
+    def _check_replay(self, result: Result) -> None:
+        if not torch.equal(result.state.W.value.to(self.short_cov.dtype), self.short_cov):
+            raise RuntimeError(
+                "checkpointing recomputed other frames than those of the layer's last forward "
+                "pass; use checkpoint(..., use_reentrant=False)"
+            )
+
+    def _rates(self, sequences: int) -> Rates:
+        as_clips = self._clips is not None and self.start == "warm"
+        long_term: LongTerm = "clip" if as_clips else "stream"
+        if self.long_term != "auto":
+            long_term = self.long_term
+        return Rates(self.mu, self.eps, self.ridge, long_term, sequences, self._diagonal)
+
+    def _check(self, y: Tensor, scatter: Tensor | None) -> None:
+        self._check_rates()
+        if not isinstance(y, Tensor):
+            raise ValueError(f"expected a tensor, got {type(y).__name__}")
+        self._check_shape(y)
+        if not y.is_floating_point():
+            raise ValueError(f"expected a floating point tensor, got {y.dtype}")
+        if y.numel() == 0:
+            raise ValueError(f"expected at least one frame, got {tuple(y.shape)}")
+        if self._clips is not None:
+            self._clips.check(tuple(self._to_positions(y).shape[:-2]))
+        if scatter is not None and scatter.shape != (*y.shape, self.features):
+            raise ValueError(
+                f"expected scatter {(*y.shape, self.features)}, got {tuple(scatter.shape)}"
+            )
+
+    def _check_rates(self) -> None:
+        if not 0 < self.eps <= self.mu < 1:
+            raise ValueError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
+
+
+def _add_gradient(
+    y: Tensor, scatter: Tensor | None, gradient: Tensor, scatter_gradient: Tensor | None
+) -> Tensor:
+    added: Tensor = _AddGradient.apply(y, scatter, gradient, scatter_gradient)  # type: ignore[no-untyped-call]
+    return added
+
+
+def _layout(y: Tensor) -> torch.Size:
+    """The shape without time: streams go on only where it stays the same."""
+    return y.shape[1:] if y.ndim % 2 == 0 else y.shape[:1] + y.shape[2:]
+
+
+def _normal_tensors() -> AbstractContextManager[Any]:
+    """Buffers made under inference_mode could never be written to again."""
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    return torch.inference_mode(False)
+
+
+def _hooks_save_tensors() -> bool:
+    """Whether activation checkpointing of the other kind, use_reentrant=False, is at work."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
+    if got not in choices:
+        raise ValueError(f"expected {name} to be one of {choices}, got {got!r}")
