@@ -34,7 +34,7 @@ def turning_points(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def learn(net: nn.Sequential, frames: Tensor, epochs: int) -> tuple[list[float], list[float]]:
-    """Train on the frames alone; J and the long-term effective rank after every epoch."""
+    """Train on the frames alone; J and the effective rank after every epoch."""
     layer = ul.ul_layers(net)[0]
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     objective, rank = [], []
@@ -45,7 +45,7 @@ def learn(net: nn.Sequential, frames: Tensor, epochs: int) -> tuple[list[float],
             optimizer.step()
         health = layer.health()
         objective.append(health.objective)
-        rank.append(health.long_rank)
+        rank.append(health.rank)
     return objective, rank
 
 
@@ -83,8 +83,8 @@ def draw(
     axes[3].set_ylabel("J (lower is better)", color="tab:blue")
     right = axes[3].twinx()
     right.plot(epochs, curves[1], color="tab:red")
-    right.set_ylim(1, 2.05)
-    right.set_ylabel("effective rank of B", color="tab:red")
+    right.set_ylim(0, 2.05)
+    right.set_ylabel("effective rank of B against W", color="tab:red")
     OUT.mkdir(exist_ok=True)
     path = OUT / "rotating_points.png"
     figure.savefig(path, dpi=110)

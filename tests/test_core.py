@@ -60,7 +60,9 @@ def cases(draw: st.DrawFn, *, wide: bool = False, paper: bool | None = None) -> 
         root = torch.randn(steps, streams, d, d, generator=generator, dtype=torch.float64) * scale
         scatter = root @ root.mT
     ridge = 1e-4 if not as_paper else 0.0
-    rates = Rates(mu, eps, ridge, long_term, sequences=streams, diagonal=draw(st.booleans()))
+    rates = Rates(
+        mu, eps, ridge, long_term, streams, diagonal=draw(st.booleans()), centred=not as_paper
+    )
     cuts = sorted(draw(st.lists(st.integers(1, steps), max_size=5)))
     return Case(y, active, rates, as_paper, scatter, cuts)
 
@@ -171,7 +173,12 @@ def test_reference_is_the_paper(mu: float, eps: float, d: int) -> None:
     gradient, short, long, W, B = paper_loop(y, mu, eps)
     start = fresh_state(1, d, paper=True, dtype=y.dtype, device=y.device)
     for path in (reference, advance):
-        result = path(y[:, None], start, Rates(mu, eps, 0.0), torch.ones(12, 1, dtype=torch.bool))
+        result = path(
+            y[:, None],
+            start,
+            Rates(mu, eps, 0.0, centred=False),
+            torch.ones(12, 1, dtype=torch.bool),
+        )
         end = result.state
         torch.testing.assert_close(result.gradient[:, 0], gradient, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(end.anchor[0] + end.short[0], short)
@@ -185,7 +192,7 @@ def test_warm_start_is_a_plain_average_at_first() -> None:
     torch.manual_seed(0)
     y = torch.randn(40, 1, 3).double()
     start = fresh_state(1, 3, paper=False, dtype=y.dtype, device=y.device)
-    rates = Rates(0.5, 1e-9, 0.0)
+    rates = Rates(0.5, 1e-9, 0.0, centred=False)
     end = advance(y, start, rates, torch.ones(40, 1, dtype=torch.bool)).state
     torch.testing.assert_close(end.anchor + end.long, y.mean(0), rtol=1e-6, atol=1e-6)
     short = y[0]
@@ -205,7 +212,7 @@ def test_gradient_is_the_derivative_of_pooled_log_det() -> None:
     torch.manual_seed(0)
     y = torch.randn(9, 5, 3).double()
     active = torch.ones(9, 5, dtype=torch.bool)
-    rates = Rates(0.3, 0.1, 0.0)
+    rates = Rates(0.3, 0.1, 0.0, centred=False)
     before = advance(
         y[:8], fresh_state(5, 3, paper=True, dtype=y.dtype, device=y.device), rates, active[:8]
     ).state
@@ -227,7 +234,7 @@ def test_scatter_gradient_is_the_derivative() -> None:
     y = torch.randn(6, 2, 2).double()
     root = torch.randn(6, 2, 2, 2).double()
     scatter = root @ root.mT
-    rates = Rates(0.3, 0.1, 0.0)
+    rates = Rates(0.3, 0.1, 0.0, centred=False)
     start = fresh_state(2, 2, paper=True, dtype=y.dtype, device=y.device)
     active = torch.ones(6, 2, dtype=torch.bool)
     got = advance(y, start, rates, active, scatter)

@@ -62,7 +62,7 @@ def test_constant_input_gives_no_gradient(value: float) -> None:
     for _ in range(3):
         assert torch.equal(gradient_of(layer, torch.full((40, 3), value)), torch.zeros(40, 3))
     health = layer.health()
-    assert (health.short_rank, health.long_rank, health.dead_units) == (0, 0, 3)
+    assert (health.rank, health.directions, health.dead_units) == (0, 0, 3)
     assert "does not move" in str(health)
     assert health.objective != health.objective  # nan: log 0 - log 0
     assert all_finite(layer)
@@ -218,15 +218,22 @@ def test_objective_and_gradient_have_no_scale(scale: float) -> None:
 
 def test_collapse_meter() -> None:
     torch.manual_seed(0)
-    rich, poor = ul.UL1d(4), ul.UL1d(4)
     y = torch.randn(500, 4).cumsum(0)
-    rich(y)
-    poor(y[:, :1] + 1e-4 * y)
-    assert rich.health().long_rank > 2
-    assert not rich.health().collapsed
-    assert poor.health().long_rank == pytest.approx(1, abs=0.01)
+    slow, mixed, fast, poor = (ul.UL1d(4, mu=0.1) for _ in range(4))
+    slow(y)
+    mixed(y @ torch.randn(4, 4))
+    fast(torch.randn(500, 4))
+    poor(y[:, [0, 0, 1, 0]])
+    assert slow.health().rank > 3  # random walks vary over the long term
+    assert mixed.health().rank == pytest.approx(slow.health().rank, abs=0.01)  # in any basis
+    assert fast.health().rank < 1
+    assert not slow.health().collapsed
+    assert poor.health().directions == 2
     assert poor.health().collapsed
-    assert "collapsed" in str(poor.health())
+    assert "collapsed: only 2" in str(poor.health())
+    two = ul.UL1d(2)
+    two(y[:, [0, 0]])
+    assert two.health().collapsed
     assert str(ul.UL1d(2).health()) == "nothing seen yet"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import ullayers as ul
 from tests.test_core import paper_loop
+from ullayers.base import ULBase
 
 
 def gradient_of(layer: nn.Module, y: Tensor, *more: Tensor) -> Tensor:
@@ -361,6 +363,71 @@ def test_cost_layer_learns_the_slow_direction() -> None:
     y = net(x).detach()[:, 0]
     correlation = torch.corrcoef(torch.stack([y, slow]))[0, 1].abs()
     assert correlation > 0.99
+
+
+def wandering_blob(steps: int) -> tuple[Tensor, Tensor]:
+    """(steps, 1, 32, 32) noisy pictures of a blob, and its place."""
+    generator = torch.Generator().manual_seed(1)
+    place, speed = torch.full((2,), 16.0), torch.zeros(2)
+    places = []
+    for _ in range(steps):
+        speed = 0.95 * speed + 0.3 * torch.randn(2, generator=generator)
+        place = place + speed
+        speed = torch.where((place < 4) | (place > 28), -speed, speed)
+        place = place.clamp(4, 28)
+        places.append(place)
+    path = torch.stack(places)
+    grid = torch.arange(32.0)
+    x, y = (torch.exp(-((grid - path[:, i : i + 1]) ** 2) / 18) for i in (0, 1))
+    blob = y[:, :, None] * x[:, None, :]
+    return (blob + 0.1 * torch.randn(blob.shape, generator=generator))[:, None], path
+
+
+def test_learning_from_a_stream_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eq. 11 alone learns to drift, and the outputs stop following the video."""
+    video, path = wandering_blob(2000)
+
+    def learn() -> tuple[float, float]:
+        """R2 of the blob's place read from the outputs, and how far these are off zero."""
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(1, 8, 5, stride=2), nn.Tanh(), nn.Conv2d(8, 8, 5, stride=2), nn.Tanh(),
+            nn.Flatten(), nn.Linear(200, 2), ul.UL1d(2),
+        )  # fmt: skip
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+        for _ in range(8):
+            for frames in video.split(50):
+                optimizer.zero_grad()
+                ul.backward(net(frames))
+                optimizer.step()
+        with torch.no_grad():
+            code = net.eval()(video)
+        inputs = torch.cat([code, torch.ones(len(code), 1)], 1)
+        missed = path - inputs @ torch.linalg.lstsq(inputs, path).solution
+        r2 = 1 - missed.square().sum() / (path - path.mean(0)).square().sum()
+        return float(r2), float((code.mean(0) / code.std(0)).norm())
+
+    steady_r2, steady_offset = learn()
+    rates = ULBase._rates
+    monkeypatch.setattr(ULBase, "_rates", lambda *args: replace(rates(*args), centred=False))
+    drifting_r2, drifting_offset = learn()
+    assert steady_r2 > 0.5
+    assert steady_r2 > drifting_r2 + 0.1
+    assert drifting_offset > 4 * steady_offset
+
+
+def test_gradient_of_a_shift_fades() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(3, 4000, 2).cumsum(1) * 0.1 + torch.randn(3, 4000, 2)
+    shift = gradient_of(ul.UL1d(2, 0.3, 0.01, reduction="sum"), y).sum((0, 1)).norm()
+    paper = gradient_of(
+        ul.UL1d(2, 0.3, 0.01, reduction="sum", start="paper"), y + torch.arange(4000)[:, None] / 100
+    )
+    drifting = gradient_of(
+        ul.UL1d(2, 0.3, 0.01, reduction="sum"), y + torch.arange(4000)[:, None] / 100
+    )
+    assert float(drifting.sum((0, 1)).norm()) < 0.2 * float(paper.sum((0, 1)).norm())
+    assert float(shift) < 0.2 * float(paper.sum((0, 1)).norm())
 
 
 def test_semi_supervised_training_uses_the_unlabelled_frames() -> None:

@@ -81,7 +81,7 @@ def learn(seed: int, *, spatial: bool) -> tuple[float, float, float]:
     video, path = spot_video(400)
     net = MaskNet(seed)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
-    for _ in range(5):
+    for _ in range(10):
         for frames in video.split(40):
             optimizer.zero_grad()
             ul.backward(net(frames, spatial=spatial)[0])

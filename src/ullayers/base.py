@@ -177,7 +177,9 @@ class ULBase(Statistics):
         long_term: LongTerm = "clip" if as_clips else "stream"
         if self.long_term != "auto":
             long_term = self.long_term
-        return Rates(self.mu, self.eps, self.ridge, long_term, sequences, self._diagonal)
+        # A clip's own mean moves with the weights, so there nothing drifts.
+        centred = self.start == "warm" and long_term != "clip"
+        return Rates(self.mu, self.eps, self.ridge, long_term, sequences, self._diagonal, centred)
 
     def _check(self, y: Tensor, scatter: Tensor | None) -> None:
         self._check_rates()

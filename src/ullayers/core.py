@@ -109,14 +109,31 @@ def _advance_block(
         between, counted, state.B, rates.eps, rates,
         ridge_renewals(rates.eps, state.steps, live), b_noise, None,
     )  # fmt: skip
+    gradient, pull = w_solved - b_solved, state.pull
+    if rates.centred:
+        gradient, pull = _centred(gradient, had_past | counted, pull, rates.eps)
     end = State(
-        state.anchor, short, long, short_evidence[-1], long_evidence[-1], W, B,
+        state.anchor, short, long, short_evidence[-1], long_evidence[-1], pull, W, B,
         state.steps + live.sum(),
     )  # fmt: skip
     scatter_gradient = None
     if scatter is not None and w_inverse is not None:
         scatter_gradient = torch.where(had_past[..., None, None], w_inverse[:, None] / 2, 0)
-    return Result(w_solved - b_solved, scatter_gradient, end, w_bad + b_bad)
+    return Result(gradient, scatter_gradient, end, w_bad + b_bad)
+
+
+def _centred(gradient: Tensor, counted: Tensor, pull: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """Take off the gradient's own long-term mean.
+
+    J does not change if all outputs are shifted together, so over time the gradients must add up
+    to nothing. The past cannot be shifted, so online they do not: what has drifted off the
+    long-term mean is pushed on, and a network learns to drift instead of to follow the video.
+    """
+    count = counted.sum(1, keepdim=True)
+    track = _Track.of(gradient.sum(1, keepdim=True), count > 0)
+    lag, _, end = track.follow(pull, torch.ones_like(pull[:, 0]), rate)
+    each = (track.latest - lag) / count.clamp(min=1)[..., None]
+    return torch.where(counted[..., None], gradient - each, 0), end
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Directions that hold less than this share of the largest are rounding errors of others.
+NULL = 1e-10
+
 
 @dataclass(frozen=True)
 class Health:
@@ -14,20 +17,23 @@ class Health:
 
     Attributes:
         objective: J = (log det W - log det B) / 2; lower is better, `nan` if nothing moves.
-        short_rank: effective rank of W, between 1 and the number of features (0: nothing moves).
-        long_rank: effective rank of B. One that falls towards 1 while `short_rank` stays is a
-            collapse: all outputs say the same. B is what the layer saw while the weights were
-            changing; for a verdict on a finished network feed its output to a fresh layer.
-        dead_units: features that have not varied at all.
+        rank: effective rank of B against W, 0 to `features`: in how many independent directions the
+            output varies over the long term more than within moments. B is what the layer saw while
+            the weights were changing; for a verdict on a finished network feed its output to a
+            fresh layer.
+        directions: how many directions the output has at all; fewer than features that vary is a
+            collapse, some repeat what others say.
+        dead_units: features that have not varied.
+        features: how many there are.
         steps: steps learned from so far.
         skipped: positions left out because their values were NaN, infinite, or too large for
             their squares to fit the statistics (1e18 in float32).
-        singular: steps without a gradient because W or B had no inverse (only with `ridge=0`).
+        singular: steps without a gradient because W or B had no inverse.
     """
 
     objective: float
-    short_rank: float
-    long_rank: float
+    rank: float
+    directions: int
     dead_units: int
     features: int
     steps: int
@@ -36,22 +42,19 @@ class Health:
 
     @property
     def collapsed(self) -> bool:
-        """Whether B has hardly more than one direction: a tenth of the way from 1 to all."""
-        return self.long_rank < 1 + 0.1 * (self.features - 1)
+        """Whether features that vary repeat each other."""
+        return self.directions < self.features - self.dead_units
 
     def __str__(self) -> str:
-        parts = [
-            f"J {self.objective:.3f}, effective rank {self.long_rank:.2f} over the long term and "
-            f"{self.short_rank:.2f} over the short term, of {self.features}"
-        ]
+        parts = [f"J {self.objective:.3f}, effective rank {self.rank:.2f} of {self.features}"]
         if self.steps == 0:
             parts = ["nothing seen yet"]
-        elif self.long_rank == 0:
+        elif self.dead_units == self.features:
             parts.append("the input does not move: nothing can be learned from it")
         elif self.dead_units:
             parts.append(f"{self.dead_units} of {self.features} features never vary")
-        elif self.collapsed:
-            parts.append("collapsed: the features repeat each other")
+        if self.collapsed:
+            parts.append(f"collapsed: only {self.directions} independent directions are left")
         if self.skipped:
             parts.append(
                 f"{self.skipped} positions with NaN, infinite or huge values were left out"
@@ -64,27 +67,30 @@ class Health:
         return "; ".join(parts)
 
 
-def effective_rank(covariance: Tensor) -> float:
-    """How many directions a covariance really has, whatever the features' units.
+def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
+    """The effective rank of B against W, and the number of directions that there are.
 
-    The exponential of the entropy of the correlation matrix's eigenvalues: d for uncorrelated
-    features, 1 if all say the same, 0 if none varies.
+    Each independent direction counts by the share b / (w + b) of its variance that is long-term.
+    Like J, neither number changes with the units or the basis of the output.
 
-    >>> effective_rank(torch.eye(3))
-    3.0
-    >>> effective_rank(torch.ones(3, 3))
-    1.0
+    >>> B, W = torch.eye(3), torch.diag(torch.tensor([1e-6, 1e-6, 1.0]))
+    >>> rank, directions = effective_rank(B, W)
+    >>> round(rank, 3), directions
+    (2.5, 3)
+    >>> effective_rank(torch.ones(2, 2), torch.zeros(2, 2))  # two outputs that say the same
+    (1.0, 1)
     """
-    variance = covariance.diagonal()
-    alive = variance > 0
+    long_cov, short_cov = long_cov.double(), short_cov.double()
+    total = long_cov + short_cov
+    alive = total.diagonal() > 0
     if not bool(alive.any()):
-        return 0.0
-    deviation = variance[alive].double().sqrt()
-    correlation = covariance[alive][:, alive].double() / torch.outer(deviation, deviation)
-    share = torch.linalg.eigvalsh(correlation).clamp(min=0)
-    share = share / share.sum()
-    entropy = -torch.xlogy(share, share).sum()
-    return round(float(torch.exp(entropy)), 12)
+        return 0.0, 0
+    scale = total.diagonal()[alive].rsqrt()
+    values, vectors = torch.linalg.eigh(total[alive][:, alive] * scale[:, None] * scale)
+    kept = values > NULL * values[-1]
+    white = vectors[:, kept] * values[kept].rsqrt()
+    long_part = white.T @ (long_cov[alive][:, alive] * scale[:, None] * scale) @ white
+    return round(float(long_part.trace()), 12), int(kept.sum())
 
 
 def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> float:

@@ -30,9 +30,8 @@ class UL1d(ULBase):
     `no_grad` in `train()` the statistics are learned, as those of batch normalisation are. To load
     a checkpoint that was made without UL layers use `load_state_dict(..., strict=False)`.
 
-    B counts whatever moves the output over the long run, and weights that change fast move it too:
-    if the outputs shrink while J falls, lower the learning rate, give longer chunks, or cut the
-    video into clips (`sequences`), whose own mean takes such drift out.
+    B counts whatever moves the output over the long run, the change of the weights included. If the
+    outputs shrink while J falls, lower the learning rate or train on clips (`sequences`).
 
     Args:
         features: width d of the input.
@@ -41,8 +40,9 @@ class UL1d(ULBase):
         weight: factor of the added gradient.
         reduction: "mean" divides the gradient by the number of steps of the call, so that one
             learning rate serves any chunk; "sum" does not.
-        start: "warm" weights early frames properly; "paper" starts means at 0 and W, B at the
-            identity, uses no ridge, and is Eq. 6-11 to the letter.
+        start: "warm" weights early frames properly and, in streams, takes the gradient's own
+            moving average off, which keeps a network from drifting; "paper" starts means at 0 and
+            W, B at the identity, uses no ridge, and is Eq. 6-11 to the letter.
         long_term: the mean that B is taken around. "stream": each stream's own moving average
             (Eq. 7). "clip": each clip's mean over all its frames; outside `sequences` every call
             is taken as a clip. "shared": one moving average for all sequences, which outlives

@@ -34,6 +34,7 @@ class Statistics(nn.Module):
     long_evidence: Tensor
     cov_evidence: Tensor  # (2,) of W and B
     ridge_level: Tensor  # (2,)
+    pull: Tensor  # (1, d), the gradient's own long-term mean
     steps: Tensor  # ()
     left_out: Tensor  # (2,) positions with unusable values, steps without an inverse
     continues: Tensor  # () bool, whether the next frames may go on with the streams
@@ -58,6 +59,7 @@ class Statistics(nn.Module):
         self.register_buffer("long_evidence", torch.zeros(1))
         self.register_buffer("cov_evidence", torch.zeros(2))
         self.register_buffer("ridge_level", torch.zeros(2))
+        self.register_buffer("pull", torch.zeros(1, features))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("left_out", torch.zeros(2, dtype=torch.int64))
         self.register_buffer("continues", torch.ones((), dtype=torch.bool))
@@ -84,11 +86,13 @@ class Statistics(nn.Module):
     def health(self) -> Health:
         """The collapse meter, for a training loop to log; see `Health`."""
         skipped, singular = (int(n) for n in self.left_out)
+        W, B = (self._read_covariance(name, 0).value for name in ("short_cov", "long_cov"))
+        rank, directions = effective_rank(B, W)
         return Health(
             objective=self.objective,
-            short_rank=effective_rank(self.short_cov),
-            long_rank=effective_rank(self.long_cov),
-            dead_units=int((self.long_cov.diagonal() == 0).sum()),
+            rank=rank,
+            directions=directions,
+            dead_units=int(((W + B).diagonal() == 0).sum()),
             features=self.features,
             steps=int(self.steps),
             skipped=skipped,
@@ -108,7 +112,10 @@ class Statistics(nn.Module):
         W, B = self._read_covariance("short_cov", 0), self._read_covariance("long_cov", 1)
         long = (value - anchor) + rest
         steps = self.steps.clone()
-        return State(anchor, short, long, short_evidence, long_evidence, W, B, steps)
+        return State(
+            anchor, short, long, short_evidence, long_evidence,
+            self.pull.to(work, copy=True), W, B, steps,
+        )  # fmt: skip
 
     def _read_mean(
         self, term: str, streams: int, carry_on: bool, work: torch.dtype
@@ -149,6 +156,7 @@ class Statistics(nn.Module):
         self._overwrite("long_evidence", state.long_evidence[:rows])
         self._overwrite("cov_evidence", torch.stack([state.W.evidence, state.B.evidence]))
         self._overwrite("ridge_level", torch.stack([state.W.ridge, state.B.ridge]))
+        self._overwrite("pull", state.pull)
         self._overwrite("steps", state.steps)
         self._overwrite("left_out", self.left_out + left_out)
 

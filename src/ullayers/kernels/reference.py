@@ -55,12 +55,17 @@ def reference(
         B = _step_covariance(between, counted, state.B, rates.eps, rates, renew[1], None)
         w_solved, w_inverse, w_bad = _solve(within, had_past, W, B, rates)
         b_solved, _, b_bad = _solve(between, counted, B, W, rates)
-        gradients.append(w_solved - b_solved)
+        gradient, pull, taking = w_solved - b_solved, state.pull, had_past | counted
+        if rates.centred and bool(taking.any()):
+            pull = (1 - rates.eps) * pull + rates.eps * gradient.sum(0, keepdim=True)
+            gradient = torch.where(taking[:, None], gradient - pull / taking.sum(), 0)
+        gradients.append(gradient)
         scatter_gradients.append(had_past[:, None, None] * w_inverse / 2)
         singular = singular + w_bad + b_bad
         state = State(
-            state.anchor, short, long, short_evidence, long_evidence, W, B, state.steps + on.any()
-        )
+            state.anchor, short, long, short_evidence, long_evidence, pull, W, B,
+            state.steps + on.any(),
+        )  # fmt: skip
     extra_gradient = None if scatter is None else torch.stack(scatter_gradients)
     return Result(torch.stack(gradients), extra_gradient, state, singular)
 

@@ -39,6 +39,7 @@ class State:
     long: Tensor  # (S, d) long-term mean, minus anchor
     short_evidence: Tensor  # (S,)
     long_evidence: Tensor  # (S,)
+    pull: Tensor  # (1, d) moving average of the gradient of a shift of all outputs together
     W: Covariance
     B: Covariance
     steps: Tensor  # () int64, steps with a frame since the statistics began
@@ -54,6 +55,7 @@ class Rates:
     long_term: LongTerm = "stream"
     sequences: int = 1  # streams come in this many equal groups; "shared" averages over them
     diagonal: bool = False
+    centred: bool = True  # take the pull off every gradient
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def fresh_state(
     eye = torch.eye(d, dtype=torch.float64, device=device)
     cov = Covariance(eye * float(paper), scalar + float(paper), scalar)
     steps = torch.zeros((), dtype=torch.int64, device=device)
-    return State(zeros, zeros, zeros, seen, seen, cov, cov, steps)
+    return State(zeros, zeros, zeros, seen, seen, zeros.new_zeros(1, d), cov, cov, steps)
 
 
 def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
