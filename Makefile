@@ -32,6 +32,7 @@ $(VENV)/.peers: $(READY)
 bench: $(VENV)/.peers
 	$(PY) benchmarks/slow_features.py
 	$(PY) benchmarks/closed_form.py
+	$(PY) benchmarks/layers.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,6 +28,8 @@ from ullayers.kernels.state import (
     anchored,
     before_each,
     clip_mean,
+    is_full,
+    kept,
     mean_scatter,
 )
 
@@ -94,8 +96,8 @@ def _advance_block(
     else:
         long_lag, long_evidence, long = track.follow(state.long, state.long_evidence, rates.eps)
         counted = had_past
-    within = torch.where(had_past[..., None], short_lag, 0)
-    between = torch.where(counted[..., None], long_lag - short_lag, 0)
+    within = kept(short_lag, had_past)
+    between = kept(long_lag - short_lag, counted)
     extra = None if scatter is None else mean_scatter(scatter, had_past)
     live = active.any(1)
     share = noise_share(x.dtype) / x.shape[-1]
@@ -133,7 +135,7 @@ def _centred(gradient: Tensor, counted: Tensor, pull: Tensor, rate: float) -> tu
     track = _Track.of(gradient.sum(1, keepdim=True), count > 0)
     lag, _, end = track.follow(pull, torch.ones_like(pull[:, 0]), rate)
     each = (track.latest - lag) / count.clamp(min=1)[..., None]
-    return torch.where(counted[..., None], gradient - each, 0), end
+    return kept(gradient - each, counted), end
 
 
 @dataclass(frozen=True)
@@ -144,18 +146,19 @@ class _Track:
     active: Tensor  # (T, S)
     clock: Tensor  # (T, S), frames of the stream so far in the block
     latest: Tensor  # (T, S, d), the stream's latest frame; of no meaning before its first
-    step: Tensor  # (T, S, d), from the frame before to this one
+    step: Tensor  # (T, S, d), from the frame before to this one; the first is set by `follow`
 
     @classmethod
     def of(cls, x: Tensor, active: Tensor) -> _Track:
-        latest = x
-        on_host = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if not (on_host and bool(active.all())):
-            index = torch.arange(len(x), device=x.device)[:, None]
-            index = torch.where(active, index, 0).cummax(0).values
-            latest = x.gather(0, index[..., None].expand_as(x))
-        step = x - before_each(x[0], latest)
-        return cls(x, active, active.to(x.dtype).cumsum(0), latest, step)
+        clock = active.to(x.dtype).cumsum(0)
+        if is_full(active):
+            step = torch.empty_like(x)  # in the layout of x: mixing layouts is slow
+            torch.sub(x[1:], x[:-1], out=step[1:])
+            return cls(x, active, clock, x, step)
+        index = torch.arange(len(x), device=x.device)[:, None]
+        index = torch.where(active, index, 0).cummax(0).values
+        latest = x.gather(0, index[..., None].expand_as(x))
+        return cls(x, active, clock, latest, x - before_each(x[0], latest))
 
     def follow(self, mean: Tensor, evidence: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """Let a moving average follow the frames.
@@ -173,12 +176,24 @@ class _Track:
         # evidence_t lag_t = a (evidence_{t-1} lag_{t-1} + evidence_{t-1} step_t), with weights that
         # factor into a^(c_t) a^(-c_r): a running sum. Only the exponent's range limits its length.
         weight = (1 - rate) * before_each(evidence, grown) / decay * self.active
-        first = ((self.clock == 1) & self.active)[..., None]
-        step = torch.where(first, self.x - mean, self.step)
-        total = decay[..., None] * (weight[..., None] * step).cumsum(0)
-        lag = total / torch.where(grown > 0, grown, 1)[..., None]
+        decay = decay / torch.where(grown > 0, grown, 1)
+        if is_full(self.active) and is_full(evidence == evidence[0]):
+            # All streams weigh their steps alike, so the running sum is one matrix product.
+            self.step[0] = self.x[0] - mean
+            lag = _mixed((decay[:, :1] * weight[:, 0]).tril(), self.step)
+        else:
+            first = ((self.clock == 1) & self.active)[..., None]
+            step = torch.where(first, self.x - mean, self.step)
+            lag = decay[..., None] * (weight[..., None] * step).cumsum(0)
         end = torch.where((self.clock[-1] > 0)[:, None], self.latest[-1] - lag[-1], mean)
         return lag, grown, end
+
+
+def _mixed(weights: Tensor, values: Tensor) -> Tensor:
+    """(T, T) weights times (T, S, d) values, without copying what is stored channels first."""
+    if values.mT.is_contiguous():
+        return (weights @ values.mT.flatten(1)).view_as(values.mT).mT
+    return (weights @ values.flatten(1)).view_as(values)
 
 
 def _follow_shared(track: _Track, state: State, rates: Rates) -> tuple[Tensor, Tensor, Tensor]:

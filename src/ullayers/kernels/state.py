@@ -83,13 +83,16 @@ def fresh_state(
 
 def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
     """Take each stream's first frame as its anchor, and express all else relative to it."""
-    first = active.to(torch.uint8).argmax(0)  # 0 where nothing is active: not used then
-    frame = y[0] if len(y) == 1 else y.gather(0, first[None, :, None].expand(1, *y.shape[1:]))[0]
-    anchor = torch.where(active.any(0)[:, None], frame, state.anchor)
+    if is_full(active[0]):
+        anchor = y[0].clone()
+    else:
+        first = active.to(torch.uint8).argmax(0)  # 0 where nothing is active: not used then
+        frame = y.gather(0, first[None, :, None].expand(1, *y.shape[1:]))[0]
+        anchor = torch.where(active.any(0)[:, None], frame, state.anchor)
     moved = state.anchor - anchor
     short = torch.where((state.short_evidence > 0)[:, None], state.short + moved, 0)
     long = torch.where((state.long_evidence > 0)[:, None], state.long + moved, 0)
-    x = torch.where(active[..., None], y - anchor, 0)  # frames that do not count may be NaN
+    x = kept(y - anchor, active)  # frames that do not count may be NaN
     return replace(state, anchor=anchor, short=short, long=long), x
 
 
@@ -102,6 +105,17 @@ def mean_scatter(scatter: Tensor, counted: Tensor) -> Tensor:
     """(..., S, d, d) to (..., d, d): the mean over the streams that count."""
     kept = torch.where(counted[..., None, None], scatter, 0)
     return kept.sum(-3) / counted.sum(-1).clamp(min=1)[..., None, None]
+
+
+def kept(values: Tensor, mask: Tensor) -> Tensor:
+    """(T, S, d) values where the (T, S) mask holds, and zero elsewhere."""
+    return values if is_full(mask) else torch.where(mask[..., None], values, 0)
+
+
+def is_full(mask: Tensor) -> bool:
+    """Whether the mask is known to hold everywhere; only the CPU can be asked without waiting."""
+    on_host = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    return on_host and bool(mask.all())
 
 
 def before_each(first: Tensor, values: Tensor) -> Tensor:
