@@ -90,7 +90,7 @@ def learn(seed: int, *, spatial: bool) -> tuple[float, float, float]:
         centroid, spread = net.eval()(video, spatial=spatial)
     distance = float((centroid - path).norm(dim=1).median())
     radius = float(spread.diagonal(dim1=1, dim2=2).sum(1).sqrt().mean())
-    return net.cost.objective, distance, radius
+    return float(net.cost.objective), distance, radius
 
 
 def test_mask_finds_the_object_and_j_tells_the_good_run() -> None:

@@ -93,7 +93,7 @@ def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
     return round(float(long_part.trace()), 12), int(kept.sum())
 
 
-def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> float:
+def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> Tensor:
     """J = (log det W - log det B) / 2, both with their relative ridge; `nan` if one is zero."""
 
     def log_det(cov: Tensor) -> Tensor:
@@ -101,4 +101,4 @@ def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> float:
         level = ridge * cov.trace() / len(cov)
         return torch.logdet(cov + level * torch.eye(len(cov), device=cov.device))
 
-    return float(log_det(short_cov) - log_det(long_cov)) / 2
+    return (log_det(short_cov) - log_det(long_cov)) / 2

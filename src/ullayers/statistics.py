@@ -79,9 +79,9 @@ class Statistics(nn.Module):
         self._layout = None
 
     @property
-    def objective(self) -> float:
+    def objective(self) -> Tensor:
         """J = (log det W - log det B) / 2 after the last forward pass; lower is better."""
-        return log_det_ratio(self.short_cov, self.long_cov, self.ridge)
+        return log_det_ratio(self.short_cov, self.long_cov, self.ridge).to(self.short_cov.dtype)
 
     def health(self) -> Health:
         """The collapse meter, for a training loop to log; see `Health`."""
@@ -89,7 +89,7 @@ class Statistics(nn.Module):
         W, B = (self._read_covariance(name, 0).value for name in ("short_cov", "long_cov"))
         rank, directions = effective_rank(B, W)
         return Health(
-            objective=self.objective,
+            objective=float(self.objective),
             rank=rank,
             directions=directions,
             dead_units=int(((W + B).diagonal() == 0).sum()),
