@@ -13,9 +13,22 @@ from torch import Tensor
 
 from ullayers.core import advance
 from ullayers.kernels.reference import reference
-from ullayers.kernels.state import Covariance, LongTerm, Rates, Result, State, fresh_state
+from ullayers.kernels.state import Covariance, LongTerm, Rates, Result, State
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+
+
+def fresh_state(
+    streams: int, d: int, *, paper: bool, dtype: torch.dtype, device: torch.device
+) -> State:
+    """The state before the first frame; `paper` means zero means and identity covariances."""
+    zeros = torch.zeros(streams, d, dtype=dtype, device=device)
+    seen = torch.full((streams,), float(paper), dtype=dtype, device=device)
+    scalar = torch.zeros((), dtype=torch.float64, device=device)
+    eye = torch.eye(d, dtype=torch.float64, device=device)
+    cov = Covariance(eye * float(paper), scalar + float(paper), scalar)
+    steps = torch.zeros((), dtype=torch.int64, device=device)
+    return State(zeros, zeros, zeros, seen, seen, zeros.new_zeros(1, d), cov, cov, steps)
 
 
 @dataclass(frozen=True)

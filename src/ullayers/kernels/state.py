@@ -68,19 +68,6 @@ class Result:
     singular: Tensor  # () int64, steps at which W or B could not be inverted
 
 
-def fresh_state(
-    streams: int, d: int, *, paper: bool, dtype: torch.dtype, device: torch.device
-) -> State:
-    """The state before the first frame; `paper` means zero means and identity covariances."""
-    zeros = torch.zeros(streams, d, dtype=dtype, device=device)
-    seen = torch.full((streams,), float(paper), dtype=dtype, device=device)
-    scalar = torch.zeros((), dtype=torch.float64, device=device)
-    eye = torch.eye(d, dtype=torch.float64, device=device)
-    cov = Covariance(eye * float(paper), scalar + float(paper), scalar)
-    steps = torch.zeros((), dtype=torch.int64, device=device)
-    return State(zeros, zeros, zeros, seen, seen, zeros.new_zeros(1, d), cov, cov, steps)
-
-
 def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
     """Take each stream's first frame as its anchor, and express all else relative to it."""
     if is_full(active[0]):
