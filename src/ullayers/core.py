@@ -21,6 +21,7 @@ from ullayers.kernels.covariance import (
     solve,
     trace_path,
 )
+from ullayers.kernels.reference import reference
 from ullayers.kernels.state import (
     Rates,
     Result,
@@ -31,6 +32,7 @@ from ullayers.kernels.state import (
     is_full,
     kept,
     mean_scatter,
+    on_host,
 )
 
 MAX_BLOCK, MAX_LOW_RANK_BLOCK = 32, 64
@@ -48,6 +50,8 @@ def advance(
         active: (T, S) bool. A stream stands still wherever it is not active.
         scatter: (T, S, d, d) more scatter for each frame to bring to W, beside its deviation's.
     """
+    if len(y) == 1 and on_host(y):  # a single step has no loop to save, and half the overhead
+        return reference(y, state, rates, active, scatter)
     state, x = anchored(y, state, active)
     own_mean = clip_mean(x, active) if rates.long_term == "clip" else None
     gradient = torch.empty_like(x)

@@ -101,8 +101,12 @@ def kept(values: Tensor, mask: Tensor) -> Tensor:
 
 def is_full(mask: Tensor) -> bool:
     """Whether the mask is known to hold everywhere; only the CPU can be asked without waiting."""
-    on_host = mask.device.type == "cpu" and not torch.compiler.is_compiling()
-    return on_host and bool(mask.all())
+    return on_host(mask) and bool(mask.all())
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether values may be looked at: not on a GPU, which runs behind, nor while compiling."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def before_each(first: Tensor, values: Tensor) -> Tensor:
