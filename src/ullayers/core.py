@@ -50,7 +50,7 @@ def advance(
         active: (T, S) bool. A stream stands still wherever it is not active.
         scatter: (T, S, d, d) more scatter for each frame to bring to W, beside its deviation's.
     """
-    if len(y) == 1 and on_host(y):  # a single step has no loop to save, and half the overhead
+    if len(y) == 1 and on_host(y):  # a single step has no loop to save
         return reference(y, state, rates, active, scatter)
     state, x = anchored(y, state, active)
     own_mean = clip_mean(x, active) if rates.long_term == "clip" else None
@@ -151,6 +151,7 @@ class _Track:
     clock: Tensor  # (T, S), frames of the stream so far in the block
     latest: Tensor  # (T, S, d), the stream's latest frame; of no meaning before its first
     step: Tensor  # (T, S, d), from the frame before to this one; the first is set by `follow`
+    gapless: bool  # known to be active everywhere
 
     @classmethod
     def of(cls, x: Tensor, active: Tensor) -> _Track:
@@ -158,11 +159,12 @@ class _Track:
         if is_full(active):
             step = torch.empty_like(x)  # in the layout of x: mixing layouts is slow
             torch.sub(x[1:], x[:-1], out=step[1:])
-            return cls(x, active, clock, x, step)
+            return cls(x, active, clock, x, step, gapless=True)
         index = torch.arange(len(x), device=x.device)[:, None]
         index = torch.where(active, index, 0).cummax(0).values
         latest = x.gather(0, index[..., None].expand_as(x))
-        return cls(x, active, clock, latest, x - before_each(x[0], latest))
+        step = x - before_each(x[0], latest)
+        return cls(x, active, clock, latest, step, gapless=False)
 
     def follow(self, mean: Tensor, evidence: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """Let a moving average follow the frames.
@@ -181,7 +183,7 @@ class _Track:
         # factor into a^(c_t) a^(-c_r): a running sum. Only the exponent's range limits its length.
         weight = (1 - rate) * before_each(evidence, grown) / decay * self.active
         decay = decay / torch.where(grown > 0, grown, 1)
-        if is_full(self.active) and is_full(evidence == evidence[0]):
+        if self.gapless and is_full(evidence == evidence[0]):
             # All streams weigh their steps alike, so the running sum is one matrix product.
             self.step[0] = self.x[0] - mean
             lag = _mixed((decay[:, :1] * weight[:, 0]).tril(), self.step)

@@ -7,6 +7,7 @@ dimensions, one factor of the frames' own Gram matrix. Both are derived in docs/
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -54,18 +55,28 @@ def trace_path(
     brought = brought / count.clamp(min=1)
     if scatter is not None:
         brought = brought + scatter.diagonal(dim1=1, dim2=2).sum(1)
-    clock = (count > 0).double().cumsum(0)
-    decay = torch.exp(clock * math.log1p(-rate))
-    start = cov.value.trace() * cov.evidence
-    total: Tensor = decay * start + _weights(clock, count, rate) @ brought
-    evidence = decay * cov.evidence - torch.expm1(clock * math.log1p(-rate))
-    return total / evidence.clamp(min=1e-300)
+    fading = _Fading.of(count, cov, rate)
+    total: Tensor = fading.decay * cov.value.trace() * cov.evidence + fading.weights @ brought
+    return total / fading.evidence.clamp(min=1e-300)
 
 
-def _weights(clock: Tensor, count: Tensor, rate: float) -> Tensor:
-    """(T, T): rate * a^(c_t - c_r) for r <= t, which makes the moving sum of Eq. 8 a product."""
-    age = (clock[:, None] - clock[None, :]).clamp(min=0)
-    return (rate * torch.exp(age * math.log1p(-rate)) * (count > 0)).tril()
+@dataclass(frozen=True)
+class _Fading:
+    """How a covariance forgets over a block; a step without a counted stream does not count."""
+
+    clock: Tensor  # (T,) steps that counted so far
+    decay: Tensor  # (T,) what is left of the start's weight
+    evidence: Tensor  # (T,) the sum of all weights
+    weights: Tensor  # (T, T) rate * a^(c_t - c_r) for r <= t: the sum of Eq. 8 is a product
+
+    @classmethod
+    def of(cls, count: Tensor, cov: Covariance, rate: float) -> _Fading:
+        log_a = math.log1p(-rate)
+        clock = (count > 0).double().cumsum(0)
+        decay = torch.exp(clock * log_a)
+        age = (clock[:, None] - clock[None, :]).clamp(min=0)
+        weights = (rate * torch.exp(age * log_a) * (count > 0)).tril()
+        return cls(clock, decay, decay * cov.evidence - torch.expm1(clock * log_a), weights)
 
 
 def apply_inverse(factor: Tensor, deviation: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,9 +138,8 @@ def _solve_batched(
 ) -> tuple[Tensor, Tensor | None, Covariance, Tensor]:
     """Every step's covariance and its Cholesky factor, as one batch of d x d matrices."""
     T, _, d = deviation.shape
-    log_a = math.log1p(-rate)
     counts = count.clamp(min=1).double()
-    clock = (count > 0).double().cumsum(0)
+    fading = _Fading.of(count, cov, rate)
     if rates.diagonal:
         gram = torch.diag_embed(deviation.square().sum(1).double())
     else:
@@ -137,15 +147,12 @@ def _solve_batched(
     gram = gram / counts[:, None, None]
     if scatter is not None:
         gram = gram + (scatter * torch.eye(d, device=scatter.device) if rates.diagonal else scatter)
-    decay = torch.exp(clock * log_a)
-    start = cov.value * cov.evidence
-    total = decay[:, None, None] * start + (_weights(clock, count, rate) @ gram.flatten(1)).view(
-        T, d, d
-    )
-    evidence = decay * cov.evidence - torch.expm1(clock * log_a)
+    start, evidence = cov.value * cov.evidence, fading.evidence
+    brought = (fading.weights @ gram.flatten(1)).view(T, d, d)
+    total = fading.decay[:, None, None] * start + brought
     trace = total.diagonal(dim1=1, dim2=2).sum(1)
     renewed = RIDGE_HIGH * rates.ridge / d * before_each(start.trace(), trace)
-    ridge = _ridge_levels(cov.ridge, renewed, renewals, clock, log_a)
+    ridge = _ridge_levels(cov.ridge, renewed, renewals, fading.clock, rate)
     level = torch.maximum(ridge, RIDGE_LOW * rates.ridge / d * trace)
     level = torch.maximum(level, noise * evidence)
     # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
@@ -160,14 +167,14 @@ def _solve_batched(
 
 
 def _ridge_levels(
-    ridge: Tensor, renewed: Tensor, renewals: Tensor, clock: Tensor, log_a: float
+    ridge: Tensor, renewed: Tensor, renewals: Tensor, clock: Tensor, rate: float
 ) -> Tensor:
     """The ridge at each step: what it was set to before the last renewal's step, decayed since."""
     index = torch.arange(len(clock), device=clock.device)
     last = torch.where(renewals, index, -1).cummax(0).values
     ever, last = last >= 0, last.clamp(min=0)
     since = torch.where(ever, before_each(torch.zeros_like(clock[0]), clock)[last], 0)
-    return torch.where(ever, renewed[last], ridge) * torch.exp((clock - since) * log_a)
+    return torch.where(ever, renewed[last], ridge) * torch.exp((clock - since) * math.log1p(-rate))
 
 
 def may_use_low_rank(deviation: Tensor) -> bool:
@@ -224,19 +231,16 @@ def _solve_segment(
 ) -> tuple[Tensor, Covariance] | None:
     """All solves of a segment from one Cholesky factor of its rows' Gram matrix in W_0^-1."""
     T, S, d = deviation.shape
-    log_a = math.log1p(-rate)
     start = cov.value * cov.evidence
     relative = rates.ridge / d
     ridge = RIDGE_HIGH * relative * start.trace() if renew else cov.ridge
-    clock = (count > 0).double().cumsum(0)
-    decay = torch.exp(clock * log_a)
+    fading = _Fading.of(count, cov, rate)
+    decay, evidence = fading.decay, fading.evidence
     rows = deviation.double().reshape(T * S, d)
     counts = count.clamp(min=1).double()
-    # Weight of each step's scatter in the end state: rate * a^(c_T - c_t) / streams.
-    share = rate * torch.exp((clock[-1] - clock) * log_a) / counts * (count > 0)
+    share = fading.weights[-1] / counts  # of each row's square in the end state
     squares = rows.square().sum(1).view(T, S).sum(1) / counts
-    traces = decay * start.trace() + _weights(clock, count, rate) @ squares
-    evidence = decay * cov.evidence - torch.expm1(clock * log_a)
+    traces = decay * start.trace() + fading.weights @ squares
     lowest = torch.maximum(RIDGE_LOW * relative * traces, noise * evidence)
     eye = torch.eye(d, dtype=start.dtype, device=start.device)
     base, bad_base = torch.linalg.cholesky_ex(start + ridge * eye)

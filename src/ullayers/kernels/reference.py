@@ -1,4 +1,4 @@
-"""Eq. 6-11 as a plain loop: what every faster path is tested against."""
+"""Eq. 6-11 as a plain loop: what every faster path is tested against, and what one frame takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ullayers.kernels.state import (
 def reference(
     y: Tensor, state: State, rates: Rates, active: Tensor, scatter: Tensor | None = None
 ) -> Result:
-    """Eq. 6-11 one step at a time, for tests and for readers."""
+    """Eq. 6-11 one step at a time; see `core.advance` for the arguments."""
     origin, whole = anchored(y, state, active)
     own_mean = clip_mean(whole, active) + origin.anchor if rates.long_term == "clip" else None
     gradients, scatter_gradients = [], []

@@ -90,8 +90,8 @@ def clip_mean(x: Tensor, active: Tensor) -> Tensor:
 
 def mean_scatter(scatter: Tensor, counted: Tensor) -> Tensor:
     """(..., S, d, d) to (..., d, d): the mean over the streams that count."""
-    kept = torch.where(counted[..., None, None], scatter, 0)
-    return kept.sum(-3) / counted.sum(-1).clamp(min=1)[..., None, None]
+    there = torch.where(counted[..., None, None], scatter, 0)
+    return there.sum(-3) / counted.sum(-1).clamp(min=1)[..., None, None]
 
 
 def kept(values: Tensor, mask: Tensor) -> Tensor:
