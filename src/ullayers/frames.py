@@ -122,7 +122,8 @@ def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), text
 
 
-def _av() -> ModuleType:
+def load_av() -> ModuleType:
+    """PyAV, loaded where it is used."""
     try:
         import av
     except ModuleNotFoundError as error:
@@ -134,18 +135,19 @@ def _shown(path: str) -> str:
     return re.sub(r"://.*@", "://", path)  # no password of a URL in a message
 
 
-def _is_unpaused(path: str, live: bool) -> bool:
+def is_unpaused(path: str, live: bool) -> bool:
+    """Whether the source goes on while nobody reads it, as a camera does."""
     camera = path.startswith("/dev/video") or path.endswith(":none")
     return live and (camera or path.startswith(UNPAUSED))
 
 
 @contextmanager
-def _open(path: str, live: bool = False) -> Iterator[tuple[InputContainer, VideoStream]]:
+def open_video(path: str, live: bool = False) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open the first video stream. Text, sound and single pictures are refused."""
-    av, shown = _av(), _shown(path)
+    av, shown = load_av(), _shown(path)
     if live and "://" in path:
         how: dict[str, Any] = {"file": path, "timeout": PATIENCE}
-    elif _is_unpaused(path, live):
+    elif is_unpaused(path, live):
         how = {"file": path, "format": CAMERAS[sys.platform][0]}
     else:
         how = {"file": f"file:{path}"}  # a colon in a name is no protocol
@@ -169,16 +171,16 @@ def _open(path: str, live: bool = False) -> Iterator[tuple[InputContainer, Video
         yield container, streams[0]
 
 
-def _turns(frame: VideoFrame) -> int:
+def quarter_turns(frame: VideoFrame) -> int:
     """Quarter turns anticlockwise that bring the frame upright."""
     return round(frame.rotation / 90) % 4
 
 
-def _decode(
+def decode_frames(
     path: str, live: bool, container: InputContainer, stream: VideoStream, stop: threading.Event
 ) -> Iterator[tuple[VideoFrame, float]]:
     """Every frame that can be decoded, with its time; then VideoError if some could not be."""
-    failure = _av().FFmpegError
+    failure = load_av().FFmpegError
     rate = float(stream.average_rate or stream.guessed_rate or PICTURE_RATE)
     count, broken, lost = 0, None, None
     known, since = 0, 0.0  # the last frame whose time is in the file
@@ -227,16 +229,17 @@ def _is_cut_short(container: InputContainer, stream: VideoStream, end: float) ->
     return duration - end > max(0.5, 0.05 * duration)
 
 
-def _read_video(path: str, live: bool, reading: Reading, stop: threading.Event) -> Iterator[Item]:
+def read_video(path: str, live: bool, reading: Reading, stop: threading.Event) -> Iterator[Item]:
+    """The frames of a video file or stream, with their times and numbers."""
     # One reformatter for all frames: a frame's own builds its tables anew, at a third the speed.
-    reformatter = _av().video.reformatter.VideoReformatter()
-    with _open(path, live) as (container, stream):
-        decoded = enumerate(_decode(path, live, container, stream, stop))
+    reformatter = load_av().video.reformatter.VideoReformatter()
+    with open_video(path, live) as (container, stream):
+        decoded = enumerate(decode_frames(path, live, container, stream, stop))
         kept = islice(decoded, 0, None, reading.stride)
         target = None
         for index, (frame, seconds) in islice(kept, reading.max_frames):
             if target is None:  # later frames of another size are brought to that of the first
-                swap = -1 if _turns(frame) % 2 else 1
+                swap = -1 if quarter_turns(frame) % 2 else 1
                 target = reading.target(*(frame.height, frame.width)[::swap])
             yield _to_picture(path, reformatter, frame, target, reading.grey), seconds, index
 
@@ -244,12 +247,12 @@ def _read_video(path: str, live: bool, reading: Reading, stop: threading.Event) 
 def _to_picture(
     path: str, reformatter: VideoReformatter, frame: VideoFrame, size: tuple[int, int], grey: bool
 ) -> Tensor:
-    turns = _turns(frame)
+    turns = quarter_turns(frame)
     height, width = size[::-1] if turns % 2 else size
     layout = "gray" if grey else "rgb24"
     try:
         small = reformatter.reformat(frame, width, height, layout, interpolation="AREA", threads=1)
-    except (_av().FFmpegError, ValueError) as error:
+    except (load_av().FFmpegError, ValueError) as error:
         raise VideoError(
             f"{path}: frames of format {frame.format.name} cannot be converted"
         ) from error
@@ -257,7 +260,8 @@ def _to_picture(
     return torch.rot90(pixels[None] if grey else pixels.permute(2, 0, 1), turns, (1, 2))
 
 
-def _entries(folder: str) -> list[str]:
+def list_folder(folder: str) -> list[str]:
+    """The paths in a folder but the hidden ones, in natural order."""
     try:
         names = [name for name in os.listdir(folder) if not name.startswith(".")]
     except OSError as error:
@@ -265,20 +269,25 @@ def _entries(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(names, key=natural_key)]
 
 
-def _suffix(file: str) -> str:
+def suffix_of(file: str) -> str:
+    """The suffix in lower case, with its dot."""
     return os.path.splitext(file)[1].lower()
 
 
-def _pictures(place: str) -> list[str]:
-    files = _entries(place) if os.path.isdir(place) else sorted(glob.glob(place), key=natural_key)
-    files = [file for file in files if _suffix(file) in PICTURES]
+def list_pictures(place: str) -> list[str]:
+    """The picture files of a folder or pattern, in natural order."""
+    files = (
+        list_folder(place) if os.path.isdir(place) else sorted(glob.glob(place), key=natural_key)
+    )
+    files = [file for file in files if suffix_of(file) in PICTURES]
     if not files:
         raise VideoError(f"{place}: holds no picture")
     return files
 
 
 @contextmanager
-def _open_picture(file: str) -> Iterator[Image.Image]:
+def open_picture(file: str) -> Iterator[Image.Image]:
+    """Open a picture; what Pillow cannot read becomes a VideoError."""
     try:
         with Image.open(file) as picture:
             if picture.format == "TIFF" and getattr(picture, "n_frames", 1) > 1:
@@ -292,20 +301,21 @@ def _open_picture(file: str) -> Iterator[Image.Image]:
         raise VideoError(f"{file}: cannot be read as a picture; replace or remove it") from error
 
 
-def _upright_size(picture: Image.Image) -> tuple[int, int]:
+def upright_size(picture: Image.Image) -> tuple[int, int]:
     """Width and height once the camera's orientation is undone."""
     sideways = picture.getexif().get(0x0112, 1) >= 5
     return (picture.height, picture.width) if sideways else picture.size
 
 
-def _read_pictures(place: str, reading: Reading, stop: threading.Event) -> Iterator[Item]:
-    files = _pictures(place)
+def read_pictures(place: str, reading: Reading, stop: threading.Event) -> Iterator[Item]:
+    """The pictures of a folder or pattern, with times and numbers counted."""
+    files = list_pictures(place)
     first = None
     for index in islice(range(0, len(files), reading.stride), reading.max_frames):
         if stop.is_set():
             return
-        with _open_picture(files[index]) as picture:
-            size = _upright_size(picture)
+        with open_picture(files[index]) as picture:
+            size = upright_size(picture)
             first = first or size
             if reading.size is None and size != first:
                 was, now = (f"{width} x {height}" for width, height in (first, size))

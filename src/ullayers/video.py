@@ -34,18 +34,18 @@ from ullayers.frames import (
     VIDEOS,
     Item,
     Kind,
-    _av,
-    _decode,
-    _entries,
-    _is_unpaused,
-    _open,
-    _open_picture,
-    _pictures,
-    _read_pictures,
-    _read_video,
-    _suffix,
-    _turns,
-    _upright_size,
+    decode_frames,
+    is_unpaused,
+    list_folder,
+    list_pictures,
+    load_av,
+    open_picture,
+    open_video,
+    quarter_turns,
+    read_pictures,
+    read_video,
+    suffix_of,
+    upright_size,
 )
 from ullayers.frames import Clip as Clip
 from ullayers.frames import Info as Info
@@ -150,13 +150,13 @@ class Source:
     def probe(self) -> Info:
         """Look at the header and the first frame."""
         if self.kind == "images":
-            files = _pictures(self.path)
-            with _open_picture(files[0]) as picture:
-                return Info(*_upright_size(picture), PICTURE_RATE, len(files))
+            files = list_pictures(self.path)
+            with open_picture(files[0]) as picture:
+                return Info(*upright_size(picture), PICTURE_RATE, len(files))
         live = self.kind == "live"
-        with _open(self.path, live) as (container, stream):
-            frame, _ = next(_decode(self.path, live, container, stream, threading.Event()))
-            swap = -1 if _turns(frame) % 2 else 1
+        with open_video(self.path, live) as (container, stream):
+            frame, _ = next(decode_frames(self.path, live, container, stream, threading.Event()))
+            swap = -1 if quarter_turns(frame) % 2 else 1
             width, height = (frame.width, frame.height)[::swap]
             rate = stream.average_rate or stream.guessed_rate
             return Info(width, height, float(rate) if rate else None, stream.frames or None)
@@ -174,10 +174,10 @@ class Source:
             raise ValueError(f"expected length and ahead of at least 1, got {length}, {ahead}")
         stop, live = threading.Event(), self.kind == "live"
         if self.kind == "images":
-            items = _read_pictures(self.path, reading, stop)
+            items = read_pictures(self.path, reading, stop)
         else:
-            items = _read_video(self.path, live, reading, stop)
-        newest = _is_unpaused(self.path, live)
+            items = read_video(self.path, live, reading, stop)
+        newest = is_unpaused(self.path, live)
         return _in_background(_chunks(items, length), ahead, stop, newest)
 
 
@@ -217,13 +217,13 @@ def open_live(path: str) -> Source:
     if "://" in path:
         return Source(_safe(re.sub(r"^\w+://(.*@)?|[?#].*", "", path)), path, "live")
     if os.path.isfile(path):
-        with _open(path):
+        with open_video(path):
             return Source(_safe(Path(path).stem), path, "live")
     if not path.isdecimal() and not path.startswith("/dev/video"):
         what = "is a folder" if os.path.isdir(path) else "does not exist"
         raise VideoError(f"{path}: {what}; give a video file, a camera (0, 1, ...) or a URL")
     camera, device = CAMERAS.get(sys.platform, ("", "{}"))
-    if camera not in _av().formats_available:
+    if camera not in load_av().formats_available:
         raise VideoError(
             f"{path}: this PyAV cannot read cameras; give a URL or build it from source"
         )
@@ -280,7 +280,7 @@ class VideoWriter:
         self._shape: tuple[int, ...] | None = None
 
     def __enter__(self) -> VideoWriter:
-        self._container = _av().open(str(self._partial), "w", format="mp4")
+        self._container = load_av().open(str(self._partial), "w", format="mp4")
         return self
 
     def write(self, frame: np.ndarray[Any, Any] | Tensor) -> None:
@@ -294,10 +294,10 @@ class VideoWriter:
             raise ValueError(f"expected frames of shape {self._shape}, got {picture.shape}")
         odd = [(0, side % 2) for side in picture.shape[:2]]  # H.264 halves the colour's sides
         picture = np.ascontiguousarray(np.pad(picture, [*odd, (0, 0)], mode="edge"))
-        self._container.mux(self._stream.encode(_av().VideoFrame.from_ndarray(picture)))
+        self._container.mux(self._stream.encode(load_av().VideoFrame.from_ndarray(picture)))
 
     def _start(self, shape: tuple[int, ...]) -> None:
-        codec = "libx264" if "libx264" in _av().codecs_available else "mpeg4"
+        codec = "libx264" if "libx264" in load_av().codecs_available else "mpeg4"
         self._shape, self._stream = shape, self._container.add_stream(codec, rate=self.rate)
         self._stream.height, self._stream.width = (side + side % 2 for side in shape[:2])
         self._stream.pix_fmt = "yuv420p"  # the one that every browser plays
@@ -323,16 +323,16 @@ class VideoWriter:
 def _find(path: str) -> list[tuple[Kind, str]]:
     """The sequences of one path; pictures are known by their suffix, videos by opening them."""
     if os.path.isfile(path):
-        with _open(path):
+        with open_video(path):
             return [("video", path)]
     if not os.path.isdir(path):
         if glob.has_magic(path):
             return _match(path)
         raise VideoError(f"{path}: does not exist; check the spelling")
-    entries = _entries(path)
+    entries = list_folder(path)
     found = _flat(path, entries)
     for entry in entries:
-        found += _flat(entry, _entries(entry)) if os.path.isdir(entry) else []
+        found += _flat(entry, list_folder(entry)) if os.path.isdir(entry) else []
     if not found:
         what = "no picture and no video in it or in its folders" if entries else "an empty folder"
         raise VideoError(f"{path}: {what}; give a video file or a folder of pictures or videos")
@@ -360,19 +360,19 @@ def _match(pattern: str) -> list[tuple[Kind, str]]:
 def _flat(place: str, entries: list[str]) -> list[tuple[Kind, str]]:
     """The sequences among the files of one folder."""
     files = [entry for entry in entries if os.path.isfile(entry)]
-    if not any(_suffix(file) in PICTURES for file in files):
+    if not any(suffix_of(file) in PICTURES for file in files):
         return [("video", file) for file in files if _is_video(file)]
-    if any(_suffix(file) in VIDEOS for file in files):
+    if any(suffix_of(file) in VIDEOS for file in files):
         raise VideoError(f"{place}: holds pictures and videos; say which, as in '*.mp4'")
     return [("images", place)]
 
 
 def _is_video(file: str) -> bool:
     try:
-        with _open(file):
+        with open_video(file):
             return True
     except VideoError:
-        if _suffix(file) in VIDEOS:  # it was meant to be read: leaving it out would hide a loss
+        if suffix_of(file) in VIDEOS:  # it was meant to be read: leaving it out would hide a loss
             raise
         return False
 
