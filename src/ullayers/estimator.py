@@ -23,6 +23,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import assert_all_finite, validate_data
 
+from ullayers.spectral import fix_signs
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Rows = tuple[Floats, Bools]  # rows, and which of them no step leads to
@@ -121,7 +123,7 @@ def solve(m: Moments, n_components: int, tol: float) -> Solution:
         vectors = whiten @ vectors
     doubled = np.maximum(values * (m.weight / m.step_weight), EPS)  # 2 lambda; zero has no optimum
     weights = (vectors / scale[:, None]).T * np.sqrt(m.weight / doubled)[:, None]
-    return Solution(_fix_signs(weights), m.mean, doubled / 2, rank)
+    return Solution(fix_signs(weights.T).T, m.mean, doubled / 2, rank)
 
 
 def _mean(z: Floats, shares: Floats) -> Floats:
@@ -179,13 +181,6 @@ def _slowest(root: Floats, n_components: int) -> tuple[Floats, Floats]:
     _, sizes, turn = np.linalg.svd(np.linalg.qr(root, mode="r"))
     sizes = np.concatenate([sizes, np.zeros(root.shape[1] - len(sizes))])
     return sizes[::-1][:n_components] ** 2, turn[::-1][:n_components].T
-
-
-def _fix_signs(weights: Floats) -> Floats:
-    """Make the largest weight of each row positive; of equals, the first decides."""
-    size = np.abs(weights)
-    decisive = np.argmax(size >= (1 - 1e-6) * size.max(axis=1, keepdims=True), axis=1)
-    return weights * np.sign(np.take_along_axis(weights, decisive[:, None], axis=1))
 
 
 def _is_sequences(X: Any) -> bool:

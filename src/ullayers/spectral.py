@@ -165,7 +165,7 @@ def closed_form(transitions: Any, d: int) -> Spectrum:
     walk = sp.csr_array(sp.diags_array(1 / root) @ pairs @ sp.diags_array(1 / root))
     eigenvalues, vectors, residual, steps = smallest_eigenpairs(walk, root, d)
     embedding = np.full((stationary.size, d), np.nan)
-    embedding[visited] = _fix_signs(vectors / root[:, None]) / np.sqrt(2 * eigenvalues)
+    embedding[visited] = fix_signs(vectors / root[:, None]) / np.sqrt(2 * eigenvalues)
     j = d + float(np.log(2 * eigenvalues).sum())
     return Spectrum(embedding, eigenvalues, j, stationary, residual, steps)
 
@@ -239,8 +239,8 @@ def _stationary(chain: Any) -> Floats:
     return np.asarray(home * share / share.sum())
 
 
-def _fix_signs(vectors: Floats) -> Floats:
-    """Makes the largest entry positive; the first of those that differ by rounding only."""
+def fix_signs(vectors: Floats) -> Floats:
+    """Makes each column's largest entry positive; the first of those alike but for rounding."""
     size = np.abs(vectors)
     first = np.argmax(size >= (1 - 1e-6) * size.max(axis=0), axis=0)
     return np.asarray(vectors * np.sign(vectors[first, np.arange(vectors.shape[1])]))

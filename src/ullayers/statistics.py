@@ -86,7 +86,10 @@ class Statistics(nn.Module):
     def health(self) -> Health:
         """The collapse meter, for a training loop to log; see `Health`."""
         skipped, singular = (int(n) for n in self.left_out)
-        W, B = (self._read_covariance(name, 0).value for name in ("short_cov", "long_cov"))
+        W, B = (
+            self._read_covariance("short_cov", 0).value,
+            self._read_covariance("long_cov", 1).value,
+        )
         rank, directions = effective_rank(B, W)
         return Health(
             objective=float(self.objective),
