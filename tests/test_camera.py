@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ullayers.camera import camera_path, foreground
+from ullayers.camera import backdrop, camera_path, foreground
 
 
 def scene(height: int, width: int) -> Tensor:
@@ -56,7 +56,8 @@ def test_still_pictures_and_single_frames() -> None:
 def test_foreground_is_the_ball(right: float) -> None:
     truth = torch.arange(24)[:, None] * torch.tensor([0.0, right])
     frames = filmed(truth)
-    energy = foreground(frames, camera_path(frames)).square().sum(1)
+    path = camera_path(frames)
+    energy = foreground(frames, backdrop(frames, path), path).square().sum(1)
     x = torch.arange(64.0)
     centre = ((energy**2).sum(1) @ x) / (energy**2).sum((1, 2))
     expected = 4.0 + 2 * torch.arange(24)
@@ -65,6 +66,27 @@ def test_foreground_is_the_ball(right: float) -> None:
 
 def test_without_its_path_a_pan_drowns_the_ball() -> None:
     frames = filmed(torch.arange(24)[:, None] * torch.tensor([0.0, 0.75]))
-    still, moved = foreground(frames), foreground(frames, camera_path(frames))
+    path = camera_path(frames)
+    still, moved = (foreground(frames, backdrop(frames, p), p) for p in (None, path))
     corner = (..., slice(0, 12), slice(20, 60))  # the ball never gets here
     assert float(moved[corner].square().mean()) < 0.25 * float(still[corner].square().mean())
+
+
+def test_a_part_of_the_frames_has_the_same_foreground() -> None:
+    frames = filmed(torch.arange(24)[:, None] * torch.tensor([0.25, 0.75]))
+    path = camera_path(frames)
+    behind = backdrop(frames, path)
+    whole = foreground(frames, behind, path)
+    assert torch.equal(foreground(frames[5:9], behind, path[5:9]), whole[5:9])
+    with pytest.raises(ValueError, match="path beside a backdrop wider"):
+        foreground(frames, behind)
+
+
+@pytest.mark.parametrize("pan", [(0, 60), (24, 30)])
+def test_a_pan_in_a_long_recording_is_not_overlooked(pan: tuple[int, int]) -> None:
+    """Long recordings are looked at in samples first; a slow and a short pan must both show."""
+    moving = ((torch.arange(64) >= pan[0]) & (torch.arange(64) < pan[1])).float()
+    truth = torch.outer(moving.cumsum(0), torch.tensor([0.0, 0.25]))
+    path = camera_path(filmed(truth, ball=False))
+    assert float((path[-1] - truth[-1]).abs().max()) < 1
+    assert float(path.abs().max()) > 0.5

@@ -6,7 +6,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from fractions import Fraction
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -573,7 +573,7 @@ def test_a_bug_in_the_thread_is_not_hidden(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_slow_reader_of_a_camera_gets_the_newest(tmp_path: Path) -> None:
-    def numbers() -> Iterator[Clip]:
+    def numbers() -> Generator[Clip, None, None]:
         for number in range(50):
             one = torch.tensor([number])
             yield Clip(one, one, one)

@@ -14,6 +14,9 @@ CANDIDATES = 4  # peaks of the phase correlation that are tried
 BELIEVED = 0.9  # a shift must lower the median residual at least to this share
 FARTHEST = 0.25  # of the picture's sides, between two frames
 REFINEMENTS = (0.5, 0.25, 0.1)  # pixels
+LOOK = 16  # frames between those that are looked at first, to see whether the camera moves at all
+BLOCK = 64  # pairs that are compared at once
+ENOUGH = 128  # frames for a median
 
 
 def camera_path(frames: Tensor) -> Tensor:
@@ -38,11 +41,83 @@ def camera_path(frames: Tensor) -> Tensor:
             "expected floating point frames (time, channels, height, width), got "
             f"{frames.dtype} {tuple(frames.shape)}"
         )
-    if len(frames) < 2:
+    if len(frames) < 2 or _stands_still(frames):
         return frames.new_zeros(len(frames), 2)
-    before, after = frames[:-1], frames[1:]
-    still = _residual(before, after, frames.new_zeros(len(before), 2))
-    best, score = frames.new_zeros(len(before), 2), still
+    shift = torch.cat(
+        [_shifts(frames[i : i + BLOCK], frames[i + 1 : i + BLOCK + 1])
+         for i in range(0, len(frames) - 1, BLOCK)]
+    )  # fmt: skip
+    return torch.cat([shift.new_zeros(1, 2), shift]).cumsum(0)
+
+
+def backdrop(frames: Tensor, path: Tensor | None = None) -> Tensor:
+    """What is behind whatever moves: the median of the frames along the camera's path.
+
+    Args:
+        frames: (time, channels, height, width), floating point.
+        path: from `camera_path`; None for a static camera.
+
+    Returns:
+        (channels, height, width), wider on all sides by as much as the camera moves; NaN where
+        it never looked.
+
+    Example:
+        >>> import torch
+        >>> frames = torch.zeros(5, 1, 4, 4)
+        >>> frames[2, 0, 1, 1] = 1.0  # seen once only
+        >>> float(backdrop(frames).max())
+        0.0
+    """
+    every = -(-len(frames) // ENOUGH)
+    frames = frames[::every]
+    if path is None or not bool((path != 0).any()):
+        return frames.median(0).values
+    down, right = (path.amax(0) - path.amin(0)).ceil().int().tolist()
+    canvas = F.pad(frames, (right, right, down, down), value=torch.nan)
+    return _moved(canvas, -path[::every]).nanmedian(0).values
+
+
+def foreground(frames: Tensor, behind: Tensor, path: Tensor | None = None) -> Tensor:
+    """What differs from the backdrop.
+
+    Args:
+        frames: (time, channels, height, width), floating point.
+        behind: from `backdrop`.
+        path: where the camera was for each of these frames; None for a static camera.
+
+    Returns:
+        the same shape as the frames; zero where the backdrop was never seen.
+
+    Example:
+        >>> import torch
+        >>> frames = torch.zeros(5, 1, 4, 4)
+        >>> frames[2, 0, 1, 1] = 1.0
+        >>> foreground(frames, backdrop(frames)).sum((1, 2, 3)).tolist()
+        [0.0, 0.0, 1.0, 0.0, 0.0]
+    """
+    if behind.shape == frames.shape[1:]:
+        return torch.nan_to_num(frames - behind)
+    if path is None:
+        raise ValueError("expected the camera's path beside a backdrop wider than the frames")
+    height, width = frames.shape[-2:]
+    down, right = (behind.shape[-2] - height) // 2, (behind.shape[-1] - width) // 2
+    seen = _moved(behind.expand(len(frames), -1, -1, -1), path)
+    return torch.nan_to_num(frames - seen[..., down : down + height, right : right + width])
+
+
+def _stands_still(frames: Tensor) -> bool:
+    """A look at some pairs: far apart for a slow pan, next to each other for an unsteady hand."""
+    some = frames[::LOOK]
+    near = frames[LOOK // 2 :: LOOK], frames[LOOK // 2 + 1 :: LOOK]
+    pairs = [(some[:-1], some[1:]), (near[0][: len(near[1])], near[1])]
+    return len(some) > 2 and not any(bool((_shifts(*pair) != 0).any()) for pair in pairs)
+
+
+def _shifts(before: Tensor, after: Tensor) -> Tensor:
+    """(pairs, 2): how far each picture moved, where that is believed; zero elsewhere."""
+    before = before[: len(after)]
+    still = _residual(before, after, before.new_zeros(len(before), 2))
+    best, score = before.new_zeros(len(before), 2), still
     for shift in _correlation_peaks(before.mean(1), after.mean(1)).unbind(1):
         best, score = _better(before, after, shift, best, score)
     for step in REFINEMENTS:
@@ -51,37 +126,7 @@ def camera_path(frames: Tensor) -> Tensor:
             for right in (-step, 0.0, step):
                 moved = centre + centre.new_tensor([down, right])
                 best, score = _better(before, after, moved, best, score)
-    shift = torch.where((score < BELIEVED * still)[:, None], best, 0)
-    return torch.cat([shift.new_zeros(1, 2), shift]).cumsum(0)
-
-
-def foreground(frames: Tensor, path: Tensor | None = None) -> Tensor:
-    """What differs from the background: frames minus their median along the camera's path.
-
-    Args:
-        frames: (time, channels, height, width), floating point.
-        path: from `camera_path`; None for a static camera.
-
-    Returns:
-        the same shape; zero where the background was never seen without the object.
-
-    Example:
-        >>> import torch
-        >>> frames = torch.zeros(5, 1, 4, 4)
-        >>> frames[2, 0, 1, 1] = 1.0
-        >>> foreground(frames).sum((1, 2, 3)).tolist()
-        [0.0, 0.0, 1.0, 0.0, 0.0]
-    """
-    if path is None or not bool((path != 0).any()):
-        return frames - frames.median(0).values
-    reach = (path.amax(0) - path.amin(0)).ceil().int().tolist()
-    down, right = reach
-    canvas = F.pad(frames, (right, right, down, down), value=torch.nan)
-    background = _moved(canvas, -path).nanmedian(0).values
-    seen = _moved(background.expand_as(canvas), path)
-    height, width = frames.shape[-2:]
-    behind = seen[..., down : down + height, right : right + width]
-    return torch.nan_to_num(frames - behind)
+    return torch.where((score < BELIEVED * still)[:, None], best, 0)
 
 
 def _better(

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -135,10 +135,22 @@ def _shown(path: str) -> str:
     return re.sub(r"://.*@", "://", path)  # no password of a URL in a message
 
 
+def has_cameras() -> bool:
+    """Whether PyAV, as it was built, reads this system's cameras."""
+    # One entry may hold several names of a format, as "video4linux2,v4l2" does.
+    known = {name for entry in load_av().formats_available for name in entry.split(",")}
+    return CAMERAS.get(sys.platform, ("",))[0] in known
+
+
+def is_camera(path: str) -> bool:
+    """Whether a live source is a camera; it may also be a file whose name looks like one."""
+    named = path.isdecimal() or path.startswith("/dev/video") or path.endswith(":none")
+    return named and not os.path.isfile(path)
+
+
 def is_unpaused(path: str, live: bool) -> bool:
     """Whether the source goes on while nobody reads it, as a camera does."""
-    camera = path.startswith("/dev/video") or path.endswith(":none")
-    return live and (camera or path.startswith(UNPAUSED))
+    return live and (is_camera(path) or path.startswith(UNPAUSED))
 
 
 @contextmanager
@@ -147,7 +159,7 @@ def open_video(path: str, live: bool = False) -> Iterator[tuple[InputContainer, 
     av, shown = load_av(), _shown(path)
     if live and "://" in path:
         how: dict[str, Any] = {"file": path, "timeout": PATIENCE}
-    elif is_unpaused(path, live):
+    elif live and is_camera(path):
         how = {"file": path, "format": CAMERAS[sys.platform][0]}
     else:
         how = {"file": f"file:{path}"}  # a colon in a name is no protocol
@@ -229,7 +241,9 @@ def _is_cut_short(container: InputContainer, stream: VideoStream, end: float) ->
     return duration - end > max(0.5, 0.05 * duration)
 
 
-def read_video(path: str, live: bool, reading: Reading, stop: threading.Event) -> Iterator[Item]:
+def read_video(
+    path: str, live: bool, reading: Reading, stop: threading.Event
+) -> Generator[Item, None, None]:
     """The frames of a video file or stream, with their times and numbers."""
     # One reformatter for all frames: a frame's own builds its tables anew, at a third the speed.
     reformatter = load_av().video.reformatter.VideoReformatter()
@@ -307,7 +321,9 @@ def upright_size(picture: Image.Image) -> tuple[int, int]:
     return (picture.height, picture.width) if sideways else picture.size
 
 
-def read_pictures(place: str, reading: Reading, stop: threading.Event) -> Iterator[Item]:
+def read_pictures(
+    place: str, reading: Reading, stop: threading.Event
+) -> Generator[Item, None, None]:
     """The pictures of a folder or pattern, with times and numbers counted."""
     files = list_pictures(place)
     first = None

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ullayers.capture import load_cv2, needs_opencv, probe_camera, read_camera
 from ullayers.frames import (
     CAMERAS,
     LARGE,
@@ -35,6 +36,7 @@ from ullayers.frames import (
     Item,
     Kind,
     decode_frames,
+    has_cameras,
     is_unpaused,
     list_folder,
     list_pictures,
@@ -54,14 +56,15 @@ from ullayers.frames import VideoError as VideoError
 from ullayers.frames import natural_key as natural_key
 
 
-def _chunks(items: Iterator[Item], length: int) -> Iterator[Clip]:
+def _chunks(items: Generator[Item, None, None], length: int) -> Generator[Clip, None, None]:
     """Clips of `length`; what was read before an error is handed on before the error is."""
     error: VideoError | None = None
-    while error is None:
-        clip, error = _collect(islice(items, length), length)
-        if clip is None:
-            break
-        yield clip
+    with closing(items):  # a camera is free at once, whoever still holds an error's traceback
+        while error is None:
+            clip, error = _collect(islice(items, length), length)
+            if clip is None:
+                break
+            yield clip
     if error is not None:
         raise error
 
@@ -90,7 +93,7 @@ def _collect(items: Iterator[Item], length: int) -> tuple[Clip | None, VideoErro
 
 
 def _in_background(
-    clips: Iterator[Clip], ahead: int, stop: threading.Event, newest: bool
+    clips: Generator[Clip, None, None], ahead: int, stop: threading.Event, newest: bool
 ) -> Generator[Clip, None, None]:
     """Hand on what a thread reads. With `newest`, a full queue loses its oldest clip."""
     box: queue.Queue[Clip | Exception | None] = queue.Queue(ahead)
@@ -98,12 +101,13 @@ def _in_background(
     def work() -> None:
         end = None
         try:
-            for clip in clips:
-                if stop.is_set():
-                    return
-                if newest and box.full():
-                    _empty(box, 1)
-                box.put(clip)
+            with closing(clips):
+                for clip in clips:
+                    if stop.is_set():
+                        return
+                    if newest and box.full():
+                        _empty(box, 1)
+                    box.put(clip)
         except Exception as error:
             end = error
         if not stop.is_set():
@@ -154,12 +158,17 @@ class Source:
             with open_picture(files[0]) as picture:
                 return Info(*upright_size(picture), PICTURE_RATE, len(files))
         live = self.kind == "live"
+        if needs_opencv(self.path, live):
+            return probe_camera(self.path)
         with open_video(self.path, live) as (container, stream):
             frame, _ = next(decode_frames(self.path, live, container, stream, threading.Event()))
             swap = -1 if quarter_turns(frame) % 2 else 1
             width, height = (frame.width, frame.height)[::swap]
             rate = stream.average_rate or stream.guessed_rate
-            return Info(width, height, float(rate) if rate else None, stream.frames or None)
+            frames = stream.frames  # zero in Matroska, whose header has a duration instead
+            if not frames and container.duration and rate and not live:
+                frames = round(container.duration * 1e-6 * float(rate))
+            return Info(width, height, float(rate) if rate else None, frames or None)
 
     def clips(
         self, length: int, reading: Reading = READ_AS_IS, *, ahead: int = 2
@@ -175,20 +184,26 @@ class Source:
         stop, live = threading.Event(), self.kind == "live"
         if self.kind == "images":
             items = read_pictures(self.path, reading, stop)
+        elif needs_opencv(self.path, live):
+            items = read_camera(self.path, reading, stop)
         else:
             items = read_video(self.path, live, reading, stop)
         newest = is_unpaused(self.path, live)
         return _in_background(_chunks(items, length), ahead, stop, newest)
 
 
-def find_sources(paths: Sequence[str]) -> list[Source]:
+def find_sources(paths: Sequence[str], bad: dict[str, str] | None = None) -> list[Source]:
     """Every sequence in `paths`, in natural order within each path.
 
     A path is a video file, a folder of pictures (one sequence), a folder of videos or of such
     folders (many), or a quoted pattern. A file is a video if it can be opened as one.
 
+    Args:
+        paths: where to look.
+        bad: if given, what cannot be read is written here, with its error, and left out.
+
     Raises:
-        VideoError: a path does not exist or holds nothing that can be read.
+        VideoError: a path does not exist or holds something that cannot be read.
 
     Example:
         >>> find_sources(["nowhere/*.mp4"])
@@ -200,7 +215,14 @@ def find_sources(paths: Sequence[str]) -> list[Source]:
         raise VideoError("expected at least one video file, folder or pattern")
     found: dict[str, tuple[Kind, str]] = {}  # by real path: naming a file twice reads it once
     for path in paths:
-        for kind, place in _find(os.path.expanduser(os.fspath(path))):
+        try:
+            there = _find(os.path.expanduser(os.fspath(path)), bad)
+        except VideoError as error:
+            if bad is None:
+                raise
+            bad.setdefault(path, str(error))
+            continue
+        for kind, place in there:
             found.setdefault(os.path.realpath(place), (kind, place))
     places = list(found.values())
     names = _names([_folder_of(place) if kind == "images" else place for kind, place in places])
@@ -209,6 +231,9 @@ def find_sources(paths: Sequence[str]) -> list[Source]:
 
 def open_live(path: str) -> Source:
     """A file played as a stream, a camera (0 or /dev/video0) or a URL.
+
+    Where PyAV reads no cameras (on Windows, in builds without them) OpenCV does:
+    pip install 'ullayers[camera]'.
 
     Example:
         >>> open_live("rtsp://user:secret@door.local/hall").name
@@ -222,11 +247,9 @@ def open_live(path: str) -> Source:
     if not path.isdecimal() and not path.startswith("/dev/video"):
         what = "is a folder" if os.path.isdir(path) else "does not exist"
         raise VideoError(f"{path}: {what}; give a video file, a camera (0, 1, ...) or a URL")
-    camera, device = CAMERAS.get(sys.platform, ("", "{}"))
-    if camera not in load_av().formats_available:
-        raise VideoError(
-            f"{path}: this PyAV cannot read cameras; give a URL or build it from source"
-        )
+    if not has_cameras():
+        load_cv2()  # that it is missing is said here, not when the first frame is asked for
+    _, device = CAMERAS.get(sys.platform, ("", "{}"))
     path = device.format(path) if path.isdecimal() else path
     if path.startswith("/") and not os.path.exists(path):
         raise VideoError(f"{path}: no such camera; ls /dev/video* lists those there are")
@@ -320,26 +343,26 @@ class VideoWriter:
             self._partial.unlink(missing_ok=True)
 
 
-def _find(path: str) -> list[tuple[Kind, str]]:
+def _find(path: str, bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
     """The sequences of one path; pictures are known by their suffix, videos by opening them."""
     if os.path.isfile(path):
         with open_video(path):
             return [("video", path)]
     if not os.path.isdir(path):
         if glob.has_magic(path):
-            return _match(path)
+            return _match(path, bad)
         raise VideoError(f"{path}: does not exist; check the spelling")
     entries = list_folder(path)
-    found = _flat(path, entries)
+    found = _flat(path, entries, bad)
     for entry in entries:
-        found += _flat(entry, list_folder(entry)) if os.path.isdir(entry) else []
+        found += _flat(entry, list_folder(entry), bad) if os.path.isdir(entry) else []
     if not found:
         what = "no picture and no video in it or in its folders" if entries else "an empty folder"
         raise VideoError(f"{path}: {what}; give a video file or a folder of pictures or videos")
     return found
 
 
-def _match(pattern: str) -> list[tuple[Kind, str]]:
+def _match(pattern: str, bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
     matches = sorted(glob.glob(pattern, recursive=True), key=natural_key)
     if not matches:
         raise VideoError(f"{pattern}: nothing matches this pattern")
@@ -348,32 +371,34 @@ def _match(pattern: str) -> list[tuple[Kind, str]]:
         folders.setdefault(os.path.dirname(file), []).append(file)
     found: list[tuple[Kind, str]] = []
     for folder, files in folders.items():
-        found += _flat(os.path.join(glob.escape(folder), os.path.basename(pattern)), files)
+        found += _flat(os.path.join(glob.escape(folder), os.path.basename(pattern)), files, bad)
     for match in matches:
         if os.path.isdir(match) and match.rstrip("/") not in folders:
-            found += _find(match)
+            found += _find(match, bad)
     if not found:
         raise VideoError(f"{pattern}: matches no picture and no video")
     return found
 
 
-def _flat(place: str, entries: list[str]) -> list[tuple[Kind, str]]:
+def _flat(place: str, entries: list[str], bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
     """The sequences among the files of one folder."""
     files = [entry for entry in entries if os.path.isfile(entry)]
     if not any(suffix_of(file) in PICTURES for file in files):
-        return [("video", file) for file in files if _is_video(file)]
+        return [("video", file) for file in files if _is_video(file, bad)]
     if any(suffix_of(file) in VIDEOS for file in files):
         raise VideoError(f"{place}: holds pictures and videos; say which, as in '*.mp4'")
     return [("images", place)]
 
 
-def _is_video(file: str) -> bool:
+def _is_video(file: str, bad: dict[str, str] | None) -> bool:
     try:
         with open_video(file):
             return True
-    except VideoError:
+    except VideoError as error:
         if suffix_of(file) in VIDEOS:  # it was meant to be read: leaving it out would hide a loss
-            raise
+            if bad is None:
+                raise
+            bad[file] = str(error)
         return False
 
 

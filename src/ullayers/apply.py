@@ -1,0 +1,80 @@
+"""A finished run on video: places and masks, or codes, of every frame."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ullayers.checkpoint import RunError
+from ullayers.footage import PIECE, cut, gather, make_piece
+from ullayers.learn import BLOCK
+from ullayers.models import Encoder, Locator
+from ullayers.results import TRACK, Answer, code_columns
+from ullayers.runs import Run
+from ullayers.video import Clip, Reading, Source
+
+
+def answers(
+    run: Run, source: Source, *, stride: int = 1, max_frames: int | None = None
+) -> Generator[Answer, None, None]:
+    """What the run's network says of a source, some hundred frames at a time, in bounded memory.
+
+    A broken source gives the answers for what can be read and then raises VideoError.
+
+    Args:
+        run: a run that has ended.
+        source: from `find_sources`.
+        stride: look at every so many frames.
+        max_frames: stop after so many.
+    """
+    reading = replace(run.reading, stride=stride, max_frames=max_frames)
+    if isinstance(run.net, Locator):
+        yield from _locate(run, run.net, source, reading)
+    elif isinstance(run.net, Encoder):
+        for clip in source.clips(BLOCK, reading):
+            code = run.net.code(_floats(run, clip.frames)).double().cpu().numpy()
+            yield _answer(source, clip, code_columns(code.shape[1]), code)
+    else:
+        raise RunError(f"{run.folder}: has not been learned to its end; go on with --resume")
+
+
+def csv_name(run: Run) -> str:
+    """The table that a run writes."""
+    return "tracks.csv" if run.config.task == "locate" else "codes.csv"
+
+
+def _locate(
+    run: Run, net: Locator, source: Source, reading: Reading
+) -> Generator[Answer, None, None]:
+    behind = None
+    if run.kind == "stream":  # first look at all of it, for what stands behind everything
+        seen = replace(reading, stride=max(reading.stride, run.reading.stride))
+        behind = gather([source], seen).backdrops().get(0)
+    # A piece is as long, in time, as those that were learned from.
+    for clip in cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride)):
+        piece = make_piece(0, clip)
+        for start in range(0, len(piece), BLOCK):
+            rows = slice(start, start + BLOCK)
+            part = Clip(clip.frames[rows], clip.seconds[rows], clip.index[rows])
+            yield _track(net, source, part, piece.foreground(rows, behind).to(run.config.device))
+
+
+@torch.no_grad()
+def _track(net: Locator, source: Source, clip: Clip, foreground: Tensor) -> Answer:
+    found = net(foreground)
+    values = torch.cat([found.centroid, net.confidence(found)[:, None]], 1)
+    masks = (255 * net.picture(found)).round().byte().cpu().numpy()
+    return replace(_answer(source, clip, TRACK, values.double().cpu().numpy()), masks=masks)
+
+
+@torch.no_grad()
+def _floats(run: Run, frames: Tensor) -> Tensor:
+    return (frames.float() / 255).to(run.config.device)
+
+
+def _answer(source: Source, clip: Clip, columns: tuple[str, ...], values: np.ndarray) -> Answer:
+    return Answer(source.name, clip.index.numpy(), clip.seconds.numpy(), columns, values)

@@ -1,0 +1,87 @@
+"""Where learning stands, saved so that it can go on exactly. Tensors and JSON, no pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from ullayers.files import replacing, write_json
+
+
+class RunError(ValueError):
+    """A run folder cannot be used; the message is one line that says what to do."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    with replacing(path, "wb") as file:
+        file.write(save({key: value.detach().cpu().contiguous() for key, value in tensors.items()}))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: is damaged or missing") from error
+
+
+def save_state(folder: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
+    """Two files of tensors in turn, and a small one that says which of them is whole."""
+    folder.mkdir(exist_ok=True)
+    try:
+        last = _read_rest(folder)["tensors"]
+    except RunError:
+        last = None
+    name = "b.safetensors" if last == "a.safetensors" else "a.safetensors"
+    write_tensors(folder / name, tensors)
+    write_json(folder / "state.json", {**rest, "tensors": name})
+
+
+def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_state` has saved."""
+    rest = _read_rest(folder)
+    return read_tensors(folder / str(rest["tensors"])), rest
+
+
+def _read_rest(folder: Path) -> dict[str, Any]:
+    try:
+        rest: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        rest["tensors"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder}: is damaged; start again with --force") from error
+    return rest
+
+
+def pack(prefix: str, net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """A network and its optimizer as named tensors."""
+    tensors = {f"{prefix}net.{key}": value for key, value in net.state_dict().items()}
+    for number, entries in optimizer.state_dict()["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):  # SGD's first momentum is None
+                tensors[f"{prefix}optimizer.{number}.{key}"] = value
+    return tensors
+
+
+def unpack(
+    prefix: str, tensors: Mapping[str, Tensor], net: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Put what `pack` made back."""
+    net.load_state_dict(_below(tensors, f"{prefix}net."))
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in _below(tensors, f"{prefix}optimizer.").items():
+        number, name = key.split(".")
+        state.setdefault(int(number), {})[name] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,245 @@
+"""What was found, written down: the table, masks as pictures, and a video to look at."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from ullayers.apply import answers, csv_name
+from ullayers.checkpoint import RunError
+from ullayers.files import replacing
+from ullayers.footage import Spread
+from ullayers.overlay import Overlay
+from ullayers.results import Answer, header
+from ullayers.runs import Run
+from ullayers.video import Info, Reading, Source, VideoError
+
+SHOWN = 480  # pixels of the longer side of what is made to be looked at
+MASKS = 64  # masks of each source that are kept, for samples
+
+
+@dataclass
+class Exported:
+    """What was written.
+
+    Attributes:
+        answers: all rows, a whole sequence each, without masks.
+        masks: of each sequence, by row number, some evenly spread ones.
+        bad: sources that could not be read to their end.
+        files: what was written.
+    """
+
+    answers: list[Answer] = field(default_factory=list)
+    masks: list[dict[int, NDArray[np.uint8]]] = field(default_factory=list)
+    bad: dict[str, str] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to write.
+
+    Attributes:
+        stride: look at every so many frames.
+        max_frames: of each source, at most so many.
+        masks: write each mask as a PNG of its frame's size, in masks/SEQUENCE/FRAME.png.
+        overlay: frames of overlay.mp4, shared among the sources; None for none.
+        skip_bad: leave out what cannot be read.
+        resume: keep the rows of a partial table.
+    """
+
+    stride: int = 1
+    max_frames: int | None = None
+    masks: bool = False
+    overlay: int | None = None
+    skip_bad: bool = False
+    resume: bool = False
+
+
+def export(
+    run: Run,
+    sources: Sequence[Source],
+    folder: str | os.PathLike[str],
+    wanted: Wanted,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Exported:
+    """Apply a run to sources and write what it says.
+
+    The table is written as a .partial.csv and gets its name at the end. If a source breaks, the
+    rows of the sequences before it stay in the partial table, and `resume` goes on after them.
+
+    Args:
+        run: a run that has ended.
+        sources: from `find_sources`.
+        folder: where to write; made if it is not there.
+        wanted: what to write.
+        progress: called with the number of frames so far.
+    """
+    if wanted.resume and wanted.overlay:
+        raise RunError("a video of all frames cannot be resumed: leave out --overlay or --resume")
+    place, done, count = Path(folder), Exported(), 0
+    place.mkdir(parents=True, exist_ok=True)
+    rate = _rate(sources[0].probe(), wanted.stride)
+    with ExitStack() as stack:
+        table = stack.enter_context(_Table(place / csv_name(run), wanted.resume))
+        film = None
+        if wanted.overlay and run.config.task == "locate":  # for a code all others come first
+            film = stack.enter_context(Overlay(place / "overlay.mp4", rate))
+        for source in sources:
+            if source.name in table.names:
+                continue
+            for part in _source(run, source, wanted, _share(wanted, sources), film, place, done):
+                count += part
+                progress(count)
+            if done.answers and done.answers[-1].sequence == source.name:
+                table.write(done.answers[-1])
+        if not done.answers and done.bad:
+            raise VideoError(next(iter(done.bad.values())))
+    if wanted.overlay and run.config.task != "locate":
+        _draw_codes(sources, done, place / "overlay.mp4", rate, wanted)
+    names = {csv_name(run): True, "overlay.mp4": wanted.overlay, "masks": wanted.masks}
+    done.files = [place / name for name, there in names.items() if there]
+    return done
+
+
+def _source(
+    run: Run,
+    source: Source,
+    wanted: Wanted,
+    share: int,
+    film: Overlay | None,
+    place: Path,
+    done: Exported,
+) -> Generator[int, None, None]:
+    """Export one source; gives the number of frames of each part."""
+    parts, kept = [], Spread[NDArray[np.uint8]](MASKS)
+    shown = None if film is None else _Shown(source, wanted.stride, share)
+    try:
+        for part in answers(run, source, stride=wanted.stride, max_frames=wanted.max_frames):
+            if film is not None and shown is not None:
+                shown.draw(film, part)
+            if part.masks is not None:
+                kept.extend(part.masks)
+                if wanted.masks:
+                    _write_masks(place / "masks", part, source)
+            parts.append(replace(part, masks=None))
+            yield len(part.index)
+    except VideoError as error:
+        if not wanted.skip_bad:
+            raise
+        done.bad[source.name] = str(error)
+    if parts:
+        done.answers.append(_joined(parts))
+        done.masks.append(kept.items)
+
+
+def _share(wanted: Wanted, sources: Sequence[Source]) -> int:
+    """How many frames of each source the video shows."""
+    share = -(-(wanted.overlay or 0) // len(sources))
+    return min(share, wanted.max_frames or share)
+
+
+class _Table:
+    """The CSV. Until it is whole it has another name, and holds whole sequences only."""
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path, self.partial = path, path.with_suffix(".partial.csv")
+        self.names: set[str] = set()
+        if resume and self.partial.exists():
+            with open(self.partial, encoding="utf-8", newline="") as file:
+                self.names = {row["sequence"] for row in csv.DictReader(file)}
+
+    def __enter__(self) -> _Table:
+        mode = "a" if self.names else "w"
+        self.file = open(self.partial, mode, encoding="utf-8", newline="")
+        return self
+
+    def write(self, answer: Answer) -> None:
+        if not self.names:
+            self.file.write(header(answer.columns))
+        self.file.write(answer.lines())
+        self.file.flush()
+        self.names.add(answer.sequence)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.file.close()
+        if kind is None:
+            os.replace(self.partial, self.path)
+        elif not self.names:
+            self.partial.unlink()
+
+
+class _Shown:
+    """The frames of a source at a size to look at, in step with the answers."""
+
+    def __init__(self, source: Source, stride: int, frames: int) -> None:
+        reading = Reading(longest=SHOWN, stride=stride, max_frames=frames)
+        self.clips, self.left = source.clips(64, reading), frames
+        self.waiting = torch.empty(0)
+
+    def draw(self, film: Overlay, answer: Answer) -> None:
+        """Draw as many of the answers as frames are wanted."""
+        count = min(len(answer.index), self.left)
+        if count == 0:
+            return
+        frames = self._take(count)
+        some = slice(0, len(frames))
+        cut = Answer(
+            answer.sequence, answer.index[some], answer.seconds[some], answer.columns,
+            answer.values[some], None if answer.masks is None else answer.masks[some],
+        )  # fmt: skip
+        film.add(frames, cut)
+        self.left -= count
+        if self.left == 0:
+            self.clips.close()
+
+    def _take(self, count: int) -> Tensor:
+        while len(self.waiting) < count and (clip := next(self.clips, None)) is not None:
+            frames = clip.frames
+            self.waiting = torch.cat([self.waiting, frames]) if len(self.waiting) else frames
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        return taken
+
+
+def _draw_codes(
+    sources: Sequence[Source], done: Exported, path: Path, rate: float, wanted: Wanted
+) -> None:
+    share, named = _share(wanted, sources), {answer.sequence: answer for answer in done.answers}
+    shown = [source for source in sources if source.name in named and source.name not in done.bad]
+    cloud = np.concatenate([named[source.name].values[:share] for source in shown])
+    with Overlay(path, rate, cloud) as film:
+        for source in shown:
+            _Shown(source, wanted.stride, share).draw(film, named[source.name])
+
+
+def _write_masks(folder: Path, answer: Answer, source: Source) -> None:
+    assert answer.masks is not None
+    info, place = source.probe(), folder / answer.sequence
+    place.mkdir(parents=True, exist_ok=True)
+    for number, mask in zip(answer.index, answer.masks, strict=True):
+        picture = Image.fromarray(mask).resize((info.width, info.height), Image.Resampling.BILINEAR)
+        with replacing(place / f"{number:06d}.png", "wb") as file:
+            picture.save(file, "png")
+
+
+def _rate(info: Info, stride: int) -> float:
+    return min(60.0, max(1.0, (info.rate or 25.0) / stride))
+
+
+def _joined(parts: list[Answer]) -> Answer:
+    return replace(
+        parts[0],
+        index=np.concatenate([p.index for p in parts]),
+        seconds=np.concatenate([p.seconds for p in parts]),
+        values=np.concatenate([p.values for p in parts]),
+    )

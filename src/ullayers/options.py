@@ -1,0 +1,169 @@
+"""What can be said to the command `ul`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+ABOUT = """Learn from video without labels: where the moving thing is, which way it is turned, or
+what changes slowly. Start with: ul demo"""
+INPUTS = """video files, folders of pictures (one sequence each), folders of such folders or of
+videos, or quoted patterns like 'day*/*.mp4'"""
+
+Do = Callable[[argparse.Namespace], int | None]
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit code 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def make_parser(demo: Do, learn: Do, apply: Do, watch: Do) -> Parser:
+    """The parser; what was chosen is in `do`."""
+    parser = Parser(prog="ul", description=ABOUT)
+    from ullayers import __version__
+
+    parser.add_argument("--version", action="version", version=f"ullayers {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_demo(commands, demo)
+    _add_learn(commands, learn)
+    _add_apply(commands, apply)
+    _add_watch(commands, watch)
+    return parser
+
+
+def _add_demo(commands: Any, do: Do) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="make a small video, learn from it, compare with the truth",
+        description="""Renders a video of a toy beetle that crawls and turns on a cluttered table
+        with noise and a flickering lamp, learns where it is from the pixels alone, exactly as
+        `ul learn` does, and scores itself against the truth. Under two minutes.""",
+    )
+    parser.add_argument("--out", default="demo", metavar="DIR", help="where to write (%(default)s)")
+    _common(parser, do, resume="go on with a demo that was stopped")
+
+
+def _add_learn(commands: Any, do: Do) -> None:
+    parser = commands.add_parser(
+        "learn",
+        help="learn from video, then write a table, a video to look at and a report",
+        description="""Learns from the inputs and applies what it learned to them. In the run folder
+        you find report.html, overlay.mp4, tracks.csv (places in 0..1 from the top left) or
+        codes.csv, and the network for `ul apply`.""",
+        epilog="""examples: ul learn mouse.mp4 --out run   |   ul learn heads/ --task orient --out
+        heads-run   |   ul learn --resume --out run""",
+    )
+    parser.add_argument("inputs", nargs="*", metavar="INPUT", help=INPUTS)
+    parser.add_argument("--out", default="run", metavar="RUN", help="the run folder (%(default)s)")
+    _learning(parser, ["locate", "orient", "features"])
+    _reading(parser, "learn from every Nth frame (default: about six a second)")
+    parser.add_argument("--steps", type=_whole, metavar="N", help="steps of learning (120 or 300)")
+    parser.add_argument("--restarts", type=_whole, metavar="N", help="seeds to try (2)")
+    parser.add_argument("--masks", action="store_true", help="also write every mask as a PNG")
+    _skip_bad(parser)
+    _common(parser, do, resume="go on with a run that was stopped; inputs and options are its own")
+
+
+def _add_apply(commands: Any, do: Do) -> None:
+    parser = commands.add_parser(
+        "apply",
+        help="use a finished run on other video",
+        description="Writes tracks.csv or codes.csv for new video with what a run has learned.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a folder that `ul learn` made")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=INPUTS)
+    parser.add_argument("--out", default="applied", metavar="DIR", help="where (%(default)s)")
+    parser.add_argument("--stride", type=_whole, default=1, metavar="N", help="every Nth frame")
+    parser.add_argument("--max-frames", type=_whole, metavar="N", help="of each input")
+    parser.add_argument("--masks", action="store_true", help="also write every mask as a PNG")
+    parser.add_argument("--overlay", action="store_true", help="also write overlay.mp4")
+    _skip_bad(parser)
+    _common(parser, do, resume="keep the sequences that are finished, do the others")
+
+
+def _add_watch(commands: Any, do: Do) -> None:
+    parser = commands.add_parser(
+        "watch",
+        help="learn while frames arrive, from a camera, a stream or a file",
+        description="""One frame in, one step of learning, one line out: for as long as frames come,
+        in constant memory. On a terminal it shows a live view, else it prints CSV lines.""",
+        epilog="""examples: ul watch 0   |   ul watch rtsp://door/hall --out hall   |
+        ul watch day.mp4 > day.csv""",
+    )
+    parser.add_argument("source", metavar="VIDEO|CAMERA|URL", help="a file, 0, /dev/video1, a URL")
+    parser.add_argument("--out", metavar="RUN", help="keep a table and the network in this folder")
+    parser.add_argument("--every", type=float, default=60.0, metavar="S",
+                        help="seconds between checkpoints (%(default)s)")  # fmt: skip
+    parser.add_argument("--lines", action="store_true", help="print lines on a terminal too")
+    _learning(parser, ["locate", "orient"])
+    _reading(parser, "learn from every Nth frame (default: every frame)")
+    _common(parser, do, resume="go on from the last checkpoint in --out")
+
+
+def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
+    parser.add_argument("--task", choices=tasks, default=None,
+                        help="locate (the default): masks and places of what moves; orient: a code "
+                        "of which way it is turned" + "; features: the slowest features" *
+                        ("features" in tasks))  # fmt: skip
+    more = parser.add_argument_group("learning")
+    more.add_argument("--outputs", type=_whole, metavar="D", help="numbers in a code (2)")
+    more.add_argument("--mu", type=float, help="short-term rate (0.5)")
+    more.add_argument("--eps", type=float, help="long-term rate (0.001)")
+    more.add_argument("--optimizer", choices=["adamw", "sgd"], help="adamw is the default; sgd has "
+                      "the paper's rate 1e-5, momentum 0.9 and weight decay 0.01")  # fmt: skip
+    more.add_argument("--lr", type=float, help="learning rate")
+    more.add_argument("--momentum", type=float, help="of sgd")
+    more.add_argument("--weight-decay", type=float, help="of either")
+    more.add_argument("--tolerance", type=float,
+                      help="stop when J falls by less over 20 steps (0: never)")  # fmt: skip
+
+
+def _reading(parser: argparse.ArgumentParser, stride: str) -> None:
+    more = parser.add_argument_group("reading")
+    more.add_argument("--size", type=_size, metavar="N|HxW",
+                      help="of frames to learn from: the longer side (64), or 48x64")  # fmt: skip
+    more.add_argument("--stride", type=_whole, metavar="N", help=stride)
+    more.add_argument(
+        "--max-frames", type=_whole, metavar="N", help="of each input, at most so many"
+    )
+    more.add_argument("--grey", action="store_true", default=None, help="without colour")
+
+
+def _skip_bad(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--skip-bad", action="store_true",
+                        help="leave out inputs that cannot be read, and list them")  # fmt: skip
+
+
+def _common(parser: argparse.ArgumentParser, do: Do, resume: str) -> None:
+    parser.add_argument("--seed", type=int, help="of everything that is random (0)")
+    parser.add_argument("--device", help="cpu (the default), cuda, ...")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser.add_argument("--force", action="store_true", help="replace what is in --out")
+    parser.add_argument("--resume", action="store_true", help=resume)
+    parser.set_defaults(do=do)
+
+
+def _whole(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    parts = text.lower().split("x")
+    try:
+        sides = [int(part) for part in parts]
+    except ValueError:
+        sides = []
+    if len(sides) not in (1, 2) or min(sides) < 8:
+        raise argparse.ArgumentTypeError(f"expected 64 or 48x64, sides of 8 or more, got {text!r}")
+    return sides[0] if len(sides) == 1 else (sides[0], sides[1])

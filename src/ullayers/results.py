@@ -1,0 +1,65 @@
+"""What a run says of a video: a row of numbers for every frame, and the CSV they are kept in."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+TRACK = ("x", "y", "confidence")  # places in 0..1 of the frame, from its top left corner
+
+
+def code_columns(d: int) -> tuple[str, ...]:
+    """The columns of a code of `d` numbers.
+
+    >>> code_columns(2)
+    ('y0', 'y1')
+    """
+    return tuple(f"y{i}" for i in range(d))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found in consecutive frames of one sequence.
+
+    Attributes:
+        sequence: name of the source.
+        index: (time,) number of each frame in its source.
+        seconds: (time,) its time.
+        columns: what the columns of `values` are: `TRACK`, or y0, y1, ...
+        values: (time, columns).
+        masks: (time, height, width) uint8, 255 where the object is; None if there are none.
+    """
+
+    sequence: str
+    index: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    columns: tuple[str, ...]
+    values: NDArray[np.float64]
+    masks: NDArray[np.uint8] | None = None
+
+    def lines(self) -> str:
+        """Its rows as CSV text.
+
+        >>> found = np.array([[0.5, 0.25, 1.0]])
+        >>> print(Answer("a", np.array([7]), np.array([0.28]), TRACK, found).lines(), end="")
+        a,7,0.280000,0.500000,0.250000,1.000000
+        """
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        for number, when, row in zip(self.index, self.seconds, self.values, strict=True):
+            writer.writerow([self.sequence, number, f"{when:.6f}", *(f"{v:.6f}" for v in row)])
+        return text.getvalue()
+
+
+def header(columns: Iterable[str]) -> str:
+    """The first line of the CSV.
+
+    >>> print(header(TRACK), end="")
+    sequence,frame,time,x,y,confidence
+    """
+    return ",".join(["sequence", "frame", "time", *columns]) + "\n"

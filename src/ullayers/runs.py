@@ -1,0 +1,302 @@
+"""The run folder: what was asked, what was learned, and how far it has come. No pickle anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ullayers.checkpoint import (
+    RunError,
+    load_state,
+    read_tensors,
+    save_state,
+    write_tensors,
+)
+from ullayers.files import replacing, write_json
+from ullayers.footage import Footage, LongMean, gather, natural_stride, open_sources
+from ullayers.learn import Config, Learner, Record, build
+from ullayers.models import Model, weights
+from ullayers.video import Reading, Source
+
+OURS = (
+    "config.json", "model.safetensors", "checkpoint", "metrics.jsonl", "tensorboard", "report.html",
+    "overlay.mp4", "tracks.csv", "codes.csv", "masks",
+)  # fmt: skip
+EVERY = 20  # steps between checkpoints
+
+
+@dataclass
+class Run:
+    """A run folder and what is in it.
+
+    Attributes:
+        folder: where it is.
+        inputs: paths that were given.
+        config: what to learn and how, resolved.
+        reading: how the videos are read for learning.
+        max_frames: of each source, only so many frames count; the reading takes every `stride`-th.
+        skip_bad: whether unreadable inputs are left out.
+        result: what was learned, in a few numbers; empty until learning has ended.
+        net: the network; None until learning has ended.
+        bad: inputs that were left out, with their errors.
+    """
+
+    folder: Path
+    inputs: list[str]
+    config: Config
+    reading: Reading
+    max_frames: int | None = None
+    skip_bad: bool = False
+    result: dict[str, Any] = field(default_factory=dict)
+    net: Model | None = None
+    bad: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> LongMean:
+        """The kind of long-term mean that won."""
+        kind: LongMean = self.result["kind"]
+        return kind
+
+    def write_config(self) -> None:
+        """Write config.json."""
+        reading = self.reading
+        content = {
+            "inputs": self.inputs,
+            "skip_bad": self.skip_bad,
+            "reading": {
+                "size": reading.size,
+                "grey": reading.grey,
+                "stride": reading.stride,
+                "max_frames": self.max_frames,
+            },
+            "learn": asdict(self.config),
+            "result": self.result,
+        }
+        write_json(self.folder / "config.json", content)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What metrics.jsonl has."""
+        lines = (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+
+def plan_run(
+    inputs: Sequence[str],
+    folder: str | os.PathLike[str],
+    config: Config,
+    *,
+    size: int | tuple[int, int] = 64,
+    stride: int | None = None,
+    max_frames: int | None = None,
+    grey: bool = False,
+    skip_bad: bool = False,
+    force: bool = False,
+) -> tuple[Run, list[Source]]:
+    """Look at the inputs and settle everything that depends on them; nothing is written yet.
+
+    Args:
+        inputs: video files, folders, patterns.
+        folder: of the run.
+        config: what to learn and how.
+        size: of the frames to learn from: the longer side, or (height, width). All sources are
+            brought to the size that the first one gets.
+        stride: learn from every so many frames; None takes about six a second.
+        max_frames: of each source, at most so many.
+        grey: learn without colour.
+        skip_bad: leave out what cannot be read.
+        force: replace a run that is there.
+    """
+    check_free(folder, force)
+    sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
+    by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
+    stride = natural_stride(infos, max_frames) if stride is None else stride
+    small = by_side.target(infos[0].height, infos[0].width)
+    reading = _reading(small, grey, stride, max_frames)
+    places = [os.path.abspath(path) if os.path.exists(path) else path for path in inputs]
+    run = Run(Path(folder), places, config, reading, max_frames, skip_bad, bad=bad)
+    return run, sources
+
+
+def _reading(size: tuple[int, int], grey: bool, stride: int, max_frames: int | None) -> Reading:
+    kept = None if max_frames is None else -(-max_frames // stride)
+    return Reading(size=size, grey=grey, stride=stride, max_frames=kept)
+
+
+def sources_of(run: Run) -> list[Source]:
+    """The sources of a run that goes on."""
+    sources, _, bad = open_sources(run.inputs, skip_bad=run.skip_bad)
+    run.bad |= bad
+    return sources
+
+
+def check_free(folder: str | os.PathLike[str], force: bool) -> None:
+    """Refuse a folder that holds something, unless it is a run and may be replaced."""
+    place = Path(folder)
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise RunError(f"{folder}: is a file; give a folder for the run")
+    there = {entry.name for entry in place.iterdir()}
+    if there and not force:
+        hint = "go on with --resume, or replace it with --force" if "config.json" in there else (
+            "give another folder, or --force to write into it"
+        )  # fmt: skip
+        raise RunError(f"{folder}: is not empty; {hint}")
+
+
+def learn_run(
+    run: Run, sources: Sequence[Source], progress: Callable[[int], None] = lambda seen: None
+) -> Generator[tuple[Learner, Record], None, None]:
+    """Learn, from the start or from the last checkpoint; saves as it goes.
+
+    Example:
+        >>> import tempfile
+        >>> from ullayers.scene import write_scene
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     video = write_scene(Path(folder), frames=60)
+        ...     config = Config(trial_steps=2, steps=3, restarts=1)
+        ...     run, sources = plan_run([str(video)], f"{folder}/run", config, size=32)
+        ...     steps = [record.step for _, record in learn_run(run, sources)]
+        ...     sorted(path.name for path in run.folder.iterdir() if path.is_file())
+        ['config.json', 'metrics.jsonl', 'model.safetensors']
+    """
+    footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
+    run.bad |= footage.bad
+    learner = Learner(footage, run.config)
+    run.config = learner.config
+    done = _resume(run, learner) if (run.folder / "checkpoint").exists() else _begin(run)
+    yield from _watched(run, learner, done)
+    _end(run, learner, footage)
+
+
+def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
+    """Read a run folder; its network is there if learning has ended.
+
+    Args:
+        folder: of the run.
+        device: to use the network on; None for the one it was learned on.
+
+    Raises:
+        RunError: it is not a run, or is damaged.
+    """
+    place = Path(folder)
+    try:
+        content = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        how = content["reading"]
+        height, width = how["size"]
+        reading = _reading((height, width), how["grey"], how["stride"], how["max_frames"])
+        run = Run(
+            place, content["inputs"], Config(**content["learn"]), reading, how["max_frames"],
+            content["skip_bad"], content["result"],
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise RunError(f"{folder}: is not a run, it has no config.json") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(f"{folder}: its config.json is damaged; learn again") from error
+    if device is not None:
+        run.config = replace(run.config, device=device)
+    if run.result:
+        run.net = _load_net(run)
+    return run
+
+
+def _load_net(run: Run) -> Model:
+    channels = 1 if run.reading.grey else 3
+    assert run.reading.size is not None
+    net = build(run.config, run.kind, channels, run.reading.size)
+    saved = read_tensors(run.folder / "model.safetensors")
+    expected = weights(net)
+    shapes = [{k: v.shape for k, v in tensors.items()} for tensors in (saved, expected)]
+    if shapes[0] != shapes[1]:
+        raise RunError(f"{run.folder}: its model.safetensors does not belong to its config.json")
+    net.load_state_dict(saved, strict=False)
+    return net.to(run.config.device).eval()
+
+
+def _begin(run: Run) -> int:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    for name in OURS:  # what a run before has left; files of others stay
+        path = run.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    run.write_config()
+    (run.folder / "metrics.jsonl").write_text("")
+    return 0
+
+
+def _resume(run: Run, learner: Learner) -> int:
+    """Load the last checkpoint, and forget the metrics that came after it."""
+    tensors, rest = load_state(run.folder / "checkpoint")
+    if rest["seen"] != learner.footage.seen:
+        raise RunError(
+            f"{run.folder}: began with {rest['seen']} frames, now there are "
+            f"{learner.footage.seen}; the videos have changed, start again with --force"
+        )
+    learner.load(tensors, rest)
+    lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    done = sum(map(len, rest["histories"]))
+    with replacing(run.folder / "metrics.jsonl") as file:
+        file.writelines(lines[:done])
+    learner.began -= rest["seconds"]
+    return done
+
+
+def _watched(
+    run: Run, learner: Learner, done: int
+) -> Generator[tuple[Learner, Record], None, None]:
+    """The learner's records, written down as they come."""
+    board = _tensorboard(run.folder)
+    with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+        for record in learner:
+            done += 1
+            metrics.write(json.dumps(asdict(record)) + "\n")
+            metrics.flush()
+            if board is not None:
+                board.add_scalar(f"J/{record.kind}-{record.seed}", record.objective, record.step)
+                board.add_scalar(f"rank/{record.kind}-{record.seed}", record.rank, record.step)
+            if done % EVERY == 0:
+                _save_checkpoint(run, learner, record.seconds)
+            yield learner, record
+    if board is not None:
+        board.close()
+
+
+def _tensorboard(folder: Path) -> Any:
+    if find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
+    tensors, rest = learner.state()
+    rest |= {"seen": learner.footage.seen, "seconds": seconds}
+    save_state(run.folder / "checkpoint", tensors, rest)
+
+
+def _end(run: Run, learner: Learner, footage: Footage) -> None:
+    best = learner.best
+    run.net = best.net
+    run.result = {
+        "kind": best.kind,
+        "seed": best.seed,
+        "trial": learner.winner,
+        "objective": best.score(),
+        "scores": learner.scores,
+        "steps": len(best.history),
+        "frames": footage.seen,
+        "sources": footage.names,
+        "bad": run.bad,
+        "camera": any(piece.path is not None for piece in footage.pieces),
+        "torch": torch.__version__,
+    }
+    write_tensors(run.folder / "model.safetensors", weights(best.net))
+    run.write_config()

@@ -1,0 +1,166 @@
+"""From a finished run to its report: pictures, kernels, maps and numbers worth showing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ullayers.export import SHOWN, Exported
+from ullayers.footage import cut, make_piece
+from ullayers.models import Encoder, Locator
+from ullayers.report import Contents, Sample, write_report
+from ullayers.results import Answer
+from ullayers.runs import Run
+from ullayers.video import Reading, Source
+
+SAMPLES = 8
+
+
+def report_run(
+    run: Run,
+    sources: Sequence[Source],
+    done: Exported,
+    *,
+    stride: int = 1,
+    scores: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Write report.html into the run's folder.
+
+    Args:
+        run: a run that has ended.
+        sources: what it was applied to.
+        done: what was found there.
+        stride: with which it was looked at.
+        scores: against a truth, if there is one.
+    """
+    maps, picture = _maps(run, sources)
+    contents = Contents(
+        title=_title(run),
+        config=_shown_config(run),
+        records=run.records(),
+        winner=run.result["trial"],
+        answers=done.answers,
+        samples=_samples(sources, done, stride),
+        kernels=_kernels(run),
+        maps=maps,
+        maps_picture=picture,
+        facts=_facts(run, done),
+        scores=list(scores),
+    )
+    write_report(run.folder / "report.html", contents)
+
+
+def _title(run: Run) -> str:
+    what = {
+        "locate": "Where it is",
+        "orient": "Which way it is turned",
+        "features": "Slow features",
+    }
+    names = run.result["sources"]
+    return f"{what[run.config.task]}: {names[0]}" + (
+        f" and {len(names) - 1} more" if len(names) > 1 else ""
+    )
+
+
+def _shown_config(run: Run) -> dict[str, Any]:
+    reading = {"size": run.reading.size, "grey": run.reading.grey, "stride": run.reading.stride,
+               "max_frames": run.reading.max_frames}  # fmt: skip
+    learned = {**vars(run.config), "outputs": run.config.outputs}
+    return {"inputs": ", ".join(run.inputs), "reading": reading, "learning": learned}
+
+
+def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
+    frames = sum(len(answer.index) for answer in done.answers)
+    last = run.records()[-1]
+    facts = [
+        ("frames", f"{frames:,}"),
+        ("sequences", f"{len(done.answers):,}"),
+        ("J", f"{run.result['objective']:.2f}"),
+        ("collapse meter", f"{last['rank']:.2f} of {last['features']}"),
+        ("long-term mean", run.kind),
+        ("learned in", f"{last['seconds']:.0f} s"),
+    ]
+    if run.config.task == "locate":
+        sure = np.concatenate([answer.values[:, 2] for answer in done.answers])
+        facts.append(("median confidence", f"{np.median(sure):.2f}"))
+        facts.append(("camera", "moves, compensated" if run.result["camera"] else "static"))
+    return facts
+
+
+def _samples(sources: Sequence[Source], done: Exported, stride: int) -> list[Sample]:
+    """Frames evenly spread over sequences and time, with what was found in them."""
+    named = {source.name: source for source in sources}
+    chosen = np.linspace(0, len(done.answers) - 1, min(SAMPLES, len(done.answers))).round()
+    each = -(-SAMPLES // len(chosen))
+    samples = []
+    for i in chosen.astype(int):
+        answer, masks = done.answers[i], done.masks[i]
+        samples += _of_source(named[answer.sequence], answer, masks, stride, each)
+    return samples[: 2 * SAMPLES]
+
+
+def _of_source(
+    source: Source, answer: Answer, masks: dict[int, NDArray[np.uint8]], stride: int, count: int
+) -> list[Sample]:
+    every = max(1, len(answer.index) // (count + 1))
+    if masks:  # only some masks were kept, all at multiples of one number
+        step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
+        every = max(step, every // step * step)
+    reading = Reading(longest=SHOWN, stride=stride * every)
+    clips = source.clips(1, reading, ahead=1)
+    samples = []
+    for i, clip in enumerate(islice(clips, count + 1)):
+        row = i * every
+        if (i == 0 and len(answer.index) > every) or row >= len(answer.index):
+            continue  # the first frame tells least
+        frame = clip.frames[0].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+        mask = masks[row] / np.float32(255) if row in masks else None
+        samples.append(
+            Sample(answer.sequence, float(answer.seconds[row]), frame, mask, answer.values[row])
+        )
+    clips.close()
+    return samples
+
+
+def _kernels(run: Run) -> dict[str, NDArray[np.float32]]:
+    assert run.net is not None
+    if isinstance(run.net, Encoder):
+        named: list[tuple[str, nn.Module]] = [
+            (f"conv{i + 1}", conv) for i, conv in enumerate(run.net.convs)
+        ]
+    else:
+        named = [("conv1", run.net.conv1), ("conv2", run.net.conv2)]
+    return {name: _array(module.weight) for name, module in named}  # type: ignore[arg-type]
+
+
+def _maps(
+    run: Run, sources: Sequence[Source]
+) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.uint8]]:
+    """Every layer's response to the surest frame of the first stretch, and that frame."""
+    clips = cut(sources[0], run.reading)
+    piece = make_piece(0, next(clips))
+    clips.close()
+    assert run.net is not None
+    row = len(piece) // 2
+    with torch.no_grad():
+        if isinstance(run.net, Locator):
+            seen = piece.foreground().to(run.config.device)
+            row = int(run.net.confidence(run.net(seen)).argmax())
+        else:
+            seen = (piece.clip.frames.float() / 255).to(run.config.device)
+        maps = {name: _array(value[0]) for name, value in run.net.maps(seen[row : row + 1]).items()}
+    picture = piece.clip.frames[row : row + 1].float().expand(-1, 3, -1, -1)
+    larger = F.interpolate(picture, scale_factor=4, mode="bilinear")
+    return maps, larger[0].permute(1, 2, 0).round().byte().numpy()
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.detach().float().cpu().numpy()
+    return array
