@@ -1,5 +1,5 @@
-# make demo   see what the layers do        make test   run every test
-# make check  lint and types                make bench  measure against peers
+# make demo   learn from a video, see a report   make test   run every test
+# make check  lint and types                     make bench  measure against peers
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(PY) examples/rotating_points.py
+	$(VENV)/bin/ul demo --force
 
 test: $(READY)
 	$(PY) -m pytest
@@ -33,6 +33,7 @@ bench: $(VENV)/.peers
 	$(PY) benchmarks/slow_features.py
 	$(PY) benchmarks/closed_form.py
 	$(PY) benchmarks/layers.py
+	$(PY) benchmarks/mouse.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

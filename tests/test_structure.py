@@ -38,7 +38,10 @@ def imports(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
-            names.add(node.module)
+            if node.module == "ullayers":
+                names |= {f"ullayers.{alias.name}" for alias in node.names}
+            else:
+                names.add(node.module)
     return names
 
 
@@ -49,7 +52,7 @@ def test_every_module_has_its_place() -> None:
 @pytest.mark.parametrize("name", FLOW)
 def test_imports_flow_one_way(name: str) -> None:
     ours = {m.removeprefix("ullayers.") for m in imports(modules()[name]) if "ullayers" in m}
-    allowed = set(FLOW[: FLOW.index(name)])
+    allowed = {*FLOW[: FLOW.index(name)], "__version__"}
     assert ours <= allowed, f"{name} imports {ours - allowed}, which come after it"
 
 

@@ -36,7 +36,7 @@ def answers(
         yield from _locate(run, run.net, source, reading)
     elif isinstance(run.net, Encoder):
         for clip in source.clips(BLOCK, reading):
-            code = run.net.code(_floats(run, clip.frames)).double().cpu().numpy()
+            code = _code(run.net, (clip.frames.float() / 255).to(run.config.device))
             yield _answer(source, clip, code_columns(code.shape[1]), code)
     else:
         raise RunError(f"{run.folder}: has not been learned to its end; go on with --resume")
@@ -52,8 +52,10 @@ def _locate(
 ) -> Generator[Answer, None, None]:
     behind = None
     if run.kind == "stream":  # first look at all of it, for what stands behind everything
-        seen = replace(reading, stride=max(reading.stride, run.reading.stride))
-        behind = gather([source], seen).backdrops().get(0)
+        stride = max(reading.stride, run.reading.stride)
+        most = reading.max_frames and -(-reading.max_frames * reading.stride // stride)
+        seen = replace(reading, stride=stride, max_frames=most)
+        behind = gather([source], seen, skip_bad=True).backdrops().get(0)  # cut() will complain
     # A piece is as long, in time, as those that were learned from.
     for clip in cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride)):
         piece = make_piece(0, clip)
@@ -72,8 +74,8 @@ def _track(net: Locator, source: Source, clip: Clip, foreground: Tensor) -> Answ
 
 
 @torch.no_grad()
-def _floats(run: Run, frames: Tensor) -> Tensor:
-    return (frames.float() / 255).to(run.config.device)
+def _code(net: Encoder, frames: Tensor) -> np.ndarray:
+    return net.code(frames).double().cpu().numpy()
 
 
 def _answer(source: Source, clip: Clip, columns: tuple[str, ...], values: np.ndarray) -> Answer:

@@ -16,6 +16,7 @@ FARTHEST = 0.25  # of the picture's sides, between two frames
 REFINEMENTS = (0.5, 0.25, 0.1)  # pixels
 LOOK = 16  # frames between those that are looked at first, to see whether the camera moves at all
 BLOCK = 64  # pairs that are compared at once
+FOLLOW = 4  # frames after which a live camera that stands still is looked at again
 ENOUGH = 128  # frames for a median
 
 
@@ -48,6 +49,35 @@ def camera_path(frames: Tensor) -> Tensor:
          for i in range(0, len(frames) - 1, BLOCK)]
     )  # fmt: skip
     return torch.cat([shift.new_zeros(1, 2), shift]).cumsum(0)
+
+
+def find_path(frames: Tensor) -> Tensor | None:
+    """The camera's path, if following it explains all frames clearly better than standing still.
+
+    Single pairs of frames may deceive (a flash, a twitch that the next pair does not undo), and
+    their errors add up along the path; one backdrop for all frames does not forgive that.
+
+    Args:
+        frames: (time, channels, height, width), floating point, consecutive.
+
+    Returns:
+        (time, 2) as `camera_path` has it, or None for a static camera.
+
+    Example:
+        >>> import torch
+        >>> find_path(torch.rand(1, 3, 40, 60).repeat(8, 1, 1, 1)) is None
+        True
+    """
+    path = camera_path(frames)
+    if not bool((path != 0).any()):
+        return None
+    some = slice(None, None, -(-len(frames) // ENOUGH))
+    still, moved = (
+        foreground(frames[some], backdrop(frames, p), None if p is None else p[some])
+        for p in (None, path)
+    )
+    left = [x.abs().mean(1).flatten(1).median(1).values.mean() for x in (still, moved)]
+    return path if bool(left[1] < BELIEVED * left[0]) else None
 
 
 def backdrop(frames: Tensor, path: Tensor | None = None) -> Tensor:
@@ -103,6 +133,46 @@ def foreground(frames: Tensor, behind: Tensor, path: Tensor | None = None) -> Te
     down, right = (behind.shape[-2] - height) // 2, (behind.shape[-1] - width) // 2
     seen = _moved(behind.expand(len(frames), -1, -1, -1), path)
     return torch.nan_to_num(frames - seen[..., down : down + height, right : right + width])
+
+
+class LiveBackdrop:
+    """A backdrop for frames that come one at a time, for as long as they come.
+
+    Each pixel follows the frames by at most a small step at a time, as a running median does: what
+    passes leaves no trace, and what stays becomes backdrop. A camera that moves takes it along.
+
+    Example:
+        >>> import torch
+        >>> live = LiveBackdrop()
+        >>> frame = torch.full((1, 8, 8), 0.5)
+        >>> _ = live.foreground(frame)
+        >>> frame[0, 2, 2] = 1.0
+        >>> live.foreground(frame)[0, 2].tolist()
+        [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+
+    def __init__(self) -> None:
+        self.behind: Tensor | None = None
+        self.last: Tensor | None = None
+        self.count, self.unsteady = 0, 0  # frames seen; frames to look at after the last motion
+
+    def foreground(self, frame: Tensor) -> Tensor:
+        """What differs, in a frame (channels, height, width) of 0..1, from the backdrop so far."""
+        if self.behind is None or self.last is None:
+            self.behind = self.last = frame
+        if self.unsteady or self.count % FOLLOW == 0:
+            shift = camera_path(torch.stack([self.last, frame]))[1:]
+            self.unsteady = max(0, self.unsteady - 1)
+            if bool((shift != 0).any()):
+                self.unsteady = 2 * FOLLOW
+                moved = _moved(self.behind[None], shift)[0]
+                self.behind = torch.where(torch.isnan(moved), frame, moved)
+            self.last = frame
+        self.count += 1
+        difference = frame - self.behind
+        step = max(0.5, 64 / self.count) / 255  # the first frames are no better than a guess
+        self.behind = self.behind + difference.clamp(-step, step)
+        return difference
 
 
 def _stands_still(frames: Tensor) -> bool:

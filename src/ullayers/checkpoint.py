@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from ullayers.files import replacing, write_json
 
+NAMES = ("a.safetensors", "b.safetensors")
+
 
 class RunError(ValueError):
     """A run folder cannot be used; the message is one line that says what to do."""
@@ -30,7 +32,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: is damaged or missing") from error
+        raise RunError(f"{path}: is damaged or missing; learn again with --force") from error
 
 
 def save_state(folder: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
@@ -40,7 +42,7 @@ def save_state(folder: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, A
         last = _read_rest(folder)["tensors"]
     except RunError:
         last = None
-    name = "b.safetensors" if last == "a.safetensors" else "a.safetensors"
+    name = NAMES[last == NAMES[0]]
     write_tensors(folder / name, tensors)
     write_json(folder / "state.json", {**rest, "tensors": name})
 
@@ -54,7 +56,8 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _read_rest(folder: Path) -> dict[str, Any]:
     try:
         rest: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        rest["tensors"]
+        if rest["tensors"] not in NAMES:
+            raise ValueError(f"expected one of {NAMES}, got {rest['tensors']}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{folder}: is damaged; start again with --force") from error
     return rest

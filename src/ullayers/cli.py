@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
+import signal
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ullayers.options import make_parser
@@ -19,19 +23,23 @@ if TYPE_CHECKING:
     from ullayers.video import Source
 
 OVERLAY = 1500  # frames of the video that `learn` makes to look at
+ALL = 10**12  # frames of that of `apply`
 CONFIG = ("task", "outputs", "steps", "restarts", "mu", "eps", "optimizer", "lr", "momentum",
           "weight_decay", "tolerance", "seed", "device")  # fmt: skip
 READING = ("size", "stride", "max_frames", "grey")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 2 for what the user can mend and 130 for Ctrl-C."""
     given = make_parser(_demo, _learn, _apply, _watch).parse_args(arguments)
     try:
-        code: int = given.do(given) or 0
+        with _whole_imports():
+            code: int = given.do(given) or 0
         return code
     except KeyboardInterrupt:
-        _say(given, "stopped; what is finished is kept, --resume goes on")
+        kept = "what is finished is kept, --resume goes on"
+        _say(given, f"stopped; {kept if _is_begun(given) else 'nothing is finished, so begin anew'}")
         return 130
     except BrokenPipeError:  # the reader of our lines has gone: `ul watch ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -41,32 +49,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+@contextmanager
+def _whole_imports() -> Iterator[None]:
+    """Ctrl-C waits for the end of an import: half a module may hang or fail in strange ways."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if "importlib._bootstrap" in frame.f_code.co_filename:
+                threading.Timer(0.05, _thread.interrupt_main).start()
+                return
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _say(given: Namespace, text: str) -> None:
     print(f"ul {given.command}: {text}", file=sys.stderr)
 
 
+def _is_begun(given: Namespace) -> bool:
+    """Whether there is something that --resume would find."""
+    if given.command == "apply":
+        return any(Path(given.out).glob("*.partial.json"))
+    if given.command == "watch" or given.resume:
+        return given.out is not None
+    run = getattr(given, "planned", None)
+    return run is not None and not run.fresh
+
+
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in FULL:
         return f"the disk is full; make room, then go on with --resume ({text})"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; check --out and the inputs"
     return text
 
 
 def _config(given: Namespace) -> Config:
     from ullayers.learn import Config
+    from ullayers.runs import check_device
 
     named = {key: getattr(given, key, None) for key in CONFIG}
-    _check_device(given.device)
+    check_device(given.device or "cpu")
     return Config(**{key: value for key, value in named.items() if value is not None})
-
-
-def _check_device(name: str | None) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=name or "cpu")
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} cannot be used here; leave --device out") from error
 
 
 @contextmanager
@@ -85,6 +119,7 @@ def _demo(given: Namespace) -> None:
     out = Path(given.out)
     video, run = out / "scene.mp4", out / "run"
     if not (given.resume and video.exists()):
+        check_free(out, given.force or given.resume)
         check_free(run, given.force)
         write_scene(out, seed=given.seed or 0)
     given.inputs, given.out, given.skip_bad, given.masks = [str(video)], str(run), False, False
@@ -94,6 +129,7 @@ def _demo(given: Namespace) -> None:
 
 def _learn(given: Namespace, truth: Path | None = None) -> None:
     run, sources = _planned(given)
+    given.planned = run
     if run.net is None:
         _train(given, run, sources)
     _finish(given, run, sources, truth)
@@ -103,28 +139,40 @@ def _planned(given: Namespace) -> tuple[Run, list[Source]]:
     from ullayers.runs import load_run, plan_run, sources_of
 
     if given.resume:
-        run = load_run(given.out)
-        _check_same(given, run)
-        return run, sources_of(run)
+        run = load_run(given.out, given.device)
+        run.skip_bad |= given.skip_bad
+        run.masks |= given.masks
+        sources = sources_of(run)
+        _check_same(given, run, sources[0])
+        return run, sources
     if not given.inputs:
         raise ValueError("give a video file, a folder or a pattern to learn from")
     how: dict[str, Any] = {key: getattr(given, key, None) for key in READING}
     how = {key: value for key, value in how.items() if value is not None}
     return plan_run(
-        given.inputs, given.out, _config(given), skip_bad=given.skip_bad, force=given.force, **how
-    )
+        given.inputs, given.out, _config(given),
+        skip_bad=given.skip_bad, masks=given.masks, force=given.force, **how,
+    )  # fmt: skip
 
 
-def _check_same(given: Namespace, run: Run) -> None:
+def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None:
     """A resumed run has its own inputs and options; others would be ignored silently."""
-    if given.inputs and given.inputs != run.inputs:
+    from ullayers.runs import absolute
+    from ullayers.video import Reading
+
+    if given.inputs and absolute(given.inputs) != run.inputs:
         raise ValueError(f"this run learns from {' '.join(run.inputs)}; leave the inputs out")
+    own = {**vars(run.reading), **vars(run.config), "max_frames": run.max_frames}
     for key in CONFIG + READING:
         value = getattr(given, key, None)
-        own = getattr(run.config if key in CONFIG else run.reading, key)
-        if value is not None and value != own and key != "device":
+        if key == "size" and isinstance(value, int) and first is not None:
+            info = first.probe()
+            value = Reading(longest=value).target(info.height, info.width)
+        if value is not None and value != own[key] and key != "device":
             option = "--" + key.replace("_", "-")
-            raise ValueError(f"this run has {option} {own}; leave it out, or start with --force")
+            raise ValueError(
+                f"this run has {option} {own[key]}; leave it out, or start with --force"
+            )
 
 
 def _train(given: Namespace, run: Run, sources: list[Source]) -> None:
@@ -149,7 +197,7 @@ def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | Non
     total = sum(source.probe().frames or 0 for source in sources) or None
     with _bar(given, "applying", total, "frame") as bar:
         wanted = Wanted(
-            max_frames=run.max_frames, masks=given.masks, overlay=OVERLAY, skip_bad=run.skip_bad
+            max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad
         )
         done = export(run, sources, run.folder, wanted, lambda n: bar.update(n - bar.n))
     scores: list[tuple[str, str]] = []
@@ -180,8 +228,9 @@ def _apply(given: Namespace) -> None:
     from ullayers.footage import open_sources
     from ullayers.runs import check_free, load_run
 
-    _check_device(given.device)
     run = load_run(given.run, given.device)
+    if given.masks and run.config.task != "locate":
+        raise ValueError(f"{given.run}: has a code and no masks; leave --masks out")
     if not given.resume:
         check_free(given.out, given.force)
     sources, infos, bad = open_sources(given.inputs, skip_bad=given.skip_bad)
@@ -190,7 +239,7 @@ def _apply(given: Namespace) -> None:
     with _bar(given, "applying", total, "frame") as bar:
         wanted = Wanted(
             stride=given.stride, max_frames=given.max_frames, masks=given.masks,
-            overlay=(total or OVERLAY) if given.overlay else None, skip_bad=given.skip_bad,
+            overlay=ALL if given.overlay else None, skip_bad=given.skip_bad,
             resume=given.resume,
         )  # fmt: skip
         done = export(run, sources, given.out, wanted, lambda n: bar.update(n - bar.n))
@@ -200,8 +249,53 @@ def _apply(given: Namespace) -> None:
         print("wrote " + ", ".join(str(file) for file in done.files))
 
 
-def _watch(given: Namespace) -> None:
-    raise NotImplementedError
+def _watch(given: Namespace) -> int:
+    from ullayers.online import watch
+    from ullayers.results import header
+    from ullayers.view import View
+
+    if given.resume:
+        _check_watch(given)
+    how: dict[str, Any] = {key: getattr(given, key) for key in READING}
+    found = watch(
+        given.source, config=_config(given), folder=given.out, every=given.every,
+        force=given.force, resume=given.resume,
+        **{key: value for key, value in how.items() if value is not None},
+    )  # fmt: skip
+    lines = given.lines or not sys.stdout.isatty()
+    view = View(sys.stdout)
+    with _stoppable() as stopped, closing(found):
+        for number, sighting in enumerate(found):
+            if lines and not given.quiet:
+                first = header(sighting.columns) if number == 0 else ""
+                print(first + sighting.line(), end="", flush=True)
+            elif not given.quiet:
+                view.show(sighting)
+            if stopped:
+                break
+    if stopped:
+        raise KeyboardInterrupt
+    return 0
+
+
+def _check_watch(given: Namespace) -> None:
+    from ullayers.runs import load_run
+
+    if given.out is None:
+        raise ValueError("--resume needs --out, the folder to go on in")
+    given.inputs = None
+    _check_same(given, load_run(given.out))
+
+
+@contextmanager
+def _stoppable() -> Iterator[list[int]]:
+    """Ctrl-C is heard between two frames, so that what was learned is never half a step."""
+    stopped: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

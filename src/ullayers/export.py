@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from ullayers.apply import answers, csv_name
 from ullayers.checkpoint import RunError
-from ullayers.files import replacing
+from ullayers.files import replacing, write_json
 from ullayers.footage import Spread
 from ullayers.overlay import Overlay
 from ullayers.results import Answer, header
@@ -25,6 +27,7 @@ from ullayers.runs import Run
 from ullayers.video import Info, Reading, Source, VideoError
 
 SHOWN = 480  # pixels of the longer side of what is made to be looked at
+BLOCK = 64  # frames that are drawn at once
 MASKS = 64  # masks of each source that are kept, for samples
 
 
@@ -87,11 +90,14 @@ def export(
     """
     if wanted.resume and wanted.overlay:
         raise RunError("a video of all frames cannot be resumed: leave out --overlay or --resume")
+    if run.net is None:
+        raise RunError(f"{run.folder}: has not been learned to its end; go on with --resume")
     place, done, count = Path(folder), Exported(), 0
     place.mkdir(parents=True, exist_ok=True)
     rate = _rate(sources[0].probe(), wanted.stride)
     with ExitStack() as stack:
-        table = stack.enter_context(_Table(place / csv_name(run), wanted.resume))
+        asked = [os.path.abspath(run.folder), wanted.stride, wanted.max_frames]
+        table = stack.enter_context(_Table(place / csv_name(run), asked, wanted.resume))
         film = None
         if wanted.overlay and run.config.task == "locate":  # for a code all others come first
             film = stack.enter_context(Overlay(place / "overlay.mp4", rate))
@@ -103,11 +109,12 @@ def export(
                 progress(count)
             if done.answers and done.answers[-1].sequence == source.name:
                 table.write(done.answers[-1])
-        if not done.answers and done.bad:
+        if not table.names and done.bad:
             raise VideoError(next(iter(done.bad.values())))
     if wanted.overlay and run.config.task != "locate":
         _draw_codes(sources, done, place / "overlay.mp4", rate, wanted)
-    names = {csv_name(run): True, "overlay.mp4": wanted.overlay, "masks": wanted.masks}
+    masks = wanted.masks and run.config.task == "locate"
+    names = {csv_name(run): True, "overlay.mp4": wanted.overlay, "masks": masks}
     done.files = [place / name for name, there in names.items() if there]
     return done
 
@@ -150,41 +157,64 @@ def _share(wanted: Wanted, sources: Sequence[Source]) -> int:
 
 
 class _Table:
-    """The CSV. Until it is whole it has another name, and holds whole sequences only."""
+    """The CSV. Until it is whole it has another name, and a note beside it: how much of it counts.
 
-    def __init__(self, path: Path, resume: bool) -> None:
+    A process that is killed while it writes leaves half a sequence, which the note does not count.
+    """
+
+    def __init__(self, path: Path, asked: list[Any], resume: bool) -> None:
         self.path, self.partial = path, path.with_suffix(".partial.csv")
+        self.note, self.asked = path.with_suffix(".partial.json"), asked
         self.names: set[str] = set()
-        if resume and self.partial.exists():
-            with open(self.partial, encoding="utf-8", newline="") as file:
-                self.names = {row["sequence"] for row in csv.DictReader(file)}
+        if resume and self.partial.exists() and self.note.exists():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            note = json.loads(self.note.read_text(encoding="utf-8"))
+            asked, whole = note["asked"], int(note["bytes"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{self.note}: is damaged; start again with --force") from error
+        if asked != self.asked:
+            raise RunError(
+                f"{self.partial}: began with another run, --stride or --max-frames; "
+                "use the same, or start again with --force"
+            )
+        if whole > self.partial.stat().st_size:
+            raise RunError(f"{self.partial}: is damaged; start again with --force")
+        os.truncate(self.partial, whole)
+        with open(self.partial, encoding="utf-8", newline="") as file:
+            self.names = {row["sequence"] for row in csv.DictReader(file)}
 
     def __enter__(self) -> _Table:
-        mode = "a" if self.names else "w"
-        self.file = open(self.partial, mode, encoding="utf-8", newline="")
+        if not self.names:
+            self.note.unlink(missing_ok=True)
+        self.file = open(self.partial, "ab" if self.names else "wb")
         return self
 
     def write(self, answer: Answer) -> None:
-        if not self.names:
-            self.file.write(header(answer.columns))
-        self.file.write(answer.lines())
+        text = "" if self.names else header(answer.columns)
+        self.file.write((text + answer.lines()).encode())
         self.file.flush()
+        write_json(self.note, {"asked": self.asked, "bytes": self.file.tell()})
         self.names.add(answer.sequence)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.file.close()
-        if kind is None:
-            os.replace(self.partial, self.path)
-        elif not self.names:
-            self.partial.unlink()
+        try:
+            self.file.close()
+            if kind is None:
+                os.replace(self.partial, self.path)
+        finally:
+            if kind is None or not self.names:
+                self.partial.unlink(missing_ok=True)
+                self.note.unlink(missing_ok=True)
 
 
 class _Shown:
     """The frames of a source at a size to look at, in step with the answers."""
 
     def __init__(self, source: Source, stride: int, frames: int) -> None:
-        reading = Reading(longest=SHOWN, stride=stride, max_frames=frames)
-        self.clips, self.left = source.clips(64, reading), frames
+        self.clips, self.left = source.clips(BLOCK, reading_to_show(source, stride, frames)), frames
         self.waiting = torch.empty(0)
 
     def draw(self, film: Overlay, answer: Answer) -> None:
@@ -193,12 +223,7 @@ class _Shown:
         if count == 0:
             return
         frames = self._take(count)
-        some = slice(0, len(frames))
-        cut = Answer(
-            answer.sequence, answer.index[some], answer.seconds[some], answer.columns,
-            answer.values[some], None if answer.masks is None else answer.masks[some],
-        )  # fmt: skip
-        film.add(frames, cut)
+        film.add(frames, _rows(answer, slice(0, len(frames))))
         self.left -= count
         if self.left == 0:
             self.clips.close()
@@ -211,15 +236,25 @@ class _Shown:
         return taken
 
 
+def reading_to_show(source: Source, stride: int, frames: int | None = None) -> Reading:
+    """How to read a source to look at it: all frames in one size, small ones enlarged."""
+    info = source.probe()
+    height, width = Reading(longest=SHOWN).target(info.height, info.width)
+    times = max(1, SHOWN // max(height, width))
+    return Reading(size=(times * height, times * width), stride=stride, max_frames=frames)
+
+
 def _draw_codes(
     sources: Sequence[Source], done: Exported, path: Path, rate: float, wanted: Wanted
 ) -> None:
     share, named = _share(wanted, sources), {answer.sequence: answer for answer in done.answers}
-    shown = [source for source in sources if source.name in named and source.name not in done.bad]
+    shown = [source for source in sources if source.name in named]
     cloud = np.concatenate([named[source.name].values[:share] for source in shown])
     with Overlay(path, rate, cloud) as film:
         for source in shown:
-            _Shown(source, wanted.stride, share).draw(film, named[source.name])
+            drawn, answer = _Shown(source, wanted.stride, share), named[source.name]
+            for start in range(0, len(answer.index), BLOCK):  # not all frames at once in memory
+                drawn.draw(film, _rows(answer, slice(start, start + BLOCK)))
 
 
 def _write_masks(folder: Path, answer: Answer, source: Source) -> None:
@@ -234,6 +269,16 @@ def _write_masks(folder: Path, answer: Answer, source: Source) -> None:
 
 def _rate(info: Info, stride: int) -> float:
     return min(60.0, max(1.0, (info.rate or 25.0) / stride))
+
+
+def _rows(answer: Answer, rows: slice) -> Answer:
+    return replace(
+        answer,
+        index=answer.index[rows],
+        seconds=answer.seconds[rows],
+        values=answer.values[rows],
+        masks=None if answer.masks is None else answer.masks[rows],
+    )
 
 
 def _joined(parts: list[Answer]) -> Answer:

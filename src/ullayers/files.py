@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,13 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the unfinished files that a process which was killed has left in a folder."""
+    for path in folder.glob(".*.part"):
+        if re.fullmatch(r"\.[0-9a-f]{32}\.part", path.name):
+            path.unlink(missing_ok=True)
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

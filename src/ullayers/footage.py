@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ullayers.camera import backdrop, camera_path, foreground
+from ullayers.camera import backdrop, find_path, foreground
 from ullayers.video import Clip, Info, Reading, Source, VideoError, find_sources
 
 LongMean = Literal["clip", "stream"]
@@ -55,7 +55,7 @@ class Piece:
     Attributes:
         source: number of the source.
         clip: the frames.
-        path: (time, 2) from `camera_path`; None for a static camera.
+        path: (time, 2) from `find_path`; None for a static camera.
         behind: the piece's own backdrop.
     """
 
@@ -140,9 +140,8 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
 def make_piece(number: int, clip: Clip) -> Piece:
     """Find the camera's path and the backdrop of these frames."""
     frames = clip.frames.float() / 255
-    path = camera_path(frames)
-    moves = bool((path != 0).any())
-    return Piece(number, clip, path if moves else None, backdrop(frames, path))
+    path = find_path(frames)
+    return Piece(number, clip, path, backdrop(frames, path))
 
 
 def gather(

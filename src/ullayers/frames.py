@@ -67,6 +67,7 @@ class Reading:
         grey: one channel instead of three.
         stride: keep every `stride`-th frame.
         max_frames: stop after so many kept frames.
+        mixed: once `size` is given, pictures of one folder may differ in size.
 
     Example:
         >>> Reading(longest=64).target(height=480, width=640)
@@ -78,6 +79,7 @@ class Reading:
     grey: bool = False
     stride: int = 1
     max_frames: int | None = None
+    mixed: bool = True
 
     def __post_init__(self) -> None:
         if self.size is not None and self.longest is not None:
@@ -333,10 +335,11 @@ def read_pictures(
         with open_picture(files[index]) as picture:
             size = upright_size(picture)
             first = first or size
-            if reading.size is None and size != first:
+            if size != first and (reading.size is None or not reading.mixed):
                 was, now = (f"{width} x {height}" for width, height in (first, size))
                 raise VideoError(
-                    f"{files[index]}: {now} pixels, but {files[0]} has {was}; give a size"
+                    f"{files[index]}: {now} pixels, but {files[0]} has {was}; make them alike, "
+                    "or give a size, as height x width"
                 )
             pixels = _read_picture(picture, reading, size)
         yield pixels, index / PICTURE_RATE, index

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from ullayers.checkpoint import pack, unpack
-from ullayers.estimator import RankError, SlowFeatures
-from ullayers.footage import Footage, LongMean
+from ullayers.footage import Footage, LongMean, Piece
 from ullayers.layers import backward, sequences
 from ullayers.models import Encoder, Locator, Model
 from ullayers.video import VideoError
 
 WINDOW = 20  # steps over which J is averaged to see whether it still falls
 JUDGED = 16  # clips that finished trials are compared on
-STILL = 3 / 255  # what changes by less than this everywhere is noise of the codec
+STILL = 4.5 / 255  # what changes by less than this from frame to frame is noise of the codec
+PUMPING = 24 / 255  # a key frame may differ by this much from those before it, but only once
+SOON = 8  # frames in which a thing that moves does so more than once
 BLOCK = 64  # frames that go through a network at once when nothing is learned
 
 
@@ -80,6 +81,8 @@ class Config:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if self.task not in ("locate", "orient", "features"):
+            raise ValueError(f"expected task locate, orient or features, got {self.task!r}")
         for name in ("outputs", "steps", "trial_steps", "restarts", "batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -335,12 +338,17 @@ class Learner:
 
 def solve_readout(net: Encoder, footage: Footage, device: str) -> None:
     """The closed-form last layer: slowest first, uncorrelated, of unit variance."""
+    # Here, as scikit-learn takes a second to load and only codes need it.
+    from ullayers.estimator import RankError, SlowFeatures
+
     with torch.no_grad():
         outputs = [
             torch.cat([net((part.float() / 255).to(device)) for part in p.clip.frames.split(BLOCK)])
             for p in footage.pieces
         ]
-    rows = [y.double().cpu().numpy() for y in outputs]
+    # Around each sequence's own mean, or the slowest feature would be which sequence it is.
+    middle = torch.cat(outputs).double().mean(0).cpu()
+    rows = [(y - y.mean(0) if net.by_clip else y).double().cpu().numpy() for y in outputs]
     codes = len(net.readout)
     try:
         slow = SlowFeatures(codes).fit(rows)
@@ -348,10 +356,10 @@ def solve_readout(net: Encoder, footage: Footage, device: str) -> None:
         raise VideoError(
             f"fewer than {codes} features vary in this footage: ask for less"
         ) from error
-    spread = torch.cat(outputs).double().cpu() - torch.from_numpy(slow.mean_)
+    spread = torch.cat(outputs).double().cpu() - middle
     components = torch.from_numpy(slow.components_)
     scale = (spread @ components.T).square().mean(0).sqrt()
-    net.mean.copy_(torch.from_numpy(slow.mean_))
+    net.mean.copy_(middle)
     net.readout.copy_(components / scale[:, None])
 
 
@@ -362,9 +370,17 @@ def _check(footage: Footage, config: Config) -> None:
             f"{names}: {footage.seen} frames in all, and no sequence of at "
             "least 3; learning needs frames that follow each other"
         )
-    if config.task == "locate" and not any(
-        float(p.foreground(slice(0, None, 4)).abs().max()) > STILL for p in footage.pieces
-    ):
+    if not any(map(_moves, footage.pieces)):
         raise VideoError(
-            f"{', '.join(footage.names[:3])}: nothing moves, so nothing can be located"
+            f"{names}: nothing moves, so nothing can be learned; if it is slow, try a larger --stride"
         )
+
+
+def _moves(piece: Piece) -> bool:
+    """Whether more happens than that a still picture is encoded anew."""
+    seen = piece.foreground()
+    if float(seen.abs().max()) > PUMPING:
+        return True
+    changed = seen.diff(dim=0).abs().flatten(1).amax(1) > STILL
+    window = min(SOON, len(changed))
+    return bool((changed.float().unfold(0, window, 1).sum(1) > 1).any())

@@ -10,12 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ullayers.base import ULBase
-from ullayers.layers import UL1d, UL2d, mu_by_depth
+from ullayers.layers import UL1d, UL2d, mu_by_depth, sequences
 from ullayers.spatial import mask_moments
 
 BLUR = 5  # pixels over which energy is averaged
 BRIGHTEST = 10.0  # energies above this many times the frame's mean look alike to the network
 FAINT = 0.1  # of the frame's mean energy: below it, energies look alike to the mask
+NEAR = 9  # pixels around each over which an encoder takes brightness and contrast as given
+DARK = 0.05  # contrast, of 1, below which a neighbourhood stays flat
+RIDGE = 1e-3  # of the mean variance, when outputs are whitened
 REWEIGHT = 1.5  # the network may change a pixel's logit by this much and no more
 
 LongTerm = Literal["clip", "shared", "stream"]
@@ -98,7 +101,10 @@ class Locator(nn.Module):
 
     def learn_from(self, foreground: Tensor) -> Tensor:
         """The tensor to call `ul.backward` on."""
-        found = self(foreground)
+        return self.judge(self(foreground))
+
+    def judge(self, found: Located) -> Tensor:
+        """The centroid, passed through the UL layer."""
         # Below the object's own size there is nothing to win by shrinking: else the mask would
         # contract onto one end of it.
         spread = found.spread + self.size.square() * torch.eye(2, device=found.spread.device)
@@ -123,6 +129,11 @@ class Locator(nn.Module):
 
 class Encoder(nn.Module):
     """A code of d numbers for each frame: convolutions and a fully connected layer, UL after each.
+
+    What the cost sees is whitened: the outputs of each clip if every clip has its own long-term
+    mean, else those of the batch. Being rich is then given and only being slow is learned; and no
+    output can be another one with a sign that depends on who is seen. It sees every step as a clip
+    of two frames, forwards and backwards, so that W is of the whole batch and not of a moment.
 
     The last layer's outputs are defined up to a linear map; `readout`, found in closed form after
     learning, puts the slowest first and makes them uncorrelated with unit variance.
@@ -164,7 +175,9 @@ class Encoder(nn.Module):
         )
         height, width = (-(-side // 8) for side in size)
         self.full = nn.Linear(widths[-1] * height * width, outputs)
-        self.cost = UL1d(outputs, mu, eps, long_term=long_term)
+        self.by_clip = long_term == "clip"
+        live = long_term == "stream"
+        self.cost = UL1d(outputs, mu, eps, long_term="stream" if live else "shared")
         self.mean: Tensor
         self.readout: Tensor
         self.register_buffer("mean", torch.zeros(outputs))
@@ -173,8 +186,8 @@ class Encoder(nn.Module):
 
     def maps(self, frames: Tensor) -> dict[str, Tensor]:
         """Every convolution's response, by name."""
-        std, mean = torch.std_mean(frames, (1, 2, 3), keepdim=True)
-        maps, responses = (frames - mean) / (std + 1e-3), {}
+        deviation = frames - _blurred(frames)
+        maps, responses = deviation / (_blurred(deviation.square()).sqrt() + DARK), {}
         for i, (conv, local) in enumerate(zip(self.convs, self.locals, strict=True)):
             maps = torch.tanh(local(conv(maps)))
             responses[f"conv{i + 1}"] = maps
@@ -183,9 +196,18 @@ class Encoder(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         """(time, outputs) of (time, channels, height, width)."""
         *_, last = self.maps(frames).values()
-        return self.cost(self.full(last.flatten(1)))  # type: ignore[no-any-return]
+        return self.full(last.flatten(1))  # type: ignore[no-any-return]
 
-    learn_from = forward
+    def learn_from(self, frames: Tensor) -> Tensor:
+        """The tensor to call `ul.backward` on."""
+        outputs = self(frames)
+        if self.cost._clips is None:  # a live stream
+            return self.cost(outputs)  # type: ignore[no-any-return]
+        lengths = list(self.cost._clips.lengths or [len(outputs)])
+        white = _whitened(outputs, lengths if self.by_clip else [len(outputs)])
+        steps = torch.cat([torch.stack([y[:-1], y[1:]], 1) for y in white.split(lengths)])
+        with sequences(self.cost):
+            return self.cost(torch.cat([steps, steps.flip(1)]))  # type: ignore[no-any-return]
 
     def get_ready(self, frames: Tensor) -> None:
         """Nothing has to be measured before learning."""
@@ -194,6 +216,24 @@ class Encoder(nn.Module):
         """(time, codes): the slow features, slowest first."""
         outputs: Tensor = self(frames)
         return (outputs - self.mean) @ self.readout.T
+
+
+def _blurred(maps: Tensor) -> Tensor:
+    return F.avg_pool2d(maps, NEAR, 1, NEAR // 2, count_include_pad=False)
+
+
+def _whitened(outputs: Tensor, lengths: list[int]) -> Tensor:
+    """Each group of frames around its mean, with unit covariance; of all where groups are short."""
+    groups = [y - y.mean(0) for y in outputs.double().split(lengths)]
+    if min(lengths) < 2 * outputs.shape[1]:
+        groups = [torch.cat(groups)]
+    white = []
+    for y in groups:
+        cov = y.T @ y / len(y)
+        ridge = RIDGE * cov.diagonal().mean() + 1e-12
+        root = torch.linalg.cholesky(cov + ridge * torch.eye(len(cov)).to(cov))
+        white.append(torch.linalg.solve_triangular(root, y.T, upper=False).T)
+    return torch.cat(white).to(outputs.dtype)
 
 
 Model = Locator | Encoder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,15 +20,18 @@ from ullayers.checkpoint import (
     save_state,
     write_tensors,
 )
-from ullayers.files import replacing, write_json
+from ullayers.files import replacing, sweep, write_json
 from ullayers.footage import Footage, LongMean, gather, natural_stride, open_sources
 from ullayers.learn import Config, Learner, Record, build
 from ullayers.models import Model, weights
 from ullayers.video import Reading, Source
 
+# The last one is what makes a folder a run: it is removed last, and written first.
 OURS = (
-    "config.json", "model.safetensors", "checkpoint", "metrics.jsonl", "tensorboard", "report.html",
-    "overlay.mp4", "tracks.csv", "codes.csv", "masks",
+    "model.safetensors", "checkpoint/[ab].safetensors", "checkpoint/state.json", "metrics.jsonl",
+    "tensorboard/events.out.tfevents.*", "report.html", "overlay.mp4", "tracks.csv", "codes.csv",
+    "tracks.partial.*", "codes.partial.*", "masks/*/[0-9][0-9][0-9][0-9][0-9][0-9]*.png",
+    "config.json",
 )  # fmt: skip
 EVERY = 20  # steps between checkpoints
 
@@ -44,6 +47,8 @@ class Run:
         reading: how the videos are read for learning.
         max_frames: of each source, only so many frames count; the reading takes every `stride`-th.
         skip_bad: whether unreadable inputs are left out.
+        masks: whether every mask is wanted as a picture.
+        fresh: whether learning starts anew, whatever is in the folder.
         result: what was learned, in a few numbers; empty until learning has ended.
         net: the network; None until learning has ended.
         bad: inputs that were left out, with their errors.
@@ -58,6 +63,8 @@ class Run:
     result: dict[str, Any] = field(default_factory=dict)
     net: Model | None = None
     bad: dict[str, str] = field(default_factory=dict)
+    masks: bool = False
+    fresh: bool = False
 
     @property
     def kind(self) -> LongMean:
@@ -71,11 +78,13 @@ class Run:
         content = {
             "inputs": self.inputs,
             "skip_bad": self.skip_bad,
+            "masks": self.masks,
             "reading": {
                 "size": reading.size,
                 "grey": reading.grey,
                 "stride": reading.stride,
                 "max_frames": self.max_frames,
+                "mixed": reading.mixed,
             },
             "learn": asdict(self.config),
             "result": self.result,
@@ -98,6 +107,7 @@ def plan_run(
     max_frames: int | None = None,
     grey: bool = False,
     skip_bad: bool = False,
+    masks: bool = False,
     force: bool = False,
 ) -> tuple[Run, list[Source]]:
     """Look at the inputs and settle everything that depends on them; nothing is written yet.
@@ -107,27 +117,40 @@ def plan_run(
         folder: of the run.
         config: what to learn and how.
         size: of the frames to learn from: the longer side, or (height, width). All sources are
-            brought to the size that the first one gets.
+            brought to the size that the first one gets. Pictures of one folder may differ in size
+            only if both sides are given.
         stride: learn from every so many frames; None takes about six a second.
         max_frames: of each source, at most so many.
         grey: learn without colour.
         skip_bad: leave out what cannot be read.
+        masks: every mask is wanted as a picture.
         force: replace a run that is there.
     """
+    if masks and config.task != "locate":
+        raise RunError(f"--task {config.task} has no masks; leave --masks out")
     check_free(folder, force)
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
     by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
     stride = natural_stride(infos, max_frames) if stride is None else stride
     small = by_side.target(infos[0].height, infos[0].width)
-    reading = _reading(small, grey, stride, max_frames)
-    places = [os.path.abspath(path) if os.path.exists(path) else path for path in inputs]
-    run = Run(Path(folder), places, config, reading, max_frames, skip_bad, bad=bad)
+    reading = _reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
+    run = Run(
+        Path(folder), absolute(inputs), config, reading, max_frames, skip_bad, bad=bad,
+        masks=masks, fresh=True,
+    )  # fmt: skip
     return run, sources
 
 
-def _reading(size: tuple[int, int], grey: bool, stride: int, max_frames: int | None) -> Reading:
+def absolute(inputs: Sequence[str]) -> list[str]:
+    """Inputs that mean the same in any folder."""
+    return [os.path.abspath(os.path.expanduser(path)) for path in inputs]
+
+
+def _reading(
+    size: tuple[int, int], grey: bool, stride: int, max_frames: int | None, mixed: bool
+) -> Reading:
     kept = None if max_frames is None else -(-max_frames // stride)
-    return Reading(size=size, grey=grey, stride=stride, max_frames=kept)
+    return Reading(size=size, grey=grey, stride=stride, max_frames=kept, mixed=mixed)
 
 
 def sources_of(run: Run) -> list[Source]:
@@ -140,16 +163,40 @@ def sources_of(run: Run) -> list[Source]:
 def check_free(folder: str | os.PathLike[str], force: bool) -> None:
     """Refuse a folder that holds something, unless it is a run and may be replaced."""
     place = Path(folder)
-    if not place.exists():
+    nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise RunError(f"{nearest}: is a file; give a folder to write into")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise RunError(f"{nearest}: cannot be written to; give another folder with --out")
+    there = {entry.name for entry in place.iterdir()} if nearest == place else set()
+    if not there:
         return
-    if not place.is_dir():
-        raise RunError(f"{folder}: is a file; give a folder for the run")
-    there = {entry.name for entry in place.iterdir()}
-    if there and not force:
-        hint = "go on with --resume, or replace it with --force" if "config.json" in there else (
+    begun = "config.json" in there or any(".partial." in name for name in there)
+    if not force:
+        hint = "go on with --resume, or replace it with --force" if begun else (
             "give another folder, or --force to write into it"
         )  # fmt: skip
         raise RunError(f"{folder}: is not empty; {hint}")
+    if "config.json" in there and not _is_run(place):
+        raise RunError(f"{folder}: has a config.json that is not of a run; give another folder")
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether config.json is of a run, or was before it was damaged."""
+    try:
+        return "learn" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, TypeError):
+        return (folder / "metrics.jsonl").exists()
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch cannot use here."""
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise RunError(f"device {name!r} cannot be used here; try --device cpu") from error
 
 
 def learn_run(
@@ -172,7 +219,8 @@ def learn_run(
     run.bad |= footage.bad
     learner = Learner(footage, run.config)
     run.config = learner.config
-    done = _resume(run, learner) if (run.folder / "checkpoint").exists() else _begin(run)
+    saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh
+    done = _resume(run, learner) if saved else _begin(run)
     yield from _watched(run, learner, done)
     _end(run, learner, footage)
 
@@ -192,17 +240,21 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         content = json.loads((place / "config.json").read_text(encoding="utf-8"))
         how = content["reading"]
         height, width = how["size"]
-        reading = _reading((height, width), how["grey"], how["stride"], how["max_frames"])
+        frames, mixed = how["max_frames"], how.get("mixed", True)
+        reading = _reading((height, width), how["grey"], how["stride"], frames, mixed)
         run = Run(
-            place, content["inputs"], Config(**content["learn"]), reading, how["max_frames"],
-            content["skip_bad"], content["result"],
+            place, list(content["inputs"]), Config(**content["learn"]), reading, frames,
+            content["skip_bad"], content["result"], masks=content.get("masks", False),
         )  # fmt: skip
+        if run.result and run.kind not in ("clip", "stream"):
+            raise ValueError(f"expected clip or stream, got {run.kind}")
     except FileNotFoundError as error:
         raise RunError(f"{folder}: is not a run, it has no config.json") from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"{folder}: its config.json is damaged; learn again") from error
     if device is not None:
         run.config = replace(run.config, device=device)
+    check_device(run.config.device)
     if run.result:
         run.net = _load_net(run)
     return run
@@ -216,35 +268,59 @@ def _load_net(run: Run) -> Model:
     expected = weights(net)
     shapes = [{k: v.shape for k, v in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
-        raise RunError(f"{run.folder}: its model.safetensors does not belong to its config.json")
+        raise RunError(
+            f"{run.folder}: its model.safetensors does not belong to its config.json; learn again"
+        )
     net.load_state_dict(saved, strict=False)
     return net.to(run.config.device).eval()
 
 
 def _begin(run: Run) -> int:
     run.folder.mkdir(parents=True, exist_ok=True)
-    for name in OURS:  # what a run before has left; files of others stay
-        path = run.folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if _is_run(run.folder):
+        _clear(run.folder)
     run.write_config()
     (run.folder / "metrics.jsonl").write_text("")
+    run.fresh = False
     return 0
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run before has left. Files of others stay, and folders that hold some."""
+    sweep(folder)
+    sweep(folder / "checkpoint")
+    for pattern in OURS:
+        for path in folder.glob(pattern):
+            path.unlink()
+    folders = [folder / name for name in ("masks", "checkpoint", "tensorboard")]
+    for path in [*folder.glob("masks/*"), *folders]:
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _resume(run: Run, learner: Learner) -> int:
     """Load the last checkpoint, and forget the metrics that came after it."""
+    sweep(run.folder)
+    sweep(run.folder / "checkpoint")
     tensors, rest = load_state(run.folder / "checkpoint")
-    if rest["seen"] != learner.footage.seen:
+    if rest.get("seen") != learner.footage.seen:
         raise RunError(
-            f"{run.folder}: began with {rest['seen']} frames, now there are "
+            f"{run.folder}: began with {rest.get('seen')} frames, now there are "
             f"{learner.footage.seen}; the videos have changed, start again with --force"
         )
-    learner.load(tensors, rest)
+    try:
+        learner.load(tensors, rest)
+        learner.began -= rest["seconds"]
+        if learner.state()[0].keys() != tensors.keys():
+            raise ValueError("the checkpoint is of another run")
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise RunError(
+            f"{run.folder}: its checkpoint is damaged; start again with --force"
+        ) from error
     lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     done = sum(map(len, rest["histories"]))
     with replacing(run.folder / "metrics.jsonl") as file:
         file.writelines(lines[:done])
-    learner.began -= rest["seconds"]
     return done
 
 

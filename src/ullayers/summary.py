@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ullayers.export import SHOWN, Exported
+from ullayers.export import Exported, reading_to_show
 from ullayers.footage import cut, make_piece
 from ullayers.models import Encoder, Locator
 from ullayers.report import Contents, Sample, write_report
 from ullayers.results import Answer
 from ullayers.runs import Run
-from ullayers.video import Reading, Source
+from ullayers.video import Source
 
 SAMPLES = 8
 
@@ -78,14 +78,15 @@ def _shown_config(run: Run) -> dict[str, Any]:
 
 def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
     frames = sum(len(answer.index) for answer in done.answers)
-    last = run.records()[-1]
+    records = run.records()
+    last = [record for record in records if record["trial"] == run.result["trial"]][-1]
     facts = [
         ("frames", f"{frames:,}"),
         ("sequences", f"{len(done.answers):,}"),
         ("J", f"{run.result['objective']:.2f}"),
         ("collapse meter", f"{last['rank']:.2f} of {last['features']}"),
         ("long-term mean", run.kind),
-        ("learned in", f"{last['seconds']:.0f} s"),
+        ("learned in", f"{records[-1]['seconds']:.0f} s"),
     ]
     if run.config.task == "locate":
         sure = np.concatenate([answer.values[:, 2] for answer in done.answers])
@@ -113,12 +114,12 @@ def _of_source(
     if masks:  # only some masks were kept, all at multiples of one number
         step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
         every = max(step, every // step * step)
-    reading = Reading(longest=SHOWN, stride=stride * every)
-    clips = source.clips(1, reading, ahead=1)
+    clips = source.clips(1, reading_to_show(source, stride * every), ahead=1)
     samples = []
-    for i, clip in enumerate(islice(clips, count + 1)):
+    there = -(-len(answer.index) // every)  # of a broken source no more can be read
+    for i, clip in enumerate(islice(clips, min(count + 1, there))):
         row = i * every
-        if (i == 0 and len(answer.index) > every) or row >= len(answer.index):
+        if i == 0 and there > 1:
             continue  # the first frame tells least
         frame = clip.frames[0].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
         mask = masks[row] / np.float32(255) if row in masks else None

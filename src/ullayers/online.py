@@ -1,0 +1,292 @@
+"""Learning while frames arrive: one frame in, one step, one answer out, without end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ullayers.camera import LiveBackdrop
+from ullayers.checkpoint import load_state, pack, save_state, unpack, write_tensors
+from ullayers.layers import backward
+from ullayers.learn import Config, build, make_optimizer
+from ullayers.models import Encoder, Locator, weights
+from ullayers.results import TRACK, Answer, code_columns, header
+from ullayers.runs import Run, check_free, load_run
+from ullayers.video import Reading, Source, VideoError, find_sources, open_live
+
+RATE = 3e-4  # of AdamW: a single frame says less than the batches of `learn`
+WARM_UP = 100  # frames over which the object's size is measured
+WINDOW = 500  # frames over which J is averaged to see whether it still falls
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What was found in one frame.
+
+    Attributes:
+        sequence: name of the source.
+        frame: its number.
+        seconds: its time.
+        columns: what `values` are: x, y, confidence, or y0, y1, ...
+        values: what was found.
+        objective: J so far, lower is better; nan until something has moved.
+        learning: False once J has settled.
+        mask: (height, width) uint8 of small size, 255 where the object is; None for a code.
+    """
+
+    sequence: str
+    frame: int
+    seconds: float
+    columns: tuple[str, ...]
+    values: tuple[float, ...]
+    objective: float
+    learning: bool = True
+    mask: NDArray[np.uint8] | None = None
+
+    def line(self) -> str:
+        """As a line of CSV."""
+        index, when = np.array([self.frame]), np.array([self.seconds])
+        return Answer(self.sequence, index, when, self.columns, np.array([self.values])).lines()
+
+
+class Watcher:
+    """The learner behind `watch`: Algorithm 1 of the paper, one frame at a time.
+
+    Args:
+        config: what to learn and how.
+        channels: of the frames.
+        size: (height, width) of the frames.
+
+    Example:
+        >>> import torch
+        >>> watcher = Watcher(Config(), channels=3, size=(24, 32))
+        >>> for t in range(20):  # a bright square appears, and goes right
+        ...     frame = torch.zeros(3, 24, 32, dtype=torch.uint8)
+        ...     if t > 0:
+        ...         frame[:, 8:12, t : t + 4] = 255
+        ...     values, mask = watcher.see(frame)
+        >>> abs(values[0] - (19 + 2) / 32) < 0.1
+        True
+    """
+
+    def __init__(self, config: Config, channels: int, size: tuple[int, int]) -> None:
+        if config.lr is None and config.optimizer == "adamw":
+            config = replace(config, lr=RATE)
+        self.config = replace(config.resolved(many=False), long_mean="stream")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            net = build(self.config, "stream", channels, size, live=True)
+        self.net = net.to(self.config.device)
+        self.optimizer = make_optimizer(self.net, self.config)
+        self.backdrop = LiveBackdrop()
+        self.history: deque[float] = deque(maxlen=2 * WINDOW)
+        self.count = 0
+        self.learning = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the values are."""
+        return TRACK if isinstance(self.net, Locator) else code_columns(len(self.net.readout))
+
+    def see(self, frame: Tensor) -> tuple[tuple[float, ...], NDArray[np.uint8] | None]:
+        """Learn from a uint8 frame (channels, height, width); gives what was found in it."""
+        picture = frame.to(self.config.device).float() / 255
+        self.count += 1
+        self.optimizer.zero_grad()
+        with torch.set_grad_enabled(self.learning):
+            if isinstance(self.net, Locator):
+                output, values, mask = self._locate(self.net, picture)
+            else:
+                output, values, mask = self._encode(self.net, picture)
+        if self.learning:
+            backward(output)
+            self.optimizer.step()
+            self._stop_if_settled()
+        return values, mask
+
+    def _locate(self, net: Locator, picture: Tensor) -> tuple[Tensor, Any, Any]:
+        found = net(self.backdrop.foreground(picture)[None])
+        if self.count <= WARM_UP:
+            spread = found.spread.detach().diagonal(dim1=1, dim2=2).mean()
+            net.size.copy_((net.size**2 + (spread - net.size**2) / self.count).sqrt())
+        output = net.judge(found)
+        values = (*found.centroid[0].tolist(), *net.confidence(found).tolist())
+        mask = (255 * net.picture(found)[0].detach()).round().byte().cpu().numpy()
+        return output, values, mask
+
+    def _encode(self, net: Encoder, picture: Tensor) -> tuple[Tensor, Any, Any]:
+        output = net(picture[None])
+        return output, tuple(output[0].tolist()), None
+
+    def _stop_if_settled(self) -> None:
+        self.history.append(float(self.net.cost.objective))
+        if not self.config.tolerance or len(self.history) < 2 * WINDOW:
+            return
+        if np.isnan(self.history[WINDOW - 1]):  # hardly anything has moved so far
+            return
+        # The first J are nan, before anything has moved.
+        earlier, later = (np.nanmean(list(self.history)[i : i + WINDOW]) for i in (0, WINDOW))
+        if earlier - later < self.config.tolerance:
+            self.learning = False
+            self.net.eval()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything needed to go on: tensors, and what fits into JSON."""
+        tensors = pack("", self.net, self.optimizer)
+        for name in ("behind", "last"):
+            value = getattr(self.backdrop, name)
+            tensors |= {} if value is None else {f"backdrop.{name}": value}
+        rest = {
+            "count": self.count,
+            "learning": self.learning,
+            "backdrop": [self.backdrop.count, self.backdrop.unsteady],
+            "history": list(self.history),
+        }
+        return tensors, rest
+
+    def load(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        unpack("", tensors, self.net, self.optimizer)
+        self.backdrop.behind = tensors.get("backdrop.behind")
+        self.backdrop.last = tensors.get("backdrop.last")
+        self.backdrop.count, self.backdrop.unsteady = rest["backdrop"]
+        self.count, self.learning = rest["count"], rest["learning"]
+        self.net.train(self.learning)
+        self.history.extend(rest["history"])
+
+
+def watch(
+    source: str | Source,
+    *,
+    config: Config | None = None,
+    size: int | tuple[int, int] = 64,
+    stride: int = 1,
+    max_frames: int | None = None,
+    grey: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    every: float = 60.0,
+    force: bool = False,
+    resume: bool = False,
+) -> Generator[Sighting, None, None]:
+    """Learn from frames as they come, and say of each what was found in it.
+
+    Nothing is known at first; answers get better while it watches. Memory stays constant.
+
+    Args:
+        source: a video file, a folder of pictures, a camera (0 or /dev/video0), a URL, or a Source.
+        config: what to learn ("locate" or "orient") and how.
+        size: of the frames to learn from: the longer side, or (height, width).
+        stride: learn from every so many frames.
+        max_frames: stop after so many.
+        grey: learn without colour.
+        folder: keep a table, checkpoints and the network here; `ul apply` takes it as a run.
+        every: seconds between checkpoints.
+        force: replace what is in the folder.
+        resume: go on from the last checkpoint in the folder, with its options.
+
+    Example:
+        >>> import tempfile
+        >>> from ullayers.scene import write_scene
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     for found in watch(str(write_scene(place, frames=30)), size=32):
+        ...         pass
+        >>> found.frame, found.columns
+        (29, ('x', 'y', 'confidence'))
+    """
+    config = config or Config()
+    if config.task == "features":
+        raise VideoError("slow features need the whole recording: use learn, or watch with orient")
+    if isinstance(source, str):
+        source = find_sources([source])[0] if os.path.isdir(source) else open_live(source)
+    run = load_run(folder) if resume and folder else None
+    if folder and run is None:
+        check_free(folder, force)
+    if run is None:
+        info = source.probe()
+        by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
+        shape = by_side.target(info.height, info.width)
+        reading = Reading(size=shape, grey=grey, stride=stride, max_frames=max_frames)
+        run = Run(Path(folder or "."), [source.path], config, reading, max_frames)
+    assert run.reading.size is not None
+    watcher = Watcher(run.config, 1 if run.reading.grey else 3, run.reading.size)
+    run.config = watcher.config
+    if folder is None:
+        yield from _sightings(watcher, source, run.reading)
+    else:
+        yield from _kept(_Keeper(run, watcher, source, resume), source, every)
+
+
+def _sightings(
+    watcher: Watcher, source: Source, reading: Reading
+) -> Generator[Sighting, None, None]:
+    clips = source.clips(1, reading)
+    try:
+        for clip in clips:
+            values, mask = watcher.see(clip.frames[0])
+            yield Sighting(
+                source.name, int(clip.index[0]), float(clip.seconds[0]), watcher.columns, values,
+                float(watcher.net.cost.objective), watcher.learning, mask,
+            )  # fmt: skip
+    finally:
+        clips.close()
+
+
+def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, None, None]:
+    last = time.monotonic()
+    with keeper.table() as table:
+        try:
+            for found in _sightings(keeper.watcher, source, keeper.run.reading):
+                table.write(found.line())
+                if time.monotonic() - last >= every:
+                    table.flush()
+                    keeper.save()
+                    last = time.monotonic()
+                yield found
+        except (GeneratorExit, VideoError):  # between two frames: what was learned is whole
+            table.flush()
+            keeper.save()
+            raise
+    keeper.save()
+
+
+class _Keeper:
+    """The folder of a watcher."""
+
+    def __init__(self, run: Run, watcher: Watcher, source: Source, resume: bool) -> None:
+        self.run, self.watcher, self.source, self.resume = run, watcher, source, resume
+        if resume:
+            watcher.load(*load_state(run.folder / "checkpoint"))
+        else:
+            run.folder.mkdir(parents=True, exist_ok=True)
+
+    def table(self) -> Any:
+        """The CSV, to which lines are added as they come."""
+        name = "tracks.csv" if self.run.config.task == "locate" else "codes.csv"
+        mode = "a" if self.resume else "w"
+        file = open(self.run.folder / name, mode, encoding="utf-8", newline="")
+        if not self.resume:
+            file.write(header(self.watcher.columns))
+        return file
+
+    def save(self) -> None:
+        """Write the checkpoint, and the network as that of a run."""
+        watcher = self.watcher
+        save_state(self.run.folder / "checkpoint", *watcher.state())
+        write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
+        objective = float(watcher.net.cost.objective)
+        self.run.result = {
+            "kind": "stream", "seed": watcher.config.seed, "trial": 0, "steps": watcher.count,
+            "objective": None if np.isnan(objective) else objective, "frames": watcher.count,
+            "sources": [self.source.name], "bad": {}, "camera": False,
+        }  # fmt: skip
+        self.run.write_config()
