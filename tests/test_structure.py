@@ -16,9 +16,9 @@ SOURCE = Path(ul.__file__).parent
 FLOW = [
     "kernels.state", "kernels.covariance", "kernels.reference", "core", "health", "statistics",
     "packing", "base", "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
-    "files", "frames", "capture", "video", "camera", "scene", "footage", "models", "results",
-    "checkpoint", "learn", "runs", "apply", "online", "overlay", "export", "charts", "report",
-    "summary", "demo", "view", "options", "cli",
+    "files", "frames", "capture", "video", "datasets", "camera", "scene", "footage", "models",
+    "results", "checkpoint", "learn", "runs", "apply", "online", "overlay", "export", "charts",
+    "report", "summary", "demo", "view", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 
