@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ullayers.checkpoint import pack, unpack
 from ullayers.footage import Footage, LongMean, Piece
-from ullayers.layers import backward, sequences
+from ullayers.layers import backward
 from ullayers.models import Encoder, Locator, Model
 from ullayers.video import VideoError
 
@@ -201,8 +201,7 @@ class Trial:
         if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
             frames = frames.flip(-1)
         self.optimizer.zero_grad()
-        with sequences(self.net, [len(clip) for clip in clips]):
-            backward(self.net.learn_from(frames))
+        backward(self.net.learn_from(frames, [len(clip) for clip in clips]))
         self.optimizer.step()
         self.history.append(float(self.net.cost.objective))
 
@@ -212,8 +211,8 @@ class Trial:
         judge.cost.reset()
         judge.cost.train()
         clips = self.draw(JUDGED, self._fixed())
-        with torch.no_grad(), sequences(judge, [len(clip) for clip in clips]):
-            judge.learn_from(torch.cat(clips))
+        with torch.no_grad():
+            judge.learn_from(torch.cat(clips), [len(clip) for clip in clips])
         return float(judge.cost.objective)
 
     def settled(self) -> bool:

@@ -99,9 +99,10 @@ class Locator(nn.Module):
         mask = logits.flatten(1).softmax(1).view_as(logits)
         return Located(*mask_moments(mask), mask)
 
-    def learn_from(self, foreground: Tensor) -> Tensor:
-        """The tensor to call `ul.backward` on."""
-        return self.judge(self(foreground))
+    def learn_from(self, foreground: Tensor, lengths: list[int]) -> Tensor:
+        """The tensor to call `ul.backward` on, for clips of these lengths."""
+        with sequences(self, lengths):
+            return self.judge(self(foreground))
 
     def judge(self, found: Located) -> Tensor:
         """The centroid, passed through the UL layer."""
@@ -194,16 +195,17 @@ class Encoder(nn.Module):
         return responses
 
     def forward(self, frames: Tensor) -> Tensor:
-        """(time, outputs) of (time, channels, height, width)."""
+        """(time, outputs) of (time, channels, height, width), passed through the UL layer."""
+        return self.cost(self._outputs(frames))  # type: ignore[no-any-return]
+
+    def _outputs(self, frames: Tensor) -> Tensor:
         *_, last = self.maps(frames).values()
         return self.full(last.flatten(1))  # type: ignore[no-any-return]
 
-    def learn_from(self, frames: Tensor) -> Tensor:
-        """The tensor to call `ul.backward` on."""
-        outputs = self(frames)
-        if self.cost._clips is None:  # a live stream
-            return self.cost(outputs)  # type: ignore[no-any-return]
-        lengths = list(self.cost._clips.lengths or [len(outputs)])
+    def learn_from(self, frames: Tensor, lengths: list[int]) -> Tensor:
+        """The tensor to call `ul.backward` on, for clips of these lengths."""
+        with sequences(self, lengths):
+            outputs = self._outputs(frames)
         white = _whitened(outputs, lengths if self.by_clip else [len(outputs)])
         steps = torch.cat([torch.stack([y[:-1], y[1:]], 1) for y in white.split(lengths)])
         with sequences(self.cost):
