@@ -265,7 +265,7 @@ def _to_picture(
 ) -> Tensor:
     turns = quarter_turns(frame)
     height, width = size[::-1] if turns % 2 else size
-    layout = "gray" if grey else "rgb24"
+    layout = "gray" if grey else "gbrp"  # in "rgb24" two neighbours would share their colour
     try:
         small = reformatter.reformat(frame, width, height, layout, interpolation="AREA", threads=1)
     except (load_av().FFmpegError, ValueError) as error:
