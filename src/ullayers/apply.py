@@ -53,7 +53,7 @@ def _locate(
     behind = None
     if run.kind == "stream":  # first look at all of it, for what stands behind everything
         stride = max(reading.stride, run.reading.stride)
-        most = reading.max_frames and -(-reading.max_frames * reading.stride // stride)
+        most = reading.max_frames and (reading.max_frames - 1) * reading.stride // stride + 1
         seen = replace(reading, stride=stride, max_frames=most)
         behind = gather([source], seen, skip_bad=True).backdrops().get(0)  # cut() will complain
     # A piece is as long, in time, as those that were learned from.
