@@ -1,14 +1,10 @@
-"""Small videos with known truth, and the command `ul` run as a user would."""
+"""Small videos with known truth, and tables read back."""
 
 from __future__ import annotations
 
 import csv
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +20,6 @@ from ullayers.video import Clip, VideoWriter
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
-
-QUICK = ("--steps", "2", "--restarts", "1", "--size", "16", "--quiet")
 
 
 def ball(count: int, height: int = 48, width: int = 64, seed: int = 0) -> tuple[Pixels, Floats]:
@@ -53,7 +47,9 @@ def write_film(path: Path, frames: Pixels, fps: float = 25) -> str:
     return str(path)
 
 
-def write_ball(path: Path, count: int = 40, height: int = 48, width: int = 64, seed: int = 0) -> str:
+def write_ball(
+    path: Path, count: int = 40, height: int = 48, width: int = 64, seed: int = 0
+) -> str:
     return write_film(path, ball(count, height, width, seed)[0])
 
 
@@ -66,8 +62,6 @@ def write_pictures(folder: Path, frames: Iterable[Pixels], suffix: str = "png") 
 
 def write_timed(path: Path, frames: Pixels, milliseconds: list[int]) -> str:
     """A video whose frames come when they are said to."""
-    from fractions import Fraction
-
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream("libx264", rate=25)
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"
@@ -140,30 +134,3 @@ def files_in(folder: Path) -> set[str]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in files_in(folder)}
-
-
-def start(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
-    """The command in a process of its own, one thread, which hears Ctrl-C whoever started us."""
-    command = [sys.executable, "-m", "ullayers.cli", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    return subprocess.Popen(command, **{"env": environment, **pipes, **hears, **how})
-
-
-def ul(*arguments: str | Path, **how: Any) -> tuple[int, str, str]:
-    """Exit code, output and errors of the command in a process of its own."""
-    with start(*arguments, **how) as process:
-        out, errors = process.communicate(timeout=120)
-        return process.returncode, out, errors
-
-
-def wait_until(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
-    """Wait for something that a process does; it must still be running then."""
-    while not happened():
-        assert process.poll() is None, f"ended before: {process.communicate()}"
-        time.sleep(0.005)
-
-
-def lines_of(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -124,11 +124,11 @@ def test_what_lies_beyond_the_last_frame_is_not_looked_at(
     )
     slow = replace(of_kind(run, "stream"), reading=replace(run.reading, stride=5))
     most = -(-40 // stride)
-    both = [
+    a, b = (
         np.concatenate([a.values for a in answers(slow, source, stride=stride, max_frames=most)])
         for source in (whole, first)
-    ]
-    assert np.array_equal(*both)
+    )
+    assert np.array_equal(a, b)
 
 
 def test_long_videos_are_found_in_as_in_short_pieces(run: Run, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def broken_middle(folder: Path) -> list[Source]:
 def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_path: Path) -> None:
     sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
     for overlay in (None, 100):
-        with pytest.raises(VideoError, match="film1.mp4: broken after frame"):
+        with pytest.raises(VideoError, match=r"film1.mp4: broken after frame"):
             export(either, sources, out, Wanted(overlay=overlay))
         name = "tracks" if either.config.task == "locate" else "codes"
         assert files_in(out) == {f"{name}.partial.csv", f"{name}.partial.json"}
@@ -252,7 +252,7 @@ def test_if_nothing_can_be_read_there_is_no_table(run: Run, tmp_path: Path) -> N
     folder = Path(write_pictures(tmp_path / "in", ball(3)[0]))
     sources = find_sources([str(folder)])
     (folder / "img0.png").write_bytes(b"no picture")
-    with pytest.raises(VideoError, match="img0.png"):
+    with pytest.raises(VideoError, match=r"img0.png"):
         export(run, sources, tmp_path / "out", Wanted(skip_bad=True))
     assert files_in(tmp_path / "out") == set()
 

@@ -273,7 +273,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty model": (lambda run: (run / "model.safetensors").write_bytes(b""), "damaged or miss"),
     "half a model": (lambda run: truncate(run / "model.safetensors"), "damaged or missing"),
     "no tensors": (lambda run: (run / "model.safetensors").write_text("{}" * 99), "damaged or mis"),
-    "other device": (lambda run: edit(run, lambda c: c["learn"].update(device="x9")), "device 'x9'"),
+    "other device": (lambda run: edit(run, lambda c: c["learn"].update(device="x9")), "cannot be"),
 }
 
 
@@ -288,19 +288,22 @@ def test_damaged_runs_are_refused_in_one_line(finished: Path, tmp_path: Path, da
     assert "\n" not in str(error.value)
 
 
+def newest(run: Path) -> Path:
+    state = json.loads((run / "checkpoint" / "state.json").read_text())
+    return run / "checkpoint" / str(state["tensors"])
+
+
 def odd_tensors(run: Path) -> None:
-    name = json.loads((run / "checkpoint" / "state.json").read_text())["tensors"]
-    save_file({"0.net.gain": torch.ones(7)}, run / "checkpoint" / name)
+    save_file({"0.net.gain": torch.ones(7)}, newest(run))
 
 
 def more_tensors(run: Path) -> None:
-    path = run / "checkpoint" / json.loads((run / "checkpoint" / "state.json").read_text())["tensors"]
-    save_file({**load_file(path), "7.generator": torch.zeros(3)}, path)
+    save_file({**load_file(newest(run)), "7.generator": torch.zeros(3)}, newest(run))
 
 
-def all_tensors(run: Path, content: bytes) -> None:
+def spoil(run: Path, how: Callable[[Path], object]) -> None:
     for path in (run / "checkpoint").glob("*.safetensors"):
-        path.write_bytes(content)
+        how(path)
 
 
 def no_state(run: Path, text: str) -> None:
@@ -308,9 +311,9 @@ def no_state(run: Path, text: str) -> None:
 
 
 CHECKPOINT: dict[str, Callable[[Path], object]] = {
-    "empty": lambda run: all_tensors(run, b""),
-    "half": lambda run: [truncate(path) for path in (run / "checkpoint").glob("*.safetensors")],
-    "gone": lambda run: [path.unlink() for path in (run / "checkpoint").glob("*.safetensors")],
+    "empty": lambda run: spoil(run, lambda path: path.write_bytes(b"")),
+    "half": lambda run: spoil(run, truncate),
+    "gone": lambda run: spoil(run, Path.unlink),
     "other tensors": odd_tensors,
     "more tensors": more_tensors,
     "no JSON": lambda run: no_state(run, "{"),

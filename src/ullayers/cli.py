@@ -39,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         kept = "what is finished is kept, --resume goes on"
-        _say(given, f"stopped; {kept if _is_begun(given) else 'nothing is finished, so begin anew'}")
+        _say(given, f"stopped; {kept if _is_begun(given) else 'nothing is finished, begin anew'}")
         return 130
     except BrokenPipeError:  # the reader of our lines has gone: `ul watch ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        _say(given, _one_line(error))
+        _say(given, _one_line(given, error))
         return 2
 
 
@@ -71,6 +71,17 @@ def _whole_imports() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _silence_threads() -> None:
+    """TensorBoard writes in a thread, which hands its errors on to us and prints them as well."""
+    before = threading.excepthook
+
+    def hook(error: threading.ExceptHookArgs) -> None:
+        if not isinstance(error.exc_value, OSError):
+            before(error)
+
+    threading.excepthook = hook
+
+
 def _say(given: Namespace, text: str) -> None:
     print(f"ul {given.command}: {text}", file=sys.stderr)
 
@@ -85,10 +96,11 @@ def _is_begun(given: Namespace) -> bool:
     return run is not None and not run.fresh
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(given: Namespace, error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno in FULL:
-        return f"the disk is full; make room, then go on with --resume ({text})"
+        then = "go on with --resume" if _is_begun(given) else "begin anew"
+        return f"the disk is full; make room, then {then} ({text})"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check --out and the inputs"
     return text
@@ -178,6 +190,7 @@ def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None
 def _train(given: Namespace, run: Run, sources: list[Source]) -> None:
     from ullayers.runs import learn_run
 
+    _silence_threads()
     with (
         _bar(given, "reading", None, "frame") as reading,
         _bar(given, "learning", None, "step") as bar,

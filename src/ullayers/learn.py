@@ -371,7 +371,7 @@ def _check(footage: Footage, config: Config) -> None:
         )
     if not any(map(_moves, footage.pieces)):
         raise VideoError(
-            f"{names}: nothing moves, so nothing can be learned; if it is slow, try a larger --stride"
+            f"{names}: nothing moves, so nothing can be learned; if it is slow, try more --stride"
         )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -328,8 +328,10 @@ def _watched(
     run: Run, learner: Learner, done: int
 ) -> Generator[tuple[Learner, Record], None, None]:
     """The learner's records, written down as they come."""
-    board = _tensorboard(run.folder)
-    with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+    with (
+        open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics,
+        _tensorboard(run.folder) as board,
+    ):
         for record in learner:
             done += 1
             metrics.write(json.dumps(asdict(record)) + "\n")
@@ -340,16 +342,17 @@ def _watched(
             if done % EVERY == 0:
                 _save_checkpoint(run, learner, record.seconds)
             yield learner, record
-    if board is not None:
-        board.close()
 
 
-def _tensorboard(folder: Path) -> Any:
+@contextmanager
+def _tensorboard(folder: Path) -> Iterator[Any]:
     if find_spec("tensorboard") is None:
-        return None
+        yield None
+        return
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder / "tensorboard"))
+    with SummaryWriter(str(folder / "tensorboard")) as board:
+        yield board
 
 
 def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:

@@ -1,0 +1,198 @@
+"""Inputs, folders and runs that cannot be used: one clear line, and nothing is harmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.command import (
+    QUICK,
+    Call,
+    check_refused,
+    ul,
+)
+from tests.films import (
+    ball,
+    contents,
+    files_in,
+    read_table,
+    still,
+    write_ball,
+    write_film,
+    write_pictures,
+    write_truncated,
+)
+
+
+def make_bad(folder: Path) -> dict[str, tuple[str, str]]:
+    """Inputs that cannot be learned from, and what is said of them."""
+    folder.mkdir()
+    for name in ("empty.mp4", "hollow/.keep"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / "text.mp4").write_text("This is no video.\n" * 100)
+    (folder / "noise.mp4").write_bytes(np.random.default_rng(0).bytes(5000))
+    whole = Path(write_ball(folder / "whole.mp4")).read_bytes()
+    (folder / "headless.mp4").write_bytes(whole[: len(whole) // 2])
+    write_truncated(folder / "truncated.mp4")
+    Image.fromarray(still(1)[0]).save(folder / "one.png")
+    write_pictures(folder / "single", still(1))
+    mixed = Path(write_pictures(folder / "mixed", ball(5)[0]))
+    Image.fromarray(still(1, 20, 30)[0]).save(mixed / "img9.png")
+    spoilt = Path(write_pictures(folder / "spoilt", ball(5)[0]))
+    (spoilt / "img3.png").write_bytes(b"no picture")
+    for name, count in (("one", 1), ("two", 2)):
+        write_ball(folder / f"{name}.mp4", count)
+    write_film(folder / "still.mp4", still(270))
+    said = {
+        "nowhere.mp4": "does not exist", "empty.mp4": "cannot be read", "text.mp4": "text",
+        "noise.mp4": "cannot be read", "headless.mp4": "complete", "truncated.mp4": "broken after",
+        "one.png": "give their folder", "single": "1 frames", "mixed": "give a size",
+        "spoilt": "img3.png", "one.mp4": "1 frames", "two.mp4": "2 frames",
+        "hollow": "empty folder", "still.mp4": "nothing moves", "*.avi": "nothing matches",
+    }  # fmt: skip
+    return {name: (str(folder / name), words) for name, words in said.items()}
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    return make_bad(tmp_path_factory.mktemp("bad") / "in")
+
+
+BAD = [
+    "nowhere.mp4", "empty.mp4", "text.mp4", "noise.mp4", "headless.mp4", "truncated.mp4", "one.png",
+    "single", "mixed", "spoilt", "one.mp4", "two.mp4", "hollow", "still.mp4", "*.avi",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_inputs_are_refused_in_one_line(
+    bad: dict[str, tuple[str, str]], place: Path, tmp_path: Path, here: Call, name: str
+) -> None:
+    path, words = bad[name]
+    check_refused(here("learn", path, "--out", tmp_path / "run", *QUICK), words)
+    assert not list(tmp_path.iterdir())
+    if name not in ("single", "one.mp4", "two.mp4", "still.mp4"):  # these have answers
+        check_refused(here("apply", place / "run", path, "--out", tmp_path / "out"), words)
+        assert files_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["nowhere.mp4", "truncated.mp4", "two.mp4", "still.mp4"])
+def test_a_real_process_prints_nothing_but_that_line(
+    bad: dict[str, tuple[str, str]], tmp_path: Path, name: str
+) -> None:
+    path, words = bad[name]
+    check_refused(ul("learn", path, "--out", tmp_path / "run"), words)
+
+
+def test_bad_ones_among_many_are_left_out_only_if_asked(
+    bad: dict[str, tuple[str, str]], place: Path, tmp_path: Path, here: Call
+) -> None:
+    some = [bad[name][0] for name in ("empty.mp4", "nowhere.mp4", "truncated.mp4", "spoilt")]
+    inputs = [place / "ball.mp4", *some]
+    for command, out in ((["learn", *inputs], "run"), (["apply", place / "run", *inputs], "out")):
+        quick = QUICK if out == "run" else ("--quiet",)
+        check_refused(here(*command, "--out", tmp_path / out, *quick), "empty.mp4")
+        code, said, errors = here(*command, "--out", tmp_path / out, *quick, "--skip-bad")
+        assert (code, said) == (0, "")
+        lines = errors.splitlines()
+        assert len(lines) == 4
+        for line, path in zip(sorted(lines), sorted(some), strict=True):
+            assert line.startswith(f"ul {command[0]}: left out: ")
+            assert path in line
+        rows = [row["sequence"] for row in read_table(tmp_path / out / "tracks.csv")]
+        assert rows.count("ball") == 40
+        assert set(rows) == {"ball", "truncated", "spoilt"}, "what can be read of them"
+
+
+def test_nothing_but_bad_ones_is_an_error(
+    bad: dict[str, tuple[str, str]], place: Path, tmp_path: Path, here: Call
+) -> None:
+    some = [bad[name][0] for name in ("empty.mp4", "nowhere.mp4", "text.mp4")]
+    check_refused(here("learn", *some, "--skip-bad", "--out", tmp_path / "run"))
+    check_refused(here("learn", bad["two.mp4"][0], "--skip-bad", "--out", tmp_path / "run"))
+    check_refused(here("apply", place / "run", *some, "--skip-bad", "--out", tmp_path / "out"))
+    assert files_in(tmp_path) == set()
+
+
+def test_pictures_that_change_size_with_a_size(
+    bad: dict[str, tuple[str, str]], tmp_path: Path, here: Call
+) -> None:
+    out = tmp_path / "run"
+    assert here("learn", bad["mixed"][0], "--out", out, *QUICK, "--size", "12x16")[0] == 0
+    assert len(read_table(out / "tracks.csv")) == 6
+
+
+def test_out_must_be_free(place: Path, tmp_path: Path, here: Call) -> None:
+    film, before = place / "ball.mp4", contents(place)
+    check_refused(here("learn", film, "--out", place / "run", *QUICK), "--resume", "--force")
+    check_refused(here("learn", film, "--out", film, *QUICK), "is a file")
+    check_refused(here("learn", film, "--out", film / "run", *QUICK), "is a file")
+    check_refused(here("learn", film, "--out", place, *QUICK), "is not empty", "--force")
+    check_refused(here("apply", place / "run", film, "--out", place / "run"), "is not empty")
+    check_refused(here("apply", place / "run", film, "--out", film), "is a file")
+    assert contents(place) == before
+
+
+def test_force_replaces_only_what_is_ours(place: Path, tmp_path: Path, here: Call) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(place / "run", run)
+    (run / "notes.txt").write_text("mine")
+    before = contents(run)
+    nowhere, two = tmp_path / "nowhere.mp4", write_ball(tmp_path / "two.mp4", 2)
+    for bad in (nowhere, two):
+        check_refused(here("learn", bad, "--out", run, *QUICK, "--force"))
+        assert contents(run) == before, "the old run stays if the new one cannot be"
+    asked = ("--task", "orient", "--out", run, *QUICK, "--force")
+    assert here("learn", place / "ball.mp4", *asked)[0] == 0
+    assert (run / "notes.txt").read_text() == "mine"
+    assert (run / "codes.csv").exists()
+    assert not (run / "tracks.csv").exists()
+
+
+def test_a_folder_that_cannot_be_written_to(
+    place: Path, tmp_path: Path, mount: Callable[[str], bool], here: Call
+) -> None:
+    closed = tmp_path / "disk"
+    closed.chmod(0o555)
+    if os.access(closed, os.W_OK) and not mount("ro"):
+        pytest.skip("we may write everywhere, and a disk that is read only cannot be had here")
+    for out in (closed, closed / "run", closed / "deep" / "run"):
+        said = here("learn", place / "ball.mp4", "--out", out, *QUICK)
+        check_refused(said, "cannot be written to", "--out")
+    said = here("apply", place / "run", place / "ball.mp4", "--out", closed / "out")
+    check_refused(said, "cannot be written to", "--out")
+
+
+def test_damaged_and_unfinished_runs(place: Path, tmp_path: Path, here: Call) -> None:
+    film, run = place / "ball.mp4", tmp_path / "run"
+    check_refused(here("apply", tmp_path / "no", film, "--out", tmp_path / "a"), "is not a run")
+    check_refused(here("learn", "--resume", "--out", tmp_path / "no"), "is not a run")
+    shutil.copytree(place / "run", run)
+    whole = contents(run)
+    shutil.copy(place / "codes" / "model.safetensors", run)
+    check_refused(here("apply", run, film, "--out", tmp_path / "a"), "does not belong", "learn")
+    (run / "model.safetensors").write_bytes(whole["model.safetensors"][:500])
+    for command in (["apply", run, film], ["learn", "--resume"]):
+        out = tmp_path / "a" if command[0] == "apply" else run
+        check_refused(here(*command, "--out", out), "damaged or missing", "--force")
+    config = json.loads(whole["config.json"])
+    (run / "config.json").write_text(json.dumps({**config, "result": {}}))
+    check_refused(here("apply", run, film, "--out", tmp_path / "a"), "--resume")
+    (run / "config.json").write_bytes(whole["config.json"][:100])
+    check_refused(here("apply", run, film, "--out", tmp_path / "a"), "config.json is damaged")
+    assert not (tmp_path / "a").exists()
+    assert here("learn", film, "--out", run, *QUICK, "--force")[0] == 0, "as it was told to"
+
+
+def test_codes_have_no_masks(place: Path, tmp_path: Path, here: Call) -> None:
+    film, out = place / "ball.mp4", tmp_path / "out"
+    check_refused(here("apply", place / "codes", film, "--out", out, "--masks"), "--masks")
+    check_refused(here("learn", film, "--task", "orient", "--out", out, "--masks"), "--masks")
