@@ -18,7 +18,7 @@ FLOW = [
     "packing", "base", "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "datasets", "camera", "scene", "footage", "models",
     "results", "checkpoint", "learn", "runs", "apply", "online", "overlay", "export", "charts",
-    "report", "summary", "demo", "view", "options", "cli",
+    "report", "summary", "demo", "view", "progress", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 

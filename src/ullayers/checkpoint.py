@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,23 @@ NAMES = ("a.safetensors", "b.safetensors")
 
 class RunError(ValueError):
     """A run folder cannot be used; the message is one line that says what to do."""
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes of this machine out of a folder; the lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:  # there are no such locks on Windows
+        yield
+        return
+    name = hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:24]
+    with open(Path(tempfile.gettempdir(), f"ullayers-{name}.lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError(f"{folder}: another process is writing here; wait for it") from error
+        yield
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

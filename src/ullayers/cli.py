@@ -10,7 +10,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ullayers.options import make_parser
 
 if TYPE_CHECKING:
+    from ullayers.export import Exported
     from ullayers.learn import Config
     from ullayers.runs import Run
     from ullayers.video import Source
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 2 for what the user can mend and 130 for Ctrl-C."""
     given = make_parser(_demo, _learn, _apply, _watch).parse_args(arguments)
     try:
-        with _whole_imports():
+        with _whole_imports(), _alone(given):
             code: int = given.do(given) or 0
         return code
     except KeyboardInterrupt:
@@ -47,6 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         _say(given, _one_line(given, error))
         return 2
+
+
+def _alone(given: Namespace) -> AbstractContextManager[None]:
+    """Two processes in one folder would ruin each other's work."""
+    from ullayers.checkpoint import locked
+
+    return nullcontext() if given.out is None else locked(given.out)
 
 
 @contextmanager
@@ -92,8 +100,7 @@ def _is_begun(given: Namespace) -> bool:
         return any(Path(given.out).glob("*.partial.json"))
     if given.command == "watch" or given.resume:
         return given.out is not None
-    run = getattr(given, "planned", None)
-    return run is not None and not run.fresh
+    return Path(given.out, "checkpoint", "state.json").exists()
 
 
 def _one_line(given: Namespace, error: Exception) -> str:
@@ -113,15 +120,6 @@ def _config(given: Namespace) -> Config:
     named = {key: getattr(given, key, None) for key in CONFIG}
     check_device(given.device or "cpu")
     return Config(**{key: value for key, value in named.items() if value is not None})
-
-
-@contextmanager
-def _bar(given: Namespace, what: str, total: int | None, unit: str) -> Iterator[Any]:
-    from tqdm import tqdm
-
-    shown = sys.stderr.isatty() and not given.quiet
-    with tqdm(desc=f"{what:8}", total=total, unit=unit, disable=not shown, leave=False) as bar:
-        yield bar
 
 
 def _demo(given: Namespace) -> None:
@@ -182,63 +180,76 @@ def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None
             value = Reading(longest=value).target(info.height, info.width)
         if value is not None and value != own[key] and key != "device":
             option = "--" + key.replace("_", "-")
-            raise ValueError(
-                f"this run has {option} {own[key]}; leave it out, or start with --force"
-            )
+            has = f"no {option}" if own[key] is None else f"{option} {own[key]}"
+            raise ValueError(f"this run has {has}; leave it out, or start with --force")
 
 
 def _train(given: Namespace, run: Run, sources: list[Source]) -> None:
+    from ullayers.progress import Progress
     from ullayers.runs import learn_run
 
     _silence_threads()
-    with (
-        _bar(given, "reading", None, "frame") as reading,
-        _bar(given, "learning", None, "step") as bar,
-    ):
-        for learner, record in learn_run(run, sources, lambda n: reading.update(n - reading.n)):
-            if bar.total is None:
-                reading.close()
-                bar.total = learner.total
-            bar.set_postfix_str(f"J {record.objective:.2f} ({record.kind})", refresh=False)
-            bar.update(sum(len(trial.history) for trial in learner.trials) - bar.n)
+    with _stoppable() as stopped, ExitStack() as stack:
+        reading = stack.enter_context(Progress("reading", "frames", quiet=given.quiet))
+        learning: Progress | None = None
+
+        def read(count: int) -> None:
+            reading.to(count)
+            if stopped:
+                raise KeyboardInterrupt
+
+        for learner, record in stack.enter_context(closing(learn_run(run, sources, read))):
+            if learning is None:
+                reading.bar.close()
+                learning = Progress("learning", "steps", learner.total, quiet=given.quiet)
+                stack.enter_context(learning)
+            done = sum(len(trial.history) for trial in learner.trials)
+            learning.to(done, f"J {record.objective:.2f} ({record.kind})")
+            if stopped:
+                raise KeyboardInterrupt
 
 
 def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | None) -> None:
     from ullayers.export import Wanted, export
+    from ullayers.progress import Progress
     from ullayers.summary import report_run
 
     total = sum(source.probe().frames or 0 for source in sources) or None
-    with _bar(given, "applying", total, "frame") as bar:
-        wanted = Wanted(
-            max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad
-        )
-        done = export(run, sources, run.folder, wanted, lambda n: bar.update(n - bar.n))
+    wanted = Wanted(
+        max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad
+    )
+    with Progress("applying", "frames", total, quiet=given.quiet) as progress:
+        done = export(run, sources, run.folder, wanted, progress.to)
     scores: list[tuple[str, str]] = []
     if truth is not None:
         from ullayers.demo import score
 
         scores = score(run, sources[0], done.answers[0], truth)
     report_run(run, sources, done, scores=scores)
-    _summary(given, run, done.bad, scores)
+    _summary(given, run, done, scores)
 
 
-def _summary(
-    given: Namespace, run: Run, bad: dict[str, str], scores: Sequence[tuple[str, str]]
-) -> None:
-    for name, error in (run.bad | bad).items():
+def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[str, str]]) -> None:
+    sure = ""
+    if run.config.task == "locate":
+        unsure = [answer.values[:, 2] < 0.5 for answer in done.answers]
+        share = sum(map(sum, unsure)) / sum(map(len, unsure))
+        sure = f"; unsure (confidence below 0.5) in {share:.1%} of frames"
+    for name, error in (run.bad | done.bad).items():
         _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
     if given.quiet:
         return
     for what, value in scores:
         print(f"{what:50} {value:>8}")
     frames = f"{run.result['frames']:,} frames, J {run.result['objective']:.2f}"
-    print(f"learned from {frames}, long-term mean of the {run.kind}")
+    print(f"learned from {frames}, long-term mean of the {run.kind}{sure}")
     print(f"look at {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")
 
 
 def _apply(given: Namespace) -> None:
     from ullayers.export import Wanted, export
     from ullayers.footage import open_sources
+    from ullayers.progress import Progress
     from ullayers.runs import check_free, load_run
 
     run = load_run(given.run, given.device)
@@ -249,13 +260,13 @@ def _apply(given: Namespace) -> None:
     sources, infos, bad = open_sources(given.inputs, skip_bad=given.skip_bad)
     frames = [info.frames for info in infos]
     total = None if None in frames else sum(frame or 0 for frame in frames)
-    with _bar(given, "applying", total, "frame") as bar:
-        wanted = Wanted(
-            stride=given.stride, max_frames=given.max_frames, masks=given.masks,
-            overlay=ALL if given.overlay else None, skip_bad=given.skip_bad,
-            resume=given.resume,
-        )  # fmt: skip
-        done = export(run, sources, given.out, wanted, lambda n: bar.update(n - bar.n))
+    most = None if given.max_frames is None else -(-given.max_frames // given.stride)
+    wanted = Wanted(
+        stride=given.stride, max_frames=most, masks=given.masks,
+        overlay=ALL if given.overlay else None, skip_bad=given.skip_bad, resume=given.resume,
+    )  # fmt: skip
+    with Progress("applying", "frames", total, quiet=given.quiet) as progress:
+        done = export(run, sources, given.out, wanted, progress.to)
     for name, error in (bad | done.bad).items():
         _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
     if not given.quiet:
@@ -286,6 +297,7 @@ def _watch(given: Namespace) -> int:
                 view.show(sighting)
             if stopped:
                 break
+        view.close()
     if stopped:
         raise KeyboardInterrupt
     return 0

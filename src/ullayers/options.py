@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 ABOUT = """Learn from video without labels: where the moving thing is, which way it is turned, or
 what changes slowly. Start with: ul demo"""
-INPUTS = """video files, folders of pictures (one sequence each), folders of such folders or of
-videos, or quoted patterns like 'day*/*.mp4'"""
+INPUTS = """video files, folders of pictures (one sequence each, in the order of their names, numbers
+read as numbers), folders of such folders or of videos, or quoted patterns like 'day*/*.mp4'"""
 
 Do = Callable[[argparse.Namespace], int | None]
 
@@ -55,14 +55,23 @@ def _add_learn(commands: Any, do: Do) -> None:
         description="""Learns from the inputs and applies what it learned to them. In the run folder
         you find report.html, overlay.mp4, tracks.csv (places in 0..1 from the top left) or
         codes.csv, and the network for `ul apply`.""",
-        epilog="""examples: ul learn mouse.mp4 --out run   |   ul learn heads/ --task orient --out
-        heads-run   |   ul learn --resume --out run""",
+        epilog="""examples:
+  ul learn mouse.mp4 --out run
+  ul learn heads/ --task orient --out turn
+  ul learn --resume --out run""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help=INPUTS)
     parser.add_argument("--out", default="run", metavar="RUN", help="the run folder (%(default)s)")
     _learning(parser, ["locate", "orient", "features"])
-    _reading(parser, "learn from every Nth frame (default: about six a second)")
-    parser.add_argument("--steps", type=_whole, metavar="N", help="steps of learning (120 or 300)")
+    _reading(
+        parser,
+        "learn from every Nth frame (default: about six a second, all if there are few); the table "
+        "has every frame in any case",
+    )
+    parser.add_argument(
+        "--steps", type=_whole, metavar="N", help="steps of learning (120 for locate, else 300)"
+    )
     parser.add_argument("--restarts", type=_whole, metavar="N", help="seeds to try (2)")
     parser.add_argument("--masks", action="store_true", help="also write every mask as a PNG")
     _skip_bad(parser)
@@ -77,9 +86,15 @@ def _add_apply(commands: Any, do: Do) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="a folder that `ul learn` made")
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=INPUTS)
-    parser.add_argument("--out", default="applied", metavar="DIR", help="where (%(default)s)")
-    parser.add_argument("--stride", type=_whole, default=1, metavar="N", help="every Nth frame")
-    parser.add_argument("--max-frames", type=_whole, metavar="N", help="of each input")
+    parser.add_argument(
+        "--out", default="applied", metavar="DIR", help="where to write (%(default)s)"
+    )
+    parser.add_argument(
+        "--stride", type=_whole, default=1, metavar="N", help="look at every Nth frame only"
+    )
+    parser.add_argument(
+        "--max-frames", type=_whole, metavar="N", help="the first N frames of each input"
+    )
     parser.add_argument("--masks", action="store_true", help="also write every mask as a PNG")
     parser.add_argument("--overlay", action="store_true", help="also write overlay.mp4")
     _skip_bad(parser)
@@ -92,8 +107,11 @@ def _add_watch(commands: Any, do: Do) -> None:
         help="learn while frames arrive, from a camera, a stream or a file",
         description="""One frame in, one step of learning, one line out: for as long as frames come,
         in constant memory. On a terminal it shows a live view, else it prints CSV lines.""",
-        epilog="""examples: ul watch 0   |   ul watch rtsp://door/hall --out hall   |
-        ul watch day.mp4 > day.csv""",
+        epilog="""examples:
+  ul watch 0
+  ul watch rtsp://door/hall --out hall
+  ul watch day.mp4 > day.csv""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="VIDEO|CAMERA|URL", help="a file, 0, /dev/video1, a URL")
     parser.add_argument("--out", metavar="RUN", help="keep a table and the network in this folder")
@@ -112,13 +130,19 @@ def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
                         ("features" in tasks))  # fmt: skip
     more = parser.add_argument_group("learning")
     more.add_argument("--outputs", type=_whole, metavar="D", help="numbers in a code (2)")
-    more.add_argument("--mu", type=float, help="short-term rate (0.5)")
-    more.add_argument("--eps", type=float, help="long-term rate (0.001)")
+    more.add_argument(
+        "--mu", type=float, help="short-term rate, nearer 0 for a longer moment (0.5)"
+    )
+    more.add_argument(
+        "--eps", type=float, help="long-term rate, nearer 0 for a longer past (0.001)"
+    )
     more.add_argument("--optimizer", choices=["adamw", "sgd"], help="adamw is the default; sgd has "
                       "the paper's rate 1e-5, momentum 0.9 and weight decay 0.01")  # fmt: skip
-    more.add_argument("--lr", type=float, help="learning rate")
-    more.add_argument("--momentum", type=float, help="of sgd")
-    more.add_argument("--weight-decay", type=float, help="of either")
+    more.add_argument(
+        "--lr", type=float, help="learning rate (3e-3 for locate, 1e-3 for codes, 3e-4 for watch)"
+    )
+    more.add_argument("--momentum", type=float, help="momentum of sgd (0.9)")
+    more.add_argument("--weight-decay", type=float, help="weight decay (0.01)")
     more.add_argument("--tolerance", type=float,
                       help="stop when J falls by less over 20 steps (0: never)")  # fmt: skip
 
@@ -140,7 +164,7 @@ def _skip_bad(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser, do: Do, resume: str) -> None:
-    parser.add_argument("--seed", type=int, help="of everything that is random (0)")
+    parser.add_argument("--seed", type=int, help="seed of everything that is random (0)")
     parser.add_argument("--device", help="cpu (the default), cuda, ...")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--force", action="store_true", help="replace what is in --out")

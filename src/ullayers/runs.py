@@ -128,8 +128,8 @@ def plan_run(
     """
     if masks and config.task != "locate":
         raise RunError(f"--task {config.task} has no masks; leave --masks out")
-    check_free(folder, force)
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
+    check_free(folder, force)
     by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
     stride = natural_stride(infos, max_frames) if stride is None else stride
     small = by_side.target(infos[0].height, infos[0].width)
@@ -334,14 +334,24 @@ def _watched(
     ):
         for record in learner:
             done += 1
-            metrics.write(json.dumps(asdict(record)) + "\n")
+            metrics.write(_line(record))
             metrics.flush()
             if board is not None:
                 board.add_scalar(f"J/{record.kind}-{record.seed}", record.objective, record.step)
                 board.add_scalar(f"rank/{record.kind}-{record.seed}", record.rank, record.step)
             if done % EVERY == 0:
                 _save_checkpoint(run, learner, record.seconds)
-            yield learner, record
+            try:
+                yield learner, record
+            except GeneratorExit:  # stopped between two steps: nothing is lost
+                _save_checkpoint(run, learner, record.seconds)
+                raise
+
+
+def _line(record: Record) -> str:
+    """JSON knows no nan, which J is before anything has moved."""
+    content = {key: None if value != value else value for key, value in asdict(record).items()}
+    return json.dumps(content) + "\n"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -73,7 +74,11 @@ def _shown_config(run: Run) -> dict[str, Any]:
     reading = {"size": run.reading.size, "grey": run.reading.grey, "stride": run.reading.stride,
                "max_frames": run.reading.max_frames}  # fmt: skip
     learned = {**vars(run.config), "outputs": run.config.outputs}
-    return {"inputs": ", ".join(run.inputs), "reading": reading, "learning": learned}
+    return {
+        "inputs": ", ".join(os.path.basename(path) for path in run.inputs),
+        "reading": reading,
+        "learning": learned,
+    }
 
 
 def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
@@ -82,9 +87,9 @@ def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
     last = [record for record in records if record["trial"] == run.result["trial"]][-1]
     facts = [
         ("frames", f"{frames:,}"),
-        ("sequences", f"{len(done.answers):,}"),
-        ("J", f"{run.result['objective']:.2f}"),
-        ("collapse meter", f"{last['rank']:.2f} of {last['features']}"),
+        ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
+        ("J at the end", "-" if last["objective"] is None else f"{last['objective']:.2f}"),
+        ("network outputs in use", f"{last['rank']:.1f} of {last['features']}"),
         ("long-term mean", run.kind),
         ("learned in", f"{records[-1]['seconds']:.0f} s"),
     ]
@@ -101,16 +106,19 @@ def _samples(sources: Sequence[Source], done: Exported, stride: int) -> list[Sam
     chosen = np.linspace(0, len(done.answers) - 1, min(SAMPLES, len(done.answers))).round()
     each = -(-SAMPLES // len(chosen))
     samples = []
-    for i in chosen.astype(int):
+    for number, i in enumerate(chosen.astype(int), 1):
         answer, masks = done.answers[i], done.masks[i]
-        samples += _of_source(named[answer.sequence], answer, masks, stride, each)
+        # One frame of each of many sequences, from another moment each time.
+        share = number / (len(chosen) + 1) if each == 1 else 1 / (each + 1)
+        every = max(1, int(share * len(answer.index)))
+        samples += _of_source(named[answer.sequence], answer, masks, stride, each, every)
     return samples[: 2 * SAMPLES]
 
 
 def _of_source(
-    source: Source, answer: Answer, masks: dict[int, NDArray[np.uint8]], stride: int, count: int
-) -> list[Sample]:
-    every = max(1, len(answer.index) // (count + 1))
+    source: Source, answer: Answer, masks: dict[int, NDArray[np.uint8]], stride: int, count: int,
+    every: int,
+) -> list[Sample]:  # fmt: skip
     if masks:  # only some masks were kept, all at multiples of one number
         step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
         every = max(step, every // step * step)

@@ -38,15 +38,22 @@ class View:
         self.trail: deque[tuple[float, float]] = deque(maxlen=TRAIL)
         self.began = self.drawn = time.monotonic()
         self.count, self.lines = 0, 0
+        self.waiting: Sighting | None = None
 
     def show(self, found: Sighting) -> None:
         """Take in what was found; draw if it is time."""
         self.count += 1
         second = found.values[1] if len(found.values) > 1 else 0.0
         self.trail.append((found.values[0], second))
+        self.waiting = found
         if self.lines == 0 or time.monotonic() - self.drawn >= self.period:
-            self.drawn = time.monotonic()
+            self.drawn, self.waiting = time.monotonic(), None
             self._draw(found)
+
+    def close(self) -> None:
+        """Draw what was found last."""
+        if self.waiting is not None:
+            self._draw(self.waiting)
 
     def _draw(self, found: Sighting) -> None:
         rate = self.count / max(1e-6, time.monotonic() - self.began)
