@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 ABOUT = """Learn from video without labels: where the moving thing is, which way it is turned, or
 what changes slowly. Start with: ul demo"""
-INPUTS = """video files, folders of pictures (one sequence each, in the order of their names, numbers
-read as numbers), folders of such folders or of videos, or quoted patterns like 'day*/*.mp4'"""
+INPUTS = """video files, folders of pictures (one sequence each, in the order of their names, 2 before
+10), folders of such folders or of videos, or quoted patterns like 'day*/*.mp4'"""
 
 Do = Callable[[argparse.Namespace], int | None]
 
@@ -153,7 +153,7 @@ def _reading(parser: argparse.ArgumentParser, stride: str) -> None:
                       help="of frames to learn from: the longer side (64), or 48x64")  # fmt: skip
     more.add_argument("--stride", type=_whole, metavar="N", help=stride)
     more.add_argument(
-        "--max-frames", type=_whole, metavar="N", help="of each input, at most so many"
+        "--max-frames", type=_whole, metavar="N", help="the first N frames of each input"
     )
     more.add_argument("--grey", action="store_true", default=None, help="without colour")
 
