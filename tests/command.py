@@ -56,12 +56,13 @@ def check_refused(result: tuple[int, str, str], *words: str) -> None:
         assert word in errors
 
 
-def check_stopped(process: subprocess.Popen[str], words: str) -> None:
+def check_stopped(process: subprocess.Popen[str], words: str) -> str:
     """It has ended by Ctrl-C, with one line."""
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), errors
     assert errors.count("\n") == 1, errors
     assert words in errors
+    return errors
 
 
 def unfinished(folder: Path) -> set[str]:

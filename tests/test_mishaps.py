@@ -89,7 +89,7 @@ def test_a_real_process_prints_nothing_but_that_line(
     bad: dict[str, tuple[str, str]], tmp_path: Path, name: str
 ) -> None:
     path, words = bad[name]
-    check_refused(ul("learn", path, "--out", tmp_path / "run"), words)
+    check_refused(ul("learn", path, "--out", tmp_path / "run", "--quiet"), words)
 
 
 def test_bad_ones_among_many_are_left_out_only_if_asked(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -219,21 +218,6 @@ def test_refusals() -> None:
         draw_track(pictures(2)[..., 0], track(walk(2)))
     with pytest.raises(ValueError, match=r"cloud of shape \(n, 2\), got \(9, 3\)"):
         draw_code(pictures(2), code(walk(2)[:, :2]), walk(9))
-
-
-def test_fast_enough_for_video() -> None:
-    frames, masks = pictures(40, 360, 480), disc(40, 90, 120)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        rates = []
-        for _ in range(4):
-            start = time.process_time()
-            draw_track(frames, track(walk(40), masks))
-            rates.append(40 / (time.process_time() - start))
-    finally:
-        torch.set_num_threads(threads)
-    assert max(rates) > 150
 
 
 def read(path: Path) -> Pixels:

@@ -122,6 +122,15 @@ def test_tensorboard_has_every_step(finished: Path) -> None:
     assert np.allclose([event.value for event in shown], [row["objective"] for row in kept])
 
 
+def test_tensorboard_is_not_needed(
+    film: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "find_spec", lambda name: None)
+    run = learn(film, tmp_path / "run")
+    assert not (run.folder / "tensorboard").exists()
+    assert records(run.folder) == records(finished)
+
+
 @pytest.mark.parametrize("config", [SHORT, CODES], ids=["locate", "orient"])
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_stopped_run_goes_on_exactly(
@@ -140,6 +149,7 @@ def test_without_a_checkpoint_it_starts_again(film: str, finished: Path, tmp_pat
     for half in (False, True):
         folder = tmp_path / f"run{half}"
         stopped(film, folder, 2)
+        shutil.rmtree(folder / "checkpoint")
         if half:
             (folder / "checkpoint").mkdir()
             (folder / "checkpoint" / f".{32 * 'a'}.part").write_bytes(b"half")

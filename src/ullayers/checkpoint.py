@@ -33,8 +33,10 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
     except ImportError:  # there are no such locks on Windows
         yield
         return
-    name = hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:24]
-    with open(Path(tempfile.gettempdir(), f"ullayers-{name}.lock"), "w") as file:
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:24]
+    path = Path(tempfile.gettempdir(), f"ullayers-{os.getuid()}-{name}.lock")
+    how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # others may write there too
+    with os.fdopen(os.open(path, how, 0o600), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -33,6 +33,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 2 for what the user can mend and 130 for Ctrl-C."""
+    if sys.stdout is None or sys.stderr is None:  # closed by who called us
+        sys.stdout, sys.stderr = (s or open(os.devnull, "w") for s in (sys.stdout, sys.stderr))
     given = make_parser(_demo, _learn, _apply, _watch).parse_args(arguments)
     try:
         with _whole_imports(), _alone(given):
@@ -91,7 +93,7 @@ def _silence_threads() -> None:
 
 
 def _say(given: Namespace, text: str) -> None:
-    print(f"ul {given.command}: {text}", file=sys.stderr)
+    print(f"ul {given.command}: {' '.join(text.split())}", file=sys.stderr)
 
 
 def _is_begun(given: Namespace) -> bool:
@@ -100,7 +102,10 @@ def _is_begun(given: Namespace) -> bool:
         return any(Path(given.out).glob("*.partial.json"))
     if given.command == "watch" or given.resume:
         return given.out is not None
-    return Path(given.out, "checkpoint", "state.json").exists()
+    run = getattr(given, "planned", None)
+    if run is None or run.fresh:  # what is there, if anything, is of a run before
+        return False
+    return run.net is not None or Path(given.out, "checkpoint", "state.json").exists()
 
 
 def _one_line(given: Namespace, error: Exception) -> str:
@@ -128,8 +133,8 @@ def _demo(given: Namespace) -> None:
 
     out = Path(given.out)
     video, run = out / "scene.mp4", out / "run"
-    if not (given.resume and video.exists()):
-        check_free(out, given.force or given.resume)
+    if not (given.resume and video.exists() and (out / "truth.csv").exists()):
+        check_free(out, given.force)
         check_free(run, given.force)
         write_scene(out, seed=given.seed or 0)
     given.inputs, given.out, given.skip_bad, given.masks = [str(video)], str(run), False, False
@@ -150,6 +155,8 @@ def _planned(given: Namespace) -> tuple[Run, list[Source]]:
 
     if given.resume:
         run = load_run(given.out, given.device)
+        if not Path(given.out, "metrics.jsonl").exists():
+            raise ValueError(f"{given.out}: was made by ul watch; go on with ul watch --resume")
         run.skip_bad |= given.skip_bad
         run.masks |= given.masks
         sources = sources_of(run)
@@ -250,14 +257,17 @@ def _apply(given: Namespace) -> None:
     from ullayers.export import Wanted, export
     from ullayers.footage import open_sources
     from ullayers.progress import Progress
-    from ullayers.runs import check_free, load_run
+    from ullayers.runs import check_apart, check_free, load_run
 
     run = load_run(given.run, given.device)
     if given.masks and run.config.task != "locate":
         raise ValueError(f"{given.run}: has a code and no masks; leave --masks out")
-    if not given.resume:
+    if not (given.resume and any(Path(given.out).glob("*.partial.json"))):
         check_free(given.out, given.force)
+    if Path(given.out, "model.safetensors").exists():
+        raise ValueError(f"{given.out}: is a run, whose table must stay; give another --out")
     sources, infos, bad = open_sources(given.inputs, skip_bad=given.skip_bad)
+    check_apart(given.out, sources)
     frames = [info.frames for info in infos]
     total = None if None in frames else sum(frame or 0 for frame in frames)
     most = None if given.max_frames is None else -(-given.max_frames // given.stride)
@@ -308,15 +318,28 @@ def _check_watch(given: Namespace) -> None:
 
     if given.out is None:
         raise ValueError("--resume needs --out, the folder to go on in")
+    if Path(given.out, "metrics.jsonl").exists():
+        raise ValueError(f"{given.out}: was made by ul learn; give another --out")
     given.inputs = None
     _check_same(given, load_run(given.out))
 
 
 @contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Ctrl-C is heard between two frames, so that what was learned is never half a step."""
+    """Ctrl-C is heard between two frames, so that what was learned is never half a step.
+
+    The second time it is heard at once, for those who cannot wait.
+    """
     stopped: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+    before = signal.getsignal(signal.SIGINT)
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if stopped and callable(before):
+            before(number, frame)
+        stopped.append(number)
+
+    if before != signal.SIG_IGN:  # as it is for what runs in the background
+        signal.signal(signal.SIGINT, hear)
     try:
         yield stopped
     finally:

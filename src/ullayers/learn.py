@@ -89,6 +89,15 @@ class Config:
                 raise ValueError(f"expected {name} of at least 1, got {value}")
         if self.clip < 3:
             raise ValueError(f"expected clips of at least 3 frames, got {self.clip}")
+        if self.lr is not None and not 0 < self.lr < 1e6:
+            raise ValueError(f"expected a learning rate lr above 0, got {self.lr}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"expected 0 <= momentum < 1, got {self.momentum}")
+        for name in ("weight_decay", "tolerance"):
+            if not 0 <= getattr(self, name) < 1e30:
+                raise ValueError(f"expected {name} of at least 0, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**62:
+            raise ValueError(f"expected a seed of at least 0, got {self.seed}")
         if not 0 < self.eps <= self.mu < 1:
             raise ValueError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
 
@@ -201,7 +210,10 @@ class Trial:
         if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
             frames = frames.flip(-1)
         self.optimizer.zero_grad()
-        backward(self.net.learn_from(frames, [len(clip) for clip in clips]))
+        try:
+            backward(self.net.learn_from(frames, [len(clip) for clip in clips]))
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise VideoError("learning went astray; try a smaller --lr") from error
         self.optimizer.step()
         self.history.append(float(self.net.cost.objective))
 
@@ -282,6 +294,11 @@ class Learner:
     def best(self) -> Trial:
         """The trial that won."""
         return self.trials[self.winner]
+
+    def start(self) -> None:
+        """Make the first network, which shows whether the options go with the footage."""
+        if not self.trials:
+            self.trials.append(Trial(self.footage, self.config, *self.plan[0]))
 
     def __iter__(self) -> Iterator[Record]:
         assert self.config.steps is not None

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 ABOUT = """Learn from video without labels: where the moving thing is, which way it is turned, or
 what changes slowly. Start with: ul demo"""
-INPUTS = """video files, folders of pictures (one sequence each, in the order of their names, 2 before
+INPUTS = """video files, folders of pictures (one sequence each, in order of their names, 2 before
 10), folders of such folders or of videos, or quoted patterns like 'day*/*.mp4'"""
 
 Do = Callable[[argparse.Namespace], int | None]
@@ -115,7 +115,7 @@ def _add_watch(commands: Any, do: Do) -> None:
     )
     parser.add_argument("source", metavar="VIDEO|CAMERA|URL", help="a file, 0, /dev/video1, a URL")
     parser.add_argument("--out", metavar="RUN", help="keep a table and the network in this folder")
-    parser.add_argument("--every", type=float, default=60.0, metavar="S",
+    parser.add_argument("--every", type=_seconds, default=60.0, metavar="S",
                         help="seconds between checkpoints (%(default)s)")  # fmt: skip
     parser.add_argument("--lines", action="store_true", help="print lines on a terminal too")
     _learning(parser, ["locate", "orient"])
@@ -179,6 +179,16 @@ def _whole(text: str) -> int:
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"expected seconds of at least 0, got {text!r}")
     return value
 
 

@@ -130,6 +130,7 @@ def plan_run(
         raise RunError(f"--task {config.task} has no masks; leave --masks out")
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
     check_free(folder, force)
+    check_apart(folder, sources)
     by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
     stride = natural_stride(infos, max_frames) if stride is None else stride
     small = by_side.target(infos[0].height, infos[0].width)
@@ -158,6 +159,14 @@ def sources_of(run: Run) -> list[Source]:
     sources, _, bad = open_sources(run.inputs, skip_bad=run.skip_bad)
     run.bad |= bad
     return sources
+
+
+def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> None:
+    """Refuse to write where an input lies: it might be replaced."""
+    place = Path(os.path.realpath(folder))
+    for source in sources:
+        if Path(os.path.realpath(source.path)).is_relative_to(place):
+            raise RunError(f"{folder}: {source.path} lies in it; give another folder with --out")
 
 
 def check_free(folder: str | os.PathLike[str], force: bool) -> None:
@@ -219,6 +228,7 @@ def learn_run(
     run.bad |= footage.bad
     learner = Learner(footage, run.config)
     run.config = learner.config
+    learner.start()
     saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh
     done = _resume(run, learner) if saved else _begin(run)
     yield from _watched(run, learner, done)
@@ -373,6 +383,8 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
 
 def _end(run: Run, learner: Learner, footage: Footage) -> None:
     best = learner.best
+    if not abs(best.score()) < 1e30:
+        raise RunError("nothing could be learned: J is not a number; is there enough that moves?")
     run.net = best.net
     run.result = {
         "kind": best.kind,

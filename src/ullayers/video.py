@@ -354,12 +354,17 @@ def _find(path: str, bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
         raise VideoError(f"{path}: does not exist; check the spelling")
     entries = list_folder(path)
     found = _flat(path, entries, bad)
-    for entry in entries:
+    for entry in filter(_is_no_run, entries):
         found += _flat(entry, list_folder(entry), bad) if os.path.isdir(entry) else []
     if not found:
         what = "no picture and no video in it or in its folders" if entries else "an empty folder"
         raise VideoError(f"{path}: {what}; give a video file or a folder of pictures or videos")
     return found
+
+
+def _is_no_run(folder: str) -> bool:
+    """A run that was put beside its videos holds a video of its own."""
+    return not all(os.path.exists(f"{folder}/{name}") for name in ("config.json", "metrics.jsonl"))
 
 
 def _match(pattern: str, bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
