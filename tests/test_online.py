@@ -266,3 +266,30 @@ def test_a_terminal_gets_the_view(scene: Path) -> None:
     assert process.wait(timeout=60) == 0
     assert b"frames/s" in shown
     assert b"\x1b[20F" in shown or shown.count(b"frame ") == 1
+
+
+def test_rows_after_the_checkpoint_are_not_kept(scene: Path, tmp_path: Path) -> None:
+    """A process that is killed has written more rows than it has saved steps."""
+    video, out = str(scene / "scene.mp4"), tmp_path / "run"
+    found = ul.watch(video, size=32, folder=out, every=1e9, max_frames=9)
+    for _ in range(5):
+        next(found)
+    state = json.loads((out / "checkpoint" / "state.json").read_text())
+    assert state["count"] == 0  # saved at the start, so that it can go on from there
+    found.close()
+    with open(out / "tracks.csv", "a", encoding="utf-8") as file:
+        file.write("scene,5,0.2,0.1")  # half a row
+    list(ul.watch(video, size=32, folder=out, resume=True))
+    with open(out / "tracks.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["frame"]) for row in rows] == [*range(5), *range(9)]
+
+
+def test_force_leaves_nothing_of_the_run_before(scene: Path, tmp_path: Path) -> None:
+    out, video = tmp_path / "run", str(scene / "scene.mp4")
+    list(ul.watch(video, size=32, folder=out, max_frames=3))
+    (out / "report.html").write_text("old")
+    (out / "notes.txt").write_text("mine")
+    list(ul.watch(video, size=32, folder=out, max_frames=3, force=True))
+    assert not (out / "report.html").exists()
+    assert (out / "notes.txt").read_text() == "mine"

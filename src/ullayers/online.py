@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.camera import LiveBackdrop
-from ullayers.checkpoint import load_state, pack, save_state, unpack, write_tensors
+from ullayers.checkpoint import RunError, load_state, pack, save_state, unpack, write_tensors
 from ullayers.layers import backward
 from ullayers.learn import Config, build, make_optimizer
 from ullayers.models import Encoder, Locator, weights
 from ullayers.results import TRACK, Answer, code_columns, header
-from ullayers.runs import Run, check_free, load_run
+from ullayers.runs import Run, check_free, clear_run, load_run
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
 RATE = 3e-4  # of AdamW: a single frame says less than the batches of `learn`
@@ -248,15 +248,13 @@ def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, 
             for found in _sightings(keeper.watcher, source, keeper.run.reading):
                 table.write(found.line())
                 if time.monotonic() - last >= every:
-                    table.flush()
-                    keeper.save()
+                    keeper.save(table)
                     last = time.monotonic()
                 yield found
         except (GeneratorExit, VideoError):  # between two frames: what was learned is whole
-            table.flush()
-            keeper.save()
+            keeper.save(table)
             raise
-    keeper.save()
+        keeper.save(table)
 
 
 class _Keeper:
@@ -264,24 +262,35 @@ class _Keeper:
 
     def __init__(self, run: Run, watcher: Watcher, source: Source, resume: bool) -> None:
         self.run, self.watcher, self.source, self.resume = run, watcher, source, resume
+        self.path = run.folder / ("tracks.csv" if run.config.task == "locate" else "codes.csv")
+        self.length = 0
         if resume:
-            watcher.load(*load_state(run.folder / "checkpoint"))
+            tensors, rest = load_state(run.folder / "checkpoint")
+            try:
+                watcher.load(tensors, rest)
+                self.length = int(rest["table"])
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise RunError(f"{run.folder}: its checkpoint is not of ul watch") from error
         else:
             run.folder.mkdir(parents=True, exist_ok=True)
+            clear_run(run.folder)
 
     def table(self) -> Any:
-        """The CSV, to which lines are added as they come."""
-        name = "tracks.csv" if self.run.config.task == "locate" else "codes.csv"
-        mode = "a" if self.resume else "w"
-        file = open(self.run.folder / name, mode, encoding="utf-8", newline="")
+        """The CSV, to which lines are added as they come; those after the checkpoint go."""
+        file = open(self.path, "a", encoding="utf-8", newline="")
+        file.truncate(self.length)
         if not self.resume:
             file.write(header(self.watcher.columns))
+            self.save(file)  # from now on it can be resumed
         return file
 
-    def save(self) -> None:
+    def save(self, table: Any) -> None:
         """Write the checkpoint, and the network as that of a run."""
+        table.flush()
         watcher = self.watcher
-        save_state(self.run.folder / "checkpoint", *watcher.state())
+        tensors, rest = watcher.state()
+        rest["table"] = os.path.getsize(self.path)
+        save_state(self.run.folder / "checkpoint", tensors, rest)
         write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
         objective = float(watcher.net.cost.objective)
         self.run.result = {

@@ -287,16 +287,17 @@ def _load_net(run: Run) -> Model:
 
 def _begin(run: Run) -> int:
     run.folder.mkdir(parents=True, exist_ok=True)
-    if _is_run(run.folder):
-        _clear(run.folder)
+    clear_run(run.folder)
     run.write_config()
     (run.folder / "metrics.jsonl").write_text("")
     run.fresh = False
     return 0
 
 
-def _clear(folder: Path) -> None:
+def clear_run(folder: Path) -> None:
     """Remove what a run before has left. Files of others stay, and folders that hold some."""
+    if not _is_run(folder):
+        return
     sweep(folder)
     sweep(folder / "checkpoint")
     for pattern in OURS:
