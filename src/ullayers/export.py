@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ullayers.apply import answers, csv_name
 from ullayers.checkpoint import RunError
-from ullayers.files import replacing, write_json
+from ullayers.files import replacing, sweep, write_json
 from ullayers.footage import Spread
 from ullayers.overlay import Overlay
 from ullayers.results import Answer, header
@@ -94,6 +94,7 @@ def export(
         raise RunError(f"{run.folder}: has not been learned to its end; go on with --resume")
     place, done, count = Path(folder), Exported(), 0
     place.mkdir(parents=True, exist_ok=True)
+    sweep(place)
     rate = _rate(sources[0].probe(), wanted.stride)
     with ExitStack() as stack:
         asked = [os.path.abspath(run.folder), wanted.stride, wanted.max_frames]
@@ -261,6 +262,7 @@ def _write_masks(folder: Path, answer: Answer, source: Source) -> None:
     assert answer.masks is not None
     info, place = source.probe(), folder / answer.sequence
     place.mkdir(parents=True, exist_ok=True)
+    sweep(place)
     for number, mask in zip(answer.index, answer.masks, strict=True):
         picture = Image.fromarray(mask).resize((info.width, info.height), Image.Resampling.BILINEAR)
         with replacing(place / f"{number:06d}.png", "wb") as file:

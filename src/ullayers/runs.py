@@ -158,6 +158,10 @@ def sources_of(run: Run) -> list[Source]:
     """The sources of a run that goes on."""
     sources, _, bad = open_sources(run.inputs, skip_bad=run.skip_bad)
     run.bad |= bad
+    if run.result and [source.name for source in sources] != run.result["sources"]:
+        raise RunError(
+            f"{run.folder}: its inputs have changed since it was learned; use ul apply for others"
+        )
     return sources
 
 
