@@ -25,9 +25,10 @@ from tests.films import (
 )
 from ullayers.apply import answers
 from ullayers.checkpoint import RunError
-from ullayers.export import Exported, Wanted, export
+from ullayers.export import Exported, Wanted, _Table, export
 from ullayers.footage import PIECE
 from ullayers.learn import Config
+from ullayers.results import TRACK, Answer
 from ullayers.runs import Run, learn_run, plan_run
 from ullayers.summary import report_run
 from ullayers.video import Source, VideoError, find_sources, read_all
@@ -334,3 +335,15 @@ def test_pictures_of_changing_size_can_be_shown(run: Run, tmp_path: Path) -> Non
     done: Exported = export(mixed, sources, tmp_path / "out", Wanted(overlay=9))
     assert len(done.answers[0].index) == 5
     assert len(read_all(find_sources([str(tmp_path / "out" / "overlay.mp4")])[0]).index) == 5
+
+
+def test_rows_of_another_file_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
+    first, other = (Source("c", str(tmp_path / place / "c.mp4"), "video") for place in "xy")
+    answer = Answer("c", np.arange(2), np.zeros(2), TRACK, np.zeros((2, 3)))
+    with pytest.raises(KeyboardInterrupt), _Table(tmp_path / "tracks.csv", [], False) as table:
+        table.write(answer, first)
+        raise KeyboardInterrupt
+    again = _Table(tmp_path / "tracks.csv", [], True)
+    assert again.has(first)
+    with pytest.raises(RunError, match="use the same inputs"):
+        again.has(other)

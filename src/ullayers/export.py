@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -103,13 +102,13 @@ def export(
         if wanted.overlay and run.config.task == "locate":  # for a code all others come first
             film = stack.enter_context(Overlay(place / "overlay.mp4", rate))
         for source in sources:
-            if source.name in table.names:
+            if table.has(source):
                 continue
             for part in _source(run, source, wanted, _share(wanted, sources), film, place, done):
                 count += part
                 progress(count)
             if done.answers and done.answers[-1].sequence == source.name:
-                table.write(done.answers[-1])
+                table.write(done.answers[-1], source)
         if not table.names and done.bad:
             raise VideoError(next(iter(done.bad.values())))
     if wanted.overlay and run.config.task != "locate":
@@ -166,14 +165,14 @@ class _Table:
     def __init__(self, path: Path, asked: list[Any], resume: bool) -> None:
         self.path, self.partial = path, path.with_suffix(".partial.csv")
         self.note, self.asked = path.with_suffix(".partial.json"), asked
-        self.names: set[str] = set()
+        self.names: dict[str, str] = {}  # finished sequences, and the files they are from
         if resume and self.partial.exists() and self.note.exists():
             self._go_on()
 
     def _go_on(self) -> None:
         try:
             note = json.loads(self.note.read_text(encoding="utf-8"))
-            asked, whole = note["asked"], int(note["bytes"])
+            asked, whole, names = note["asked"], int(note["bytes"]), dict(note["places"])
         except (ValueError, TypeError, KeyError) as error:
             raise RunError(f"{self.note}: is damaged; start again with --force") from error
         if asked != self.asked:
@@ -184,8 +183,16 @@ class _Table:
         if whole > self.partial.stat().st_size:
             raise RunError(f"{self.partial}: is damaged; start again with --force")
         os.truncate(self.partial, whole)
-        with open(self.partial, encoding="utf-8", newline="") as file:
-            self.names = {row["sequence"] for row in csv.DictReader(file)}
+        self.names = names
+
+    def has(self, source: Source) -> bool:
+        """Whether the rows of this source are there; another file may have the same name."""
+        if source.name in self.names and self.names[source.name] != os.path.abspath(source.path):
+            raise RunError(
+                f"{self.partial}: has {source.name} from {self.names[source.name]}; use the same "
+                "inputs, or start again with --force"
+            )
+        return source.name in self.names
 
     def __enter__(self) -> _Table:
         if not self.names:
@@ -193,12 +200,14 @@ class _Table:
         self.file = open(self.partial, "ab" if self.names else "wb")
         return self
 
-    def write(self, answer: Answer) -> None:
+    def write(self, answer: Answer, source: Source) -> None:
         text = "" if self.names else header(answer.columns)
         self.file.write((text + answer.lines()).encode())
         self.file.flush()
-        write_json(self.note, {"asked": self.asked, "bytes": self.file.tell()})
-        self.names.add(answer.sequence)
+        places = {**self.names, answer.sequence: os.path.abspath(source.path)}
+        note = {"asked": self.asked, "bytes": self.file.tell(), "places": places}
+        write_json(self.note, note)
+        self.names = places
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
