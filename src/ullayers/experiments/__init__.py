@@ -1,0 +1,1 @@
+"""The paper's experiments, one short file each, for `ul reproduce`."""
