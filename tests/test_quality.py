@@ -30,9 +30,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ullayers.scene.write_scene", lambda out, seed: write_scene(out, seed, 240))
-        given = make_parser(cli._demo, cli._learn, cli._apply, cli._watch).parse_args(
-            ["demo", "--out", str(folder / "out"), "--quiet"]
-        )
+        given = make_parser(
+            cli._demo, cli._learn, cli._apply, cli._watch, cli._reproduce
+        ).parse_args(["demo", "--out", str(folder / "out"), "--quiet"])
         given.steps, given.restarts, given.size = 50, 1, 48  # the demo's own would take a minute
         cli._demo(given)
     return folder / "out"

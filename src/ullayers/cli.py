@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 2 for what the user can mend and 130 for Ctrl-C."""
     if sys.stdout is None or sys.stderr is None:  # closed by who called us
         sys.stdout, sys.stderr = (s or open(os.devnull, "w") for s in (sys.stdout, sys.stderr))
-    given = make_parser(_demo, _learn, _apply, _watch).parse_args(arguments)
+    given = make_parser(_demo, _learn, _apply, _watch, _reproduce).parse_args(arguments)
     try:
         with _whole_imports(), _alone(given):
             code: int = given.do(given) or 0
@@ -100,6 +100,8 @@ def _is_begun(given: Namespace) -> bool:
     """Whether there is something that --resume would find."""
     if given.command == "apply":
         return any(Path(given.out).glob("*.partial.json"))
+    if given.command == "reproduce":
+        return any(Path(given.out).glob("results/*/outcome.json"))
     if given.command == "watch" or given.resume:
         return given.out is not None
     run = getattr(given, "planned", None)
@@ -311,6 +313,35 @@ def _watch(given: Namespace) -> int:
     if stopped:
         raise KeyboardInterrupt
     return 0
+
+
+def _reproduce(given: Namespace) -> int:
+    from ullayers.experiments.names import NAMES
+    from ullayers.progress import Progress
+    from ullayers.reproduce import PAGE, load_result, reproduce
+
+    names = NAMES if "all" in given.names else tuple(dict.fromkeys(given.names))
+    if given.data is None and names != ("synthetic",):
+        raise ValueError("give --data, the folder of the data sets")
+    count = given.seeds or (1 if given.quick else 5)
+    out, seeds = Path(given.out), range(given.seed, given.seed + count)
+    if not (given.resume or given.force) and (out / PAGE).exists():
+        raise ValueError(f"{out / PAGE}: exists; --resume keeps it, --force replaces it")
+    failed = []
+    for name in names:
+        result = load_result(out, name) if given.resume else None
+        if result is None or result.quick != given.quick or result.seeds != tuple(seeds):
+            with Progress(name, "runs", quiet=given.quiet) as progress:
+                result = reproduce(name, Path(given.data or ""), out, seeds, quick=given.quick,
+                                   progress=progress.one)  # fmt: skip
+        failed += result.failed
+        if not given.quiet:
+            print(f"{name}: {result.seconds:.0f} s", flush=True)
+    for claim in failed:
+        _say(given, f"does not hold: {claim.what}: {claim.value:.4g}")
+    if not given.quiet:
+        print(f"look at {out / PAGE}")
+    return int(bool(failed))
 
 
 def _check_watch(given: Namespace) -> None:

@@ -199,16 +199,17 @@ class Encoder(nn.Module):
 
     def forward(self, frames: Tensor) -> Tensor:
         """(time, outputs) of (time, channels, height, width), passed through the UL layer."""
-        return self.cost(self._outputs(frames))  # type: ignore[no-any-return]
+        return self.cost(self.embed(frames))  # type: ignore[no-any-return]
 
-    def _outputs(self, frames: Tensor) -> Tensor:
+    def embed(self, frames: Tensor) -> Tensor:
+        """(time, outputs), not seen by the UL layer."""
         *_, last = self.maps(frames).values()
         return self.full(last.flatten(1))  # type: ignore[no-any-return]
 
     def learn_from(self, frames: Tensor, lengths: list[int]) -> Tensor:
         """The tensor to call `ul.backward` on, for clips of these lengths."""
         with sequences(self, lengths):
-            outputs = self._outputs(frames)
+            outputs = self.embed(frames)
         white = _whitened(outputs, lengths if self.by_clip else [len(outputs)])
         steps = torch.cat([torch.stack([y[:-1], y[1:]], 1) for y in white.split(lengths)])
         with sequences(self.cost):

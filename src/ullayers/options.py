@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def make_parser(demo: Do, learn: Do, apply: Do, watch: Do) -> Parser:
+def make_parser(demo: Do, learn: Do, apply: Do, watch: Do, reproduce: Do) -> Parser:
     """The parser; what was chosen is in `do`."""
     parser = Parser(prog="ul", description=ABOUT)
     from ullayers import __version__
@@ -33,6 +34,7 @@ def make_parser(demo: Do, learn: Do, apply: Do, watch: Do) -> Parser:
     _add_learn(commands, learn)
     _add_apply(commands, apply)
     _add_watch(commands, watch)
+    _add_reproduce(commands, reproduce)
     return parser
 
 
@@ -121,6 +123,38 @@ def _add_watch(commands: Any, do: Do) -> None:
     _learning(parser, ["locate", "orient"])
     _reading(parser, "learn from every Nth frame (default: every frame)")
     _common(parser, do, resume="go on from the last checkpoint in --out")
+
+
+def _add_reproduce(commands: Any, do: Do) -> None:
+    from ullayers.experiments.names import NAMES
+
+    parser = commands.add_parser(
+        "reproduce",
+        help="run the paper's experiments on the real data",
+        description="""Runs experiments of the paper and more, beside what others use, and writes
+        results.md with tables and figures. Labels score, they train nothing.""",
+        epilog="""examples:
+  ul reproduce synthetic
+  ul reproduce walk pan --data data --out found
+  ul reproduce all --data data --quick""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", choices=[*NAMES, "all"], metavar="NAME",
+                        help=", ".join(NAMES) + ", or all")  # fmt: skip
+    parser.add_argument("--data", default=os.environ.get("ULLAYERS_DATA"), metavar="DIR",
+                        help="the folder of the data sets (default: $ULLAYERS_DATA)")  # fmt: skip
+    parser.add_argument("--out", default="reproduced", metavar="DIR",
+                        help="where to write (%(default)s)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true",
+                        help="a small version of each that only checks that learning works; the "
+                        "exit code is 1 if something that must hold does not")  # fmt: skip
+    parser.add_argument("--seeds", type=_whole, metavar="N",
+                        help="runs of each row (5; 1 with --quick)")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (%(default)s)")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser.add_argument("--force", action="store_true", help="replace what is in --out")
+    parser.add_argument("--resume", action="store_true", help="keep experiments that are finished")
+    parser.set_defaults(do=do)
 
 
 def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:

@@ -33,7 +33,7 @@ class Progress:
 
         self.what, self.unit, self.total, self.period = what, unit, total, period
         self.plain = not quiet and not sys.stderr.isatty()
-        self.last = time.monotonic()
+        self.last, self.count = time.monotonic(), 0
         off = quiet or self.plain
         self.bar = tqdm(desc=what, total=total, unit=f" {unit}", disable=off, leave=False)
 
@@ -49,6 +49,11 @@ class Progress:
             self.last = time.monotonic()
             of = f"{count:,}" if self.total is None else f"{count:,} of {self.total:,}"
             print(f"{self.what}: {of} {self.unit}" + f", {note}" * bool(note), flush=True)
+
+    def one(self, note: str = "") -> None:
+        """One more is done."""
+        self.count += 1
+        self.to(self.count, note)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None

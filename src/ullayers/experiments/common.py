@@ -54,11 +54,15 @@ class Setting:
             try:
                 for job, result in zip(jobs, pool.map(function, jobs), strict=True):
                     done.append(result)
-                    self.progress(f"{function.__name__.strip('_')} {job}")
+                    self.progress(self._label(job))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return done
+
+    def _label(self, job: object) -> str:
+        parts = job if isinstance(job, tuple) else (job,)
+        return " ".join(str(part) for part in parts if part != str(self.data))
 
     def picture(self, figure: Figure, name: str, caption: str, *, of_data: bool = False) -> Picture:
         """Keep a figure as a PNG."""
