@@ -157,6 +157,30 @@ def test_force_replaces_only_what_is_ours(place: Path, tmp_path: Path, here: Cal
     assert not (run / "tracks.csv").exists()
 
 
+@pytest.mark.parametrize("name", ["tracks.csv", "report.html", "scene.mp4", "masks/a/000001.png"])
+def test_force_spares_files_of_the_same_name_that_are_not_ours(
+    place: Path, tmp_path: Path, here: Call, name: str
+) -> None:
+    film, mine = place / "ball.mp4", tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("x,y\n0.5,0.5\n")
+    for command in (["learn", film, *QUICK], ["apply", place / "run", film], ["demo"]):
+        said = here(*command, "--out", tmp_path / "mine", "--force")
+        check_refused(said, name.split("/")[0], "not of a run", "give another folder")
+        assert files_in(tmp_path) == {f"mine/{name}"}
+    check_refused(here("watch", film, "--out", tmp_path / "mine", "--force"), "not of a run")
+
+
+def test_force_replaces_all_that_apply_has_written(place: Path, tmp_path: Path, here: Call) -> None:
+    film, out = place / "ball.mp4", tmp_path / "out"
+    all_of_it = ("--overlay", "--masks", "--out", out, "--quiet")
+    assert here("apply", place / "run", film, *all_of_it)[0] == 0
+    (out / "notes.txt").write_text("mine")
+    asked = ("--out", out, "--quiet", "--force")
+    assert here("apply", place / "codes", film, *asked) == (0, "", "")
+    assert files_in(out) == {"codes.csv", "notes.txt"}
+
+
 def test_a_folder_that_cannot_be_written_to(
     place: Path, tmp_path: Path, mount: Callable[[str], bool], here: Call
 ) -> None:

@@ -17,8 +17,8 @@ FLOW = [
     "kernels.state", "kernels.covariance", "kernels.reference", "core", "health", "statistics",
     "packing", "base", "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "datasets", "camera", "scene", "footage", "models",
-    "results", "checkpoint", "learn", "runs", "apply", "online", "overlay", "export", "charts",
-    "report", "summary", "demo", "view", "progress", "options", "cli",
+    "results", "checkpoint", "folders", "learn", "runs", "apply", "online", "overlay", "export",
+    "charts", "report", "summary", "demo", "view", "progress", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -28,11 +28,13 @@ ALL = 10**12  # frames of that of `apply`
 CONFIG = ("task", "outputs", "steps", "restarts", "mu", "eps", "optimizer", "lr", "momentum",
           "weight_decay", "tolerance", "seed", "device")  # fmt: skip
 READING = ("size", "stride", "max_frames", "grey")
+RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
+STOPS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what shuts a machine or a job down
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 2 for what the user can mend and 130 for Ctrl-C."""
+    """Run the command; the exit code is 2 for what the user can mend and 130 if it is stopped."""
     if sys.stdout is None or sys.stderr is None:  # closed by who called us
         sys.stdout, sys.stderr = (s or open(os.devnull, "w") for s in (sys.stdout, sys.stderr))
     given = make_parser(_demo, _learn, _apply, _watch).parse_args(arguments)
@@ -61,24 +63,32 @@ def _alone(given: Namespace) -> AbstractContextManager[None]:
 
 @contextmanager
 def _whole_imports() -> Iterator[None]:
-    """Ctrl-C waits for the end of an import: half a module may hang or fail in strange ways."""
+    """A stop waits for the end of an import: half a module may hang or fail in strange ways."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         while frame is not None:
             if "importlib._bootstrap" in frame.f_code.co_filename:
-                threading.Timer(0.05, _thread.interrupt_main).start()
+                threading.Timer(0.05, _thread.interrupt_main, [number]).start()
                 return
             frame = frame.f_back
         raise KeyboardInterrupt
 
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored
-    if ours:
-        signal.signal(signal.SIGINT, interrupt)
+    with ExitStack() as stack:
+        for stop in STOPS:
+            stack.enter_context(_heard(stop, interrupt))
+        yield
+
+
+@contextmanager
+def _heard(stop: signal.Signals, hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle a signal, unless it is ignored, as Ctrl-C is by what runs in the background."""
+    before = signal.getsignal(stop)
+    if before != signal.SIG_IGN:
+        signal.signal(stop, hear)
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(stop, before)
 
 
 def _silence_threads() -> None:
@@ -128,7 +138,7 @@ def _config(given: Namespace) -> Config:
 
 
 def _demo(given: Namespace) -> None:
-    from ullayers.runs import check_free
+    from ullayers.folders import check_free
     from ullayers.scene import write_scene
 
     out = Path(given.out)
@@ -223,8 +233,9 @@ def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | Non
 
     total = sum(source.probe().frames or 0 for source in sources) or None
     wanted = Wanted(
-        max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad
-    )
+        max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad,
+        resume=given.resume,
+    )  # fmt: skip
     with Progress("applying", "frames", total, quiet=given.quiet) as progress:
         done = export(run, sources, run.folder, wanted, progress.to)
     scores: list[tuple[str, str]] = []
@@ -255,9 +266,10 @@ def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[
 
 def _apply(given: Namespace) -> None:
     from ullayers.export import Wanted, export
+    from ullayers.folders import check_apart, check_free
     from ullayers.footage import open_sources
     from ullayers.progress import Progress
-    from ullayers.runs import check_apart, check_free, load_run
+    from ullayers.runs import load_run
 
     run = load_run(given.run, given.device)
     if given.masks and run.config.task != "locate":
@@ -277,6 +289,9 @@ def _apply(given: Namespace) -> None:
     )  # fmt: skip
     with Progress("applying", "frames", total, quiet=given.quiet) as progress:
         done = export(run, sources, given.out, wanted, progress.to)
+    if given.force:
+        for stale in {Path(given.out, name) for name in RESULTS} - set(done.files):
+            stale.unlink(missing_ok=True)
     for name, error in (bad | done.bad).items():
         _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
     if not given.quiet:
@@ -326,24 +341,21 @@ def _check_watch(given: Namespace) -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Ctrl-C is heard between two frames, so that what was learned is never half a step.
+    """A stop is heard between two frames, so that what was learned is never half a step.
 
     The second time it is heard at once, for those who cannot wait.
     """
     stopped: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
 
     def hear(number: int, frame: FrameType | None) -> None:
-        if stopped and callable(before):
-            before(number, frame)
+        if stopped:
+            raise KeyboardInterrupt
         stopped.append(number)
 
-    if before != signal.SIG_IGN:  # as it is for what runs in the background
-        signal.signal(signal.SIGINT, hear)
-    try:
+    with ExitStack() as stack:
+        for stop in STOPS:
+            stack.enter_context(_heard(stop, hear))
         yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

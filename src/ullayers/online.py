@@ -17,11 +17,12 @@ from torch import Tensor
 
 from ullayers.camera import LiveBackdrop
 from ullayers.checkpoint import RunError, load_state, pack, save_state, unpack, write_tensors
+from ullayers.folders import check_free, clear_run
 from ullayers.layers import backward
 from ullayers.learn import Config, build, make_optimizer
 from ullayers.models import Encoder, Locator, weights
 from ullayers.results import TRACK, Answer, code_columns, header
-from ullayers.runs import Run, check_free, clear_run, load_run
+from ullayers.runs import Run, load_run
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
 RATE = 3e-4  # of AdamW: a single frame says less than the batches of `learn`

@@ -6,6 +6,8 @@ import csv
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,3 +65,19 @@ def header(columns: Iterable[str]) -> str:
     sequence,frame,time,x,y,confidence
     """
     return ",".join(["sequence", "frame", "time", *columns]) + "\n"
+
+
+def read_answers(lines: Iterable[str]) -> list[Answer]:
+    """What a table says, a whole sequence each.
+
+    >>> [found] = read_answers([header(["y0"]), "a,7,0.280000,0.500000"])
+    >>> found.sequence, found.index.tolist(), found.columns, found.values.tolist()
+    ('a', [7], ('y0',), [[0.5]])
+    """
+    rows = csv.reader(lines)
+    columns, answers = tuple(next(rows)[3:]), []
+    for name, some in groupby(rows, itemgetter(0)):
+        table = np.array([row[1:] for row in some]).astype(np.float64)
+        index, seconds = table[:, 0].astype(np.int64), table[:, 1]
+        answers.append(Answer(name, index, seconds, columns, table[:, 2:]))
+    return answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,18 +21,12 @@ from ullayers.checkpoint import (
     write_tensors,
 )
 from ullayers.files import replacing, sweep, write_json
+from ullayers.folders import check_apart, check_free, clear_run
 from ullayers.footage import Footage, LongMean, gather, natural_stride, open_sources
 from ullayers.learn import Config, Learner, Record, build
 from ullayers.models import Model, weights
 from ullayers.video import Reading, Source
 
-# The last one is what makes a folder a run: it is removed last, and written first.
-OURS = (
-    "model.safetensors", "checkpoint/[ab].safetensors", "checkpoint/state.json", "metrics.jsonl",
-    "tensorboard/events.out.tfevents.*", "report.html", "overlay.mp4", "tracks.csv", "codes.csv",
-    "tracks.partial.*", "codes.partial.*", "masks/*/[0-9][0-9][0-9][0-9][0-9][0-9]*.png",
-    "config.json",
-)  # fmt: skip
 EVERY = 20  # steps between checkpoints
 
 
@@ -165,45 +159,6 @@ def sources_of(run: Run) -> list[Source]:
     return sources
 
 
-def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> None:
-    """Refuse to write where an input lies: it might be replaced."""
-    place = Path(os.path.realpath(folder))
-    for source in sources:
-        if Path(os.path.realpath(source.path)).is_relative_to(place):
-            raise RunError(f"{folder}: {source.path} lies in it; give another folder with --out")
-
-
-def check_free(folder: str | os.PathLike[str], force: bool) -> None:
-    """Refuse a folder that holds something, unless it is a run and may be replaced."""
-    place = Path(folder)
-    nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise RunError(f"{nearest}: is a file; give a folder to write into")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise RunError(f"{nearest}: cannot be written to; give another folder with --out")
-    there = {entry.name for entry in place.iterdir()} if nearest == place else set()
-    if not there:
-        return
-    begun = "config.json" in there or any(".partial." in name for name in there)
-    if not force:
-        hint = "go on with --resume, or replace it with --force" if begun else (
-            "give another folder, or --force to write into it"
-        )  # fmt: skip
-        raise RunError(f"{folder}: is not empty; {hint}")
-    if "config.json" in there and not _is_run(place):
-        raise RunError(f"{folder}: has a config.json that is not of a run; give another folder")
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether config.json is of a run, or was before it was damaged."""
-    try:
-        return "learn" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, TypeError):
-        return (folder / "metrics.jsonl").exists()
-
-
 def check_device(name: str) -> None:
     """Refuse a device that torch cannot use here."""
     try:
@@ -296,21 +251,6 @@ def _begin(run: Run) -> int:
     (run.folder / "metrics.jsonl").write_text("")
     run.fresh = False
     return 0
-
-
-def clear_run(folder: Path) -> None:
-    """Remove what a run before has left. Files of others stay, and folders that hold some."""
-    if not _is_run(folder):
-        return
-    sweep(folder)
-    sweep(folder / "checkpoint")
-    for pattern in OURS:
-        for path in folder.glob(pattern):
-            path.unlink()
-    folders = [folder / name for name in ("masks", "checkpoint", "tensorboard")]
-    for path in [*folder.glob("masks/*"), *folders]:
-        with suppress(OSError):
-            path.rmdir()
 
 
 def _resume(run: Run, learner: Learner) -> int:
