@@ -29,6 +29,8 @@ CONFIG = ("task", "outputs", "steps", "restarts", "mu", "eps", "optimizer", "lr"
           "weight_decay", "tolerance", "seed", "device")  # fmt: skip
 READING = ("size", "stride", "max_frames", "grey")
 RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
+MOST = 0.5  # share of unsure frames above which a track cannot be trusted
+RISE = 0.05  # of J over learning, above which it has gone wrong
 STOPS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what shuts a machine or a job down
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -248,20 +250,33 @@ def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | Non
 
 
 def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[str, str]]) -> None:
-    sure = ""
-    if run.config.task == "locate":
-        unsure = [answer.values[:, 2] < 0.5 for answer in done.answers]
-        share = sum(map(sum, unsure)) / sum(map(len, unsure))
-        sure = f"; unsure (confidence below 0.5) in {share:.1%} of frames"
-    for name, error in (run.bad | done.bad).items():
-        _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
+    share = _warn(given, run.bad | done.bad, done)
+    objective, start = run.result["objective"], run.result.get("start")
+    if start is not None and objective > start + RISE:
+        _say(given, f"warning: nothing trustworthy was learned, J rose from {start:.2f} to "
+             f"{objective:.2f}; try a smaller --lr")  # fmt: skip
     if given.quiet:
         return
     for what, value in scores:
         print(f"{what:50} {value:>8}")
-    frames = f"{run.result['frames']:,} frames, J {run.result['objective']:.2f}"
-    print(f"learned from {frames}, long-term mean of the {run.kind}{sure}")
+    sure = f"; unsure (confidence below 0.5) in {share:.1%} of frames"
+    frames = f"{run.result['frames']:,} frames, J {objective:.2f}"
+    print(f"learned from {frames}, long-term mean of the {run.kind}"
+          + sure * (run.config.task == "locate"))  # fmt: skip
     print(f"look at {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")
+
+
+def _warn(given: Namespace, bad: dict[str, str], done: Exported) -> float:
+    """Say what was left out, and if the rest cannot be trusted; gives the share of unsure ones."""
+    from ullayers.results import unsure
+
+    for name, error in bad.items():
+        _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
+    share = unsure(done.answers)
+    if share > MOST:
+        _say(given, f"warning: nothing trustworthy was found, unsure in {share:.1%} of frames; "
+             "look at overlay.mp4" + " (--overlay)" * (given.command == "apply"))  # fmt: skip
+    return share
 
 
 def _apply(given: Namespace) -> None:
@@ -292,8 +307,7 @@ def _apply(given: Namespace) -> None:
     if given.force:
         for stale in {Path(given.out, name) for name in RESULTS} - set(done.files):
             stale.unlink(missing_ok=True)
-    for name, error in (bad | done.bad).items():
-        _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
+    _warn(given, bad | done.bad, done)
     if not given.quiet:
         print("wrote " + ", ".join(str(file) for file in done.files))
 

@@ -33,6 +33,8 @@ def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> No
 def check_free(folder: str | os.PathLike[str], force: bool) -> None:
     """Refuse a folder that holds something, unless `force` would replace nothing but our own."""
     place = Path(folder)
+    if any("\ud800" <= sign <= "\udfff" for sign in str(place.absolute())):
+        raise RunError(f"{folder}: this name is not UTF-8; give another folder with --out")
     nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise RunError(f"{nearest}: is a file; give a folder to write into")

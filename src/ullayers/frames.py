@@ -326,23 +326,48 @@ def upright_size(picture: Image.Image) -> tuple[int, int]:
 def read_pictures(
     place: str, reading: Reading, stop: threading.Event
 ) -> Generator[Item, None, None]:
-    """The pictures of a folder or pattern, with times and numbers counted."""
+    """The pictures of a folder or pattern, with times and numbers counted.
+
+    Those that cannot be read are left out; then VideoError if there are some.
+    """
     files = list_pictures(place)
-    first = None
+    first: tuple[str, tuple[int, int]] | None = None
+    bad: list[VideoError] = []
     for index in islice(range(0, len(files), reading.stride), reading.max_frames):
         if stop.is_set():
             return
-        with open_picture(files[index]) as picture:
-            size = upright_size(picture)
-            first = first or size
-            if size != first and (reading.size is None or not reading.mixed):
-                was, now = (f"{width} x {height}" for width, height in (first, size))
-                raise VideoError(
-                    f"{files[index]}: {now} pixels, but {files[0]} has {was}; make them alike, "
-                    "or give a size, as height x width"
-                )
-            pixels = _read_picture(picture, reading, size)
+        try:
+            with open_picture(files[index]) as picture:
+                size = upright_size(picture)
+                first = first or (files[index], size)
+                fits = size == first[1] or (reading.size is not None and reading.mixed)
+                pixels = _read_picture(picture, reading, size) if fits else None
+        except VideoError as error:
+            bad.append(error)
+            continue
+        if pixels is None:
+            was, now = (f"{width} x {height}" for width, height in (first[1], size))
+            raise VideoError(
+                f"{files[index]}: {now} pixels, but {first[0]} has {was}; make them alike, "
+                "or give a size, as height x width"
+            )
         yield pixels, index / PICTURE_RATE, index
+    if bad:
+        more = f" (so it is with {len(bad)} of {len(files)} pictures)" if len(bad) > 1 else ""
+        raise VideoError(f"{bad[0]}{more}")
+
+
+def probe_pictures(place: str) -> Info:
+    """Look at the first picture that can be read."""
+    files = list_pictures(place)
+    errors = []
+    for file in files:
+        try:
+            with open_picture(file) as picture:
+                return Info(*upright_size(picture), PICTURE_RATE, len(files))
+        except VideoError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _read_picture(picture: Image.Image, reading: Reading, size: tuple[int, int]) -> Tensor:

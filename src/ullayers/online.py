@@ -19,7 +19,7 @@ from ullayers.camera import LiveBackdrop
 from ullayers.checkpoint import RunError, load_state, pack, save_state, unpack, write_tensors
 from ullayers.folders import check_free, clear_run
 from ullayers.layers import backward
-from ullayers.learn import Config, build, make_optimizer
+from ullayers.learn import Config, build, check_weights, make_optimizer
 from ullayers.models import Encoder, Locator, weights
 from ullayers.results import TRACK, Answer, code_columns, header
 from ullayers.runs import Run, load_run
@@ -112,6 +112,7 @@ class Watcher:
         if self.learning:
             backward(output)
             self.optimizer.step()
+            check_weights(self.net)
             self._stop_if_settled()
         return values, mask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRACK = ("x", "y", "confidence")  # places in 0..1 of the frame, from its top left corner
+SURE = 0.5  # places with less confidence than this are not to be trusted
 
 
 def code_columns(d: int) -> tuple[str, ...]:
@@ -81,3 +82,14 @@ def read_answers(lines: Iterable[str]) -> list[Answer]:
         index, seconds = table[:, 0].astype(np.int64), table[:, 1]
         answers.append(Answer(name, index, seconds, columns, table[:, 2:]))
     return answers
+
+
+def unsure(answers: Sequence[Answer]) -> float:
+    """The share of frames whose place is unsure; a code is never.
+
+    >>> found = np.array([[0.5, 0.5, 0.1], [0.5, 0.5, 0.9]])
+    >>> unsure([Answer("a", np.arange(2), np.zeros(2), TRACK, found)])
+    0.5
+    """
+    rows = [answer.values[:, 2] for answer in answers if answer.columns == TRACK]
+    return float(np.mean(np.concatenate(rows) < SURE)) if rows else 0.0

@@ -22,8 +22,8 @@ from ullayers.checkpoint import (
 )
 from ullayers.files import replacing, sweep, write_json
 from ullayers.folders import check_apart, check_free, clear_run
-from ullayers.footage import Footage, LongMean, gather, natural_stride, open_sources
-from ullayers.learn import Config, Learner, Record, build
+from ullayers.footage import FEW, Footage, LongMean, gather, natural_stride, open_sources
+from ullayers.learn import Config, Learner, Record, Trial, build, check_weights
 from ullayers.models import Model, weights
 from ullayers.video import Reading, Source
 
@@ -40,6 +40,7 @@ class Run:
         config: what to learn and how, resolved.
         reading: how the videos are read for learning.
         max_frames: of each source, only so many frames count; the reading takes every `stride`-th.
+        natural: whether the stride was chosen by what the headers say.
         skip_bad: whether unreadable inputs are left out.
         masks: whether every mask is wanted as a picture.
         fresh: whether learning starts anew, whatever is in the folder.
@@ -59,6 +60,7 @@ class Run:
     bad: dict[str, str] = field(default_factory=dict)
     masks: bool = False
     fresh: bool = False
+    natural: bool = False
 
     @property
     def kind(self) -> LongMean:
@@ -126,12 +128,12 @@ def plan_run(
     check_free(folder, force)
     check_apart(folder, sources)
     by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
-    stride = natural_stride(infos, max_frames) if stride is None else stride
+    natural, stride = stride is None, stride or natural_stride(infos, max_frames)
     small = by_side.target(infos[0].height, infos[0].width)
     reading = _reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
     run = Run(
         Path(folder), absolute(inputs), config, reading, max_frames, skip_bad, bad=bad,
-        masks=masks, fresh=True,
+        masks=masks, fresh=True, natural=natural,
     )  # fmt: skip
     return run, sources
 
@@ -184,6 +186,9 @@ def learn_run(
         ['config.json', 'metrics.jsonl', 'model.safetensors']
     """
     footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
+    if run.natural and run.reading.stride > 1 and footage.seen < FEW:  # the headers knew no better
+        run.reading = replace(run.reading, stride=1, max_frames=run.max_frames)
+        footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
     run.bad |= footage.bad
     learner = Learner(footage, run.config)
     run.config = learner.config
@@ -328,14 +333,17 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
 
 def _end(run: Run, learner: Learner, footage: Footage) -> None:
     best = learner.best
-    if not abs(best.score()) < 1e30:
+    check_weights(best.net)
+    objective = best.score()
+    if not abs(objective) < 1e30:
         raise RunError("nothing could be learned: J is not a number; is there enough that moves?")
-    run.net = best.net
+    run.net, start = best.net, Trial(footage, run.config, best.kind, best.seed).score()
     run.result = {
         "kind": best.kind,
         "seed": best.seed,
         "trial": learner.winner,
-        "objective": best.score(),
+        "objective": objective,
+        "start": start if abs(start) < 1e30 else None,
         "scores": learner.scores,
         "steps": len(best.history),
         "frames": footage.seen,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Any
 
@@ -19,7 +20,7 @@ from ullayers.models import Encoder, Locator
 from ullayers.report import Contents, Sample, write_report
 from ullayers.results import Answer
 from ullayers.runs import Run
-from ullayers.video import Source
+from ullayers.video import Source, VideoError
 
 SAMPLES = 8
 
@@ -122,19 +123,18 @@ def _of_source(
     if masks:  # only some masks were kept, all at multiples of one number
         step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
         every = max(step, every // step * step)
-    clips = source.clips(1, reading_to_show(source, stride * every), ahead=1)
+    clips = source.clips(1, reading_to_show(source, stride * every, count + 1), ahead=1)
     samples = []
     there = -(-len(answer.index) // every)  # of a broken source no more can be read
-    for i, clip in enumerate(islice(clips, min(count + 1, there))):
-        row = i * every
-        if i == 0 and there > 1:
-            continue  # the first frame tells least
-        frame = clip.frames[0].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
-        mask = masks[row] / np.float32(255) if row in masks else None
-        samples.append(
-            Sample(answer.sequence, float(answer.seconds[row]), frame, mask, answer.values[row])
-        )
-    clips.close()
+    with closing(clips), suppress(VideoError):  # of pictures that cannot be read, some others can
+        for clip in islice(clips, there):
+            row = int(np.searchsorted(answer.index, int(clip.index[0])))
+            if row == 0 and there > 1:
+                continue  # the first frame tells least
+            frame = clip.frames[0].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+            mask = masks[row] / np.float32(255) if row in masks else None
+            seconds, values = float(answer.seconds[row]), answer.values[row]
+            samples.append(Sample(answer.sequence, seconds, frame, mask, values))
     return samples
 
 

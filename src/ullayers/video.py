@@ -39,15 +39,13 @@ from ullayers.frames import (
     has_cameras,
     is_unpaused,
     list_folder,
-    list_pictures,
     load_av,
-    open_picture,
     open_video,
+    probe_pictures,
     quarter_turns,
     read_pictures,
     read_video,
     suffix_of,
-    upright_size,
 )
 from ullayers.frames import Clip as Clip
 from ullayers.frames import Info as Info
@@ -154,9 +152,7 @@ class Source:
     def probe(self) -> Info:
         """Look at the header and the first frame."""
         if self.kind == "images":
-            files = list_pictures(self.path)
-            with open_picture(files[0]) as picture:
-                return Info(*upright_size(picture), PICTURE_RATE, len(files))
+            return probe_pictures(self.path)
         live = self.kind == "live"
         if needs_opencv(self.path, live):
             return probe_camera(self.path)
