@@ -31,6 +31,7 @@ from tests.films import (
     write_raw,
     write_truncated,
 )
+from ullayers.checkpoint import locked
 
 
 def make_bad(folder: Path) -> dict[str, tuple[str, str]]:
@@ -101,7 +102,11 @@ def test_bad_ones_among_many_are_left_out_only_if_asked(
     inputs = [place / "ball.mp4", *some]
     for command, out in ((["learn", *inputs], "run"), (["apply", place / "run", *inputs], "out")):
         quick = QUICK if out == "run" else ("--quiet",)
-        check_refused(here(*command, "--out", tmp_path / out, *quick), "empty.mp4")
+        skip = "--skip-bad leaves such files out"
+        check_refused(here(*command, "--out", tmp_path / out, *quick), "empty.mp4", skip)
+        broken = [*command[: -len(some)], bad["truncated.mp4"][0]]
+        check_refused(here(*broken, "--out", tmp_path / out, *quick), "broken after", skip)
+        shutil.rmtree(tmp_path / out, ignore_errors=True)
         code, said, errors = here(*command, "--out", tmp_path / out, *quick, "--skip-bad")
         assert (code, said) == (0, "")
         lines = errors.splitlines()
@@ -189,6 +194,34 @@ def test_nothing_but_bad_ones_is_an_error(
     check_refused(here("learn", *some, "--skip-bad", "--out", tmp_path / "run"))
     check_refused(here("learn", bad["two.mp4"][0], "--skip-bad", "--out", tmp_path / "run"))
     check_refused(here("apply", place / "run", *some, "--skip-bad", "--out", tmp_path / "out"))
+    assert files_in(tmp_path) == set()
+
+
+def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
+    film, run = place / "ball.mp4", tmp_path / "run"
+    os.mkfifo(tmp_path / "pipe")
+    frames = [Image.fromarray(frame) for frame in ball(5)[0]]
+    frames[0].save(tmp_path / "a.webp", save_all=True, append_images=frames[1:])
+    for command in (["learn"], ["apply", place / "run"], ["watch"]):
+        check_refused(here(*command, tmp_path / "pipe"), "is no file", "file")
+        check_refused(here(*command, tmp_path / "a.webp"), "animated", "mp4")
+    few = "smaller --stride or a larger --max-frames"
+    for option in (
+        ["--stride", "30"],
+        ["--max-frames", "2"],
+        ["--stride", "5", "--max-frames", "9"],
+    ):
+        check_refused(here("learn", film, "--out", run, *QUICK, *option), *option, few)
+    for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
+        check_refused(here(*command), "is a file; give the folder of a run")
+    check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
+    assert not run.exists()
+
+
+def test_two_demos_do_not_mix(tmp_path: Path, here: Call) -> None:
+    for taken in ("demo", "demo/run"):
+        with locked(tmp_path / taken):
+            check_refused(here("demo", "--out", tmp_path / "demo"), "another process is writing")
     assert files_in(tmp_path) == set()
 
 

@@ -140,18 +140,20 @@ def _config(given: Namespace) -> Config:
 
 
 def _demo(given: Namespace) -> None:
+    from ullayers.checkpoint import locked
     from ullayers.folders import check_free
     from ullayers.scene import write_scene
 
     out = Path(given.out)
     video, run = out / "scene.mp4", out / "run"
-    if not (given.resume and video.exists() and (out / "truth.csv").exists()):
-        check_free(out, given.force)
-        check_free(run, given.force)
-        write_scene(out, seed=given.seed or 0)
-    given.inputs, given.out, given.skip_bad, given.masks = [str(video)], str(run), False, False
-    given.resume = given.resume and (run / "config.json").exists()
-    _learn(given, truth=out / "truth.csv")
+    with locked(run):  # it could be learned into by another process, as any run
+        if not (given.resume and video.exists() and (out / "truth.csv").exists()):
+            check_free(out, given.force)
+            check_free(run, given.force)
+            write_scene(out, seed=given.seed or 0)
+        given.inputs, given.out, given.skip_bad, given.masks = [str(video)], str(run), False, False
+        given.resume = given.resume and (run / "config.json").exists()
+        _learn(given, truth=out / "truth.csv")
 
 
 def _learn(given: Namespace, truth: Path | None = None) -> None:

@@ -111,9 +111,12 @@ def export(
                 if film is not None:
                     _draw_again(run, source, wanted, share, film)
                 continue
-            for part in _source(run, source, wanted, share, film, place, done):
-                count += part
-                progress(count)
+            try:
+                for part in _source(run, source, wanted, share, film, place, done):
+                    count += part
+                    progress(count)
+            except VideoError as error:
+                raise error.among(len(sources)) from None
             if done.answers and done.answers[-1].sequence == source.name:
                 table.write(done.answers[-1], source)
         if not table.names and done.bad:

@@ -191,7 +191,7 @@ def gather(
                     footage.pieces, every = footage.pieces[::2], 2 * every
         except VideoError as error:
             if not skip_bad:
-                raise
+                raise error.among(len(sources)) from None
             footage.bad[source.name] = str(error)
     return footage
 
@@ -206,13 +206,14 @@ def open_sources(
     """
     bad: dict[str, str] = {}
     sources, infos = [], []
-    for source in find_sources(paths, bad if skip_bad else None):
+    found = find_sources(paths, bad if skip_bad else None)
+    for source in found:
         try:
             infos.append(source.probe())
             sources.append(source)
         except VideoError as error:
             if not skip_bad:
-                raise
+                raise error.among(len(found)) from None
             bad[source.path] = str(error)
     if not sources:
         raise VideoError(next(iter(bad.values())))

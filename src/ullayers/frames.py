@@ -41,6 +41,11 @@ Kind = Literal["video", "images", "live"]
 class VideoError(ValueError):
     """A video, picture or folder cannot be used; the message is one line that says what to do."""
 
+    def among(self, count: int) -> VideoError:
+        """The same, with a hint if it is of one of many, which could do without it."""
+        hint = "; --skip-bad leaves such files out"
+        return self if count < 2 or hint in str(self) else VideoError(f"{self}{hint}")
+
 
 @dataclass(frozen=True)
 class Clip:
@@ -67,6 +72,7 @@ class Reading:
         grey: one channel instead of three.
         stride: keep every `stride`-th frame.
         max_frames: stop after so many kept frames.
+        start: number of the first frame to keep; a camera knows none.
         mixed: once `size` is given, pictures of one folder may differ in size.
 
     Example:
@@ -79,6 +85,7 @@ class Reading:
     grey: bool = False
     stride: int = 1
     max_frames: int | None = None
+    start: int = 0
     mixed: bool = True
 
     def __post_init__(self) -> None:
@@ -86,7 +93,7 @@ class Reading:
             raise ValueError("expected size or longest, got both")
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"expected a size of at least 1 x 1, got {self.size}")
-        for name, least in (("longest", 2), ("stride", 1), ("max_frames", 1)):
+        for name, least in (("longest", 2), ("stride", 1), ("max_frames", 1), ("start", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"expected {name} of at least {least}, got {value}")
@@ -169,11 +176,15 @@ def open_video(path: str, live: bool = False) -> Iterator[tuple[InputContainer, 
         container = av.open(**how)
     except (av.FFmpegError, OSError) as error:
         why = f"{error.strerror}".lower()
-        raise VideoError(f"{shown}: cannot be read as a video ({why}); is it complete?") from error
+        hint = "is it complete?"
+        if "://" in path and live:
+            hint = "is the address right, the sender on, and the network there?"
+        raise VideoError(f"{shown}: cannot be read as a video ({why}); {hint}") from error
     with container:
         if container.format.name.endswith("_pipe") or container.format.name in ("image2", "tty"):
+            hint = ", an animated one make an mp4 first" * (suffix_of(path) == ".webp")
             raise VideoError(
-                f"{shown}: is text or one picture, no video; for pictures give their folder"
+                f"{shown}: is text or one picture, no video; for pictures give their folder{hint}"
             )
         cover = av.stream.Disposition.attached_pic
         streams = [stream for stream in container.streams.video if not stream.disposition & cover]
@@ -224,7 +235,9 @@ def decode_frames(
     if count == 0:
         raise VideoError(f"{_shown(path)}: no frame can be decoded; is the file complete?")
     if lost and live:
-        raise VideoError(f"{_shown(path)}: the stream was lost after frame {count}") from lost
+        raise VideoError(
+            f"{_shown(path)}: the stream was lost after frame {count}; is the sender still on?"
+        ) from lost
     if broken is None and (lost or _is_cut_short(container, stream, since + 1 / rate)):
         broken = count
     if broken is not None and not live:  # one joins a live stream midway: its start may be broken
@@ -251,7 +264,7 @@ def read_video(
     reformatter = load_av().video.reformatter.VideoReformatter()
     with open_video(path, live) as (container, stream):
         decoded = enumerate(decode_frames(path, live, container, stream, stop))
-        kept = islice(decoded, 0, None, reading.stride)
+        kept = islice(decoded, reading.start, None, reading.stride)
         target = None
         for index, (frame, seconds) in islice(kept, reading.max_frames):
             if target is None:  # later frames of another size are brought to that of the first
@@ -306,7 +319,7 @@ def open_picture(file: str) -> Iterator[Image.Image]:
     """Open a picture; what Pillow cannot read becomes a VideoError."""
     try:
         with Image.open(file) as picture:
-            if picture.format == "TIFF" and getattr(picture, "n_frames", 1) > 1:
+            if picture.format in ("TIFF", "WEBP") and getattr(picture, "n_frames", 1) > 1:
                 raise VideoError(f"{file}: has several pages; save each as a picture of its own")
             if picture.mode == "F":
                 raise VideoError(f"{file}: has floating point pixels; save it with 8 or 16 bits")
@@ -333,7 +346,7 @@ def read_pictures(
     files = list_pictures(place)
     first: tuple[str, tuple[int, int]] | None = None
     bad: list[VideoError] = []
-    for index in islice(range(0, len(files), reading.stride), reading.max_frames):
+    for index in range(reading.start, len(files), reading.stride)[: reading.max_frames]:
         if stop.is_set():
             return
         try:

@@ -22,7 +22,7 @@ from ullayers.layers import backward
 from ullayers.learn import Config, build, check_weights, make_optimizer
 from ullayers.models import Encoder, Locator, weights
 from ullayers.results import TRACK, Answer, code_columns, header
-from ullayers.runs import Run, load_run
+from ullayers.runs import Run, load_run, make_reading
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
 RATE = 3e-4  # of AdamW: a single frame says less than the batches of `learn`
@@ -189,12 +189,13 @@ def watch(
         config: what to learn ("locate" or "orient") and how.
         size: of the frames to learn from: the longer side, or (height, width).
         stride: learn from every so many frames.
-        max_frames: stop after so many.
+        max_frames: stop after so many, those that the stride leaves out counted.
         grey: learn without colour.
         folder: keep a table, checkpoints and the network here; `ul apply` takes it as a run.
         every: seconds between checkpoints.
         force: replace what is in the folder.
-        resume: go on from the last checkpoint in the folder, with its options.
+        resume: go on from the last checkpoint in the folder, with its options; in a file or a
+            folder of pictures after the last frame that was learned from.
 
     Example:
         >>> import tempfile
@@ -217,8 +218,13 @@ def watch(
         info = source.probe()
         by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
         shape = by_side.target(info.height, info.width)
-        reading = Reading(size=shape, grey=grey, stride=stride, max_frames=max_frames)
-        run = Run(Path(folder or "."), [source.path], config, reading, max_frames)
+        reading = make_reading(shape, grey, stride, max_frames, mixed=True)
+        run = Run(Path(folder or "."), [_place(source)], config, reading, max_frames)
+    elif not _is_same(run, source):
+        names = ", ".join(run.result.get("sources", run.inputs))
+        raise RunError(
+            f"{folder}: has learned from another source ({names}); give that one, or another --out"
+        )
     assert run.reading.size is not None
     watcher = Watcher(run.config, 1 if run.reading.grey else 3, run.reading.size)
     run.config = watcher.config
@@ -226,6 +232,18 @@ def watch(
         yield from _sightings(watcher, source, run.reading)
     else:
         yield from _kept(_Keeper(run, watcher, source, resume), source, every)
+
+
+def _place(source: Source) -> str:
+    """A path that means the same in any folder; a URL stays as it is."""
+    return os.path.abspath(source.path) if os.path.exists(source.path) else source.path
+
+
+def _is_same(run: Run, source: Source) -> bool:
+    """Whether this is what the run has watched; of a URL, its password and query may change."""
+    if os.path.exists(source.path):
+        return _place(source) == run.inputs[0]
+    return [source.name] == run.result.get("sources")
 
 
 def _sightings(
@@ -245,10 +263,12 @@ def _sightings(
 
 def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, None, None]:
     last = time.monotonic()
+    before = keeper.frame
     with keeper.table() as table:
         try:
-            for found in _sightings(keeper.watcher, source, keeper.run.reading):
+            for found in _sightings(keeper.watcher, source, keeper.reading()):
                 table.write(found.line())
+                keeper.frame = found.frame
                 if time.monotonic() - last >= every:
                     keeper.save(table)
                     last = time.monotonic()
@@ -257,6 +277,8 @@ def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, 
             keeper.save(table)
             raise
         keeper.save(table)
+    if keeper.resume and keeper.frame == before:
+        raise RunError(f"{source.path}: has no frame after {before}; begin anew with --force")
 
 
 class _Keeper:
@@ -265,17 +287,23 @@ class _Keeper:
     def __init__(self, run: Run, watcher: Watcher, source: Source, resume: bool) -> None:
         self.run, self.watcher, self.source, self.resume = run, watcher, source, resume
         self.path = run.folder / ("tracks.csv" if run.config.task == "locate" else "codes.csv")
-        self.length = 0
+        self.length, self.frame = 0, -1
         if resume:
             tensors, rest = load_state(run.folder / "checkpoint")
             try:
                 watcher.load(tensors, rest)
-                self.length = int(rest["table"])
+                self.length, self.frame = int(rest["table"]), int(rest["frame"])
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise RunError(f"{run.folder}: its checkpoint is not of ul watch") from error
         else:
             run.folder.mkdir(parents=True, exist_ok=True)
             clear_run(run.folder)
+
+    def reading(self) -> Reading:
+        """How to read on; what is live begins at any time."""
+        recorded = self.source.kind == "images" or os.path.isfile(self.source.path)
+        start = self.frame + self.run.reading.stride if recorded and self.frame >= 0 else 0
+        return replace(self.run.reading, start=start)
 
     def table(self) -> Any:
         """The CSV, to which lines are added as they come; those after the checkpoint go."""
@@ -291,7 +319,7 @@ class _Keeper:
         table.flush()
         watcher = self.watcher
         tensors, rest = watcher.state()
-        rest["table"] = os.path.getsize(self.path)
+        rest |= {"table": os.path.getsize(self.path), "frame": self.frame}
         save_state(self.run.folder / "checkpoint", tensors, rest)
         write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
         objective = float(watcher.net.cost.objective)

@@ -300,7 +300,9 @@ def _config(config: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if value is None or isinstance(value, bool):
+        return "off" if value is None else "yes" if value else "no"
+    return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 VIDEO = """<div class='aside film'><video controls preload="metadata" src="overlay.mp4"></video>

@@ -25,7 +25,7 @@ from ullayers.folders import check_apart, check_free, clear_run
 from ullayers.footage import FEW, Footage, LongMean, gather, natural_stride, open_sources
 from ullayers.learn import Config, Learner, Record, Trial, build, check_weights
 from ullayers.models import Model, weights
-from ullayers.video import Reading, Source
+from ullayers.video import Reading, Source, VideoError
 
 EVERY = 20  # steps between checkpoints
 
@@ -130,7 +130,7 @@ def plan_run(
     by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
     natural, stride = stride is None, stride or natural_stride(infos, max_frames)
     small = by_side.target(infos[0].height, infos[0].width)
-    reading = _reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
+    reading = make_reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
     run = Run(
         Path(folder), absolute(inputs), config, reading, max_frames, skip_bad, bad=bad,
         masks=masks, fresh=True, natural=natural,
@@ -143,9 +143,10 @@ def absolute(inputs: Sequence[str]) -> list[str]:
     return [os.path.abspath(os.path.expanduser(path)) for path in inputs]
 
 
-def _reading(
+def make_reading(
     size: tuple[int, int], grey: bool, stride: int, max_frames: int | None, mixed: bool
 ) -> Reading:
+    """How to learn from every `stride`-th of the first `max_frames` frames."""
     kept = None if max_frames is None else -(-max_frames // stride)
     return Reading(size=size, grey=grey, stride=stride, max_frames=kept, mixed=mixed)
 
@@ -190,6 +191,11 @@ def learn_run(
         run.reading = replace(run.reading, stride=1, max_frames=run.max_frames)
         footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
     run.bad |= footage.bad
+    if not footage.pieces and (run.reading.stride > 1 or run.max_frames):
+        raise VideoError(
+            f"--stride {run.reading.stride} and --max-frames {run.max_frames or 'all'} leave no "
+            "three frames in a row to learn from; use a smaller --stride or a larger --max-frames"
+        )
     learner = Learner(footage, run.config)
     run.config = learner.config
     learner.start()
@@ -215,7 +221,7 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         how = content["reading"]
         height, width = how["size"]
         frames, mixed = how["max_frames"], how.get("mixed", True)
-        reading = _reading((height, width), how["grey"], how["stride"], frames, mixed)
+        reading = make_reading((height, width), how["grey"], how["stride"], frames, mixed)
         run = Run(
             place, list(content["inputs"]), Config(**content["learn"]), reading, frames,
             content["skip_bad"], content["result"], masks=content.get("masks", False),
@@ -224,6 +230,8 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
             raise ValueError(f"expected clip or stream, got {run.kind}")
     except FileNotFoundError as error:
         raise RunError(f"{folder}: is not a run, it has no config.json") from error
+    except NotADirectoryError as error:
+        raise RunError(f"{folder}: is a file; give the folder of a run") from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"{folder}: its config.json is damaged; learn again") from error
     if device is not None:

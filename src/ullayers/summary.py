@@ -72,13 +72,28 @@ def _title(run: Run) -> str:
 
 
 def _shown_config(run: Run) -> dict[str, Any]:
-    reading = {"size": run.reading.size, "grey": run.reading.grey, "stride": run.reading.stride,
-               "max_frames": run.reading.max_frames}  # fmt: skip
-    learned = {**vars(run.config), "outputs": run.config.outputs}
+    """The settings in words."""
+    reading, learning, (height, width) = run.reading, vars(run.config), run.reading.size or (0, 0)
+    read = {
+        "size": f"{width} x {height} pixels",
+        "colour": not reading.grey,
+        "frames": "all" if reading.stride == 1 else f"one in {reading.stride}",
+        "of the first": "all" if run.max_frames is None else run.max_frames,
+    }
+    words = {
+        "outputs": "x and y" if run.config.task == "locate" else run.config.outputs,
+        "long_mean": run.config.long_mean or f"{run.kind}, chosen by J",
+        "local": run.config.local or "off",
+        "tolerance": run.config.tolerance or "off",
+    }
+    if run.config.optimizer != "sgd":
+        learning = {name: value for name, value in learning.items() if name != "momentum"}
     return {
         "inputs": ", ".join(os.path.basename(path) for path in run.inputs),
-        "reading": reading,
-        "learning": learned,
+        "reading": read,
+        "learning": {
+            name.replace("_", " "): value for name, value in {**learning, **words}.items()
+        },
     }
 
 

@@ -215,7 +215,7 @@ def find_sources(paths: Sequence[str], bad: dict[str, str] | None = None) -> lis
             there = _find(os.path.expanduser(os.fspath(path)), bad)
         except VideoError as error:
             if bad is None:
-                raise
+                raise error.among(len(paths)) from None
             bad.setdefault(path, str(error))
             continue
         for kind, place in there:
@@ -241,7 +241,7 @@ def open_live(path: str) -> Source:
         with open_video(path):
             return Source(_safe(Path(path).stem), path, "live")
     if not path.isdecimal() and not path.startswith("/dev/video"):
-        what = "is a folder" if os.path.isdir(path) else "does not exist"
+        what = "is no file" if os.path.exists(path) else "does not exist"
         raise VideoError(f"{path}: {what}; give a video file, a camera (0, 1, ...) or a URL")
     if not has_cameras():
         load_cv2()  # that it is missing is said here, not when the first frame is asked for
@@ -347,6 +347,8 @@ def _find(path: str, bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
     if not os.path.isdir(path):
         if glob.has_magic(path):
             return _match(path, bad)
+        if os.path.exists(path):  # a pipe has no end to go back from, and is read several times
+            raise VideoError(f"{path}: is no file but a pipe or a device; save it as a file first")
         raise VideoError(f"{path}: does not exist; check the spelling")
     entries = list_folder(path)
     found = _flat(path, entries, bad)
@@ -385,20 +387,20 @@ def _flat(place: str, entries: list[str], bad: dict[str, str] | None) -> list[tu
     """The sequences among the files of one folder."""
     files = [entry for entry in entries if os.path.isfile(entry)]
     if not any(suffix_of(file) in PICTURES for file in files):
-        return [("video", file) for file in files if _is_video(file, bad)]
+        return [("video", file) for file in files if _is_video(file, bad, len(files))]
     if any(suffix_of(file) in VIDEOS for file in files):
         raise VideoError(f"{place}: holds pictures and videos; say which, as in '*.mp4'")
     return [("images", place)]
 
 
-def _is_video(file: str, bad: dict[str, str] | None) -> bool:
+def _is_video(file: str, bad: dict[str, str] | None, count: int) -> bool:
     try:
         with open_video(file):
             return True
     except VideoError as error:
         if suffix_of(file) in VIDEOS:  # it was meant to be read: leaving it out would hide a loss
             if bad is None:
-                raise
+                raise error.among(count) from None
             bad[file] = str(error)
         return False
 
