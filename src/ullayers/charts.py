@@ -55,15 +55,7 @@ def by_sequence(answers: list[Answer]) -> list[Answer]:
     for answer in answers:
         if len(answer.values):
             parts.setdefault(answer.sequence, []).append(answer)
-    return [_joined(some) for some in parts.values()]
-
-
-def _joined(some: list[Answer]) -> Answer:
-    index, seconds, values = (
-        np.concatenate([getattr(answer, name) for answer in some])
-        for name in ("index", "seconds", "values")
-    )
-    return Answer(some[0].sequence, index, seconds, some[0].columns, values)
+    return [Answer.join(some) for some in parts.values()]
 
 
 def course(answer: Answer, width: int, extra: str = "") -> str:

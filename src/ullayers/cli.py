@@ -188,8 +188,7 @@ def _planned(given: Namespace) -> tuple[Run, list[Source]]:
 
 def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None:
     """A resumed run has its own inputs and options; others would be ignored silently."""
-    from ullayers.runs import absolute
-    from ullayers.video import Reading
+    from ullayers.runs import absolute, small_size
 
     if given.inputs and absolute(given.inputs) != run.inputs:
         raise ValueError(f"this run learns from {' '.join(run.inputs)}; leave the inputs out")
@@ -197,8 +196,7 @@ def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None
     for key in CONFIG + READING:
         value = getattr(given, key, None)
         if key == "size" and isinstance(value, int) and first is not None:
-            info = first.probe()
-            value = Reading(longest=value).target(info.height, info.width)
+            value = small_size(value, first.probe())
         if value is not None and value != own[key] and key != "device":
             option = "--" + key.replace("_", "-")
             has = f"no {option}" if own[key] is None else f"{option} {own[key]}"

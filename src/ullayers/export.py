@@ -21,6 +21,7 @@ from ullayers.checkpoint import RunError
 from ullayers.files import replacing, sweep, write_json
 from ullayers.folders import clear_masks
 from ullayers.footage import Spread
+from ullayers.frames import PICTURE_RATE
 from ullayers.overlay import Overlay
 from ullayers.results import Answer, header, read_answers
 from ullayers.runs import Run
@@ -140,15 +141,16 @@ def _source(
 ) -> Generator[int, None, None]:
     """Export one source; gives the number of frames of each part."""
     parts, kept = [], Spread[NDArray[np.uint8]](MASKS)
-    shown = None if film is None else _Shown(source, wanted.stride, share)
     try:
+        shown = None if film is None else _Shown(source, wanted.stride, share)
+        masks = _Masks(place / "masks", source) if wanted.masks else None
         for part in answers(run, source, stride=wanted.stride, max_frames=wanted.max_frames):
             if film is not None and shown is not None:
                 shown.draw(film, part)
             if part.masks is not None:
                 kept.extend(part.masks)
-                if wanted.masks:
-                    _write_masks(place / "masks", part, source)
+                if masks is not None:
+                    masks.write(part)
             parts.append(replace(part, masks=None))
             yield len(part.index)
     except VideoError as error:
@@ -156,7 +158,7 @@ def _source(
             raise
         done.bad[source.name] = str(error)
     if parts:
-        done.answers.append(_joined(parts))
+        done.answers.append(Answer.join(parts))
         done.masks.append(kept.items)
 
 
@@ -303,18 +305,24 @@ def _draw_codes(
                 drawn.draw(film, _rows(answer, slice(start, start + BLOCK)))
 
 
-def _write_masks(folder: Path, answer: Answer, source: Source) -> None:
-    assert answer.masks is not None
-    info, place = source.probe(), folder / answer.sequence
-    place.mkdir(parents=True, exist_ok=True)
-    for number, mask in zip(answer.index, answer.masks, strict=True):
-        picture = Image.fromarray(mask).resize((info.width, info.height), Image.Resampling.BILINEAR)
-        with replacing(place / f"{number:06d}.png", "wb") as file:
-            picture.save(file, "png")
+class _Masks:
+    """The masks of a source as pictures of its frames' size."""
+
+    def __init__(self, folder: Path, source: Source) -> None:
+        info, self.place = source.probe(), folder / source.name
+        self.size = info.width, info.height
+        self.place.mkdir(parents=True, exist_ok=True)
+
+    def write(self, answer: Answer) -> None:
+        assert answer.masks is not None
+        for number, mask in zip(answer.index, answer.masks, strict=True):
+            picture = Image.fromarray(mask).resize(self.size, Image.Resampling.BILINEAR)
+            with replacing(self.place / f"{number:06d}.png", "wb") as file:
+                picture.save(file, "png")
 
 
 def _rate(info: Info, stride: int) -> float:
-    return min(60.0, max(1.0, (info.rate or 25.0) / stride))
+    return min(60.0, max(1.0, (info.rate or PICTURE_RATE) / stride))
 
 
 def _rows(answer: Answer, rows: slice) -> Answer:
@@ -324,13 +332,4 @@ def _rows(answer: Answer, rows: slice) -> Answer:
         seconds=answer.seconds[rows],
         values=answer.values[rows],
         masks=None if answer.masks is None else answer.masks[rows],
-    )
-
-
-def _joined(parts: list[Answer]) -> Answer:
-    return replace(
-        parts[0],
-        index=np.concatenate([p.index for p in parts]),
-        seconds=np.concatenate([p.seconds for p in parts]),
-        values=np.concatenate([p.values for p in parts]),
     )

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -61,6 +61,12 @@ class Clip:
     seconds: Tensor
     index: Tensor
 
+    @classmethod
+    def join(cls, clips: Sequence[Clip]) -> Clip:
+        """Clips that follow each other, as one."""
+        names = ("frames", "seconds", "index")
+        return cls(*(torch.cat([getattr(clip, name) for clip in clips]) for name in names))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -97,6 +103,11 @@ class Reading:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"expected {name} of at least {least}, got {value}")
+
+    @property
+    def channels(self) -> int:
+        """Of the frames that are read."""
+        return 1 if self.grey else 3
 
     def target(self, height: int, width: int) -> tuple[int, int]:
         """The (height, width) that a frame of this size is read at."""

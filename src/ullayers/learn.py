@@ -199,17 +199,12 @@ class Trial:
             length = min(self.config.clip, len(piece))
             start = int(torch.randint(len(piece) - length + 1, (), generator=generator))
             rows = slice(start, start + length)
-            if self.net_sees == "foreground":
+            if self.net.sees == "foreground":
                 clip = piece.foreground(rows, self.behind.get(piece.source))
             else:
                 clip = piece.clip.frames[rows].float() / 255
             clips.append(clip.to(self.config.device))
         return clips
-
-    @property
-    def net_sees(self) -> str:
-        """Foreground or frames."""
-        return "foreground" if self.config.task == "locate" else "frames"
 
     def step(self) -> None:
         """Learn from one batch of clips."""
@@ -305,16 +300,15 @@ class Learner:
         return self.trials[self.winner]
 
     def start(self) -> None:
-        """Make the first network, which shows whether the options go with the footage."""
-        if not self.trials:
-            self.trials.append(Trial(self.footage, self.config, *self.plan[0]))
+        """Make the next network; the first shows whether the options go with the footage."""
+        self.trials.append(Trial(self.footage, self.config, *self.plan[len(self.trials)]))
 
     def __iter__(self) -> Iterator[Record]:
         assert self.config.steps is not None
         race = min(self.config.trial_steps, self.config.steps)
         while len(self.scores) < len(self.plan):
             if len(self.trials) == len(self.scores):
-                self.trials.append(Trial(self.footage, self.config, *self.plan[len(self.trials)]))
+                self.start()
             number, trial = len(self.trials) - 1, self.trials[-1]
             while len(trial.history) < race:
                 trial.step()

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ullayers.apply import csv_name, describe
 from ullayers.camera import LiveBackdrop
 from ullayers.checkpoint import RunError, load_state, pack, save_state, unpack, write_tensors
 from ullayers.folders import check_free, clear_run
@@ -22,7 +23,7 @@ from ullayers.layers import backward
 from ullayers.learn import Config, build, check_weights, make_optimizer
 from ullayers.models import Encoder, Locator, weights
 from ullayers.results import TRACK, Answer, code_columns, header
-from ullayers.runs import Run, load_run, make_reading
+from ullayers.runs import Run, load_run, make_reading, small_size
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
 RATE = 3e-4  # of AdamW: a single frame says less than the batches of `learn`
@@ -122,9 +123,8 @@ class Watcher:
             spread = found.spread.detach().diagonal(dim1=1, dim2=2).mean()
             net.size.copy_((net.size**2 + (spread - net.size**2) / self.count).sqrt())
         output = net.judge(found)
-        values = (*found.centroid[0].tolist(), *net.confidence(found).tolist())
-        mask = (255 * net.picture(found)[0].detach()).round().byte().cpu().numpy()
-        return output, values, mask
+        values, masks = describe(net, found)
+        return output, tuple(values[0].tolist()), masks[0]
 
     def _encode(self, net: Encoder, picture: Tensor) -> tuple[Tensor, Any, Any]:
         output = net(picture[None])
@@ -215,9 +215,7 @@ def watch(
     if folder and run is None:
         check_free(folder, force)
     if run is None:
-        info = source.probe()
-        by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
-        shape = by_side.target(info.height, info.width)
+        shape = small_size(size, source.probe())
         reading = make_reading(shape, grey, stride, max_frames, mixed=True)
         run = Run(Path(folder or "."), [_place(source)], config, reading, max_frames)
     elif not _is_same(run, source):
@@ -226,7 +224,7 @@ def watch(
             f"{folder}: has learned from another source ({names}); give that one, or another --out"
         )
     assert run.reading.size is not None
-    watcher = Watcher(run.config, 1 if run.reading.grey else 3, run.reading.size)
+    watcher = Watcher(run.config, run.reading.channels, run.reading.size)
     run.config = watcher.config
     if folder is None:
         yield from _sightings(watcher, source, run.reading)
@@ -286,7 +284,7 @@ class _Keeper:
 
     def __init__(self, run: Run, watcher: Watcher, source: Source, resume: bool) -> None:
         self.run, self.watcher, self.source, self.resume = run, watcher, source, resume
-        self.path = run.folder / ("tracks.csv" if run.config.task == "locate" else "codes.csv")
+        self.path = run.folder / csv_name(run)
         self.length, self.frame = 0, -1
         if resume:
             tensors, rest = load_state(run.folder / "checkpoint")

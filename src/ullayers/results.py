@@ -45,6 +45,15 @@ class Answer:
     values: NDArray[np.float64]
     masks: NDArray[np.uint8] | None = None
 
+    @classmethod
+    def join(cls, parts: Sequence[Answer]) -> Answer:
+        """Parts of one sequence that follow each other, as one, without their masks."""
+        index, seconds, values = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("index", "seconds", "values")
+        )
+        return cls(parts[0].sequence, index, seconds, parts[0].columns, values)
+
     def lines(self) -> str:
         """Its rows as CSV text.
 

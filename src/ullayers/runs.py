@@ -25,7 +25,7 @@ from ullayers.folders import check_apart, check_free, clear_run
 from ullayers.footage import FEW, Footage, LongMean, gather, natural_stride, open_sources
 from ullayers.learn import Config, Learner, Record, Trial, build, check_weights
 from ullayers.models import Model, weights
-from ullayers.video import Reading, Source, VideoError
+from ullayers.video import Info, Reading, Source, VideoError
 
 EVERY = 20  # steps between checkpoints
 
@@ -127,9 +127,8 @@ def plan_run(
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
     check_free(folder, force)
     check_apart(folder, sources)
-    by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
     natural, stride = stride is None, stride or natural_stride(infos, max_frames)
-    small = by_side.target(infos[0].height, infos[0].width)
+    small = small_size(size, infos[0])
     reading = make_reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
     run = Run(
         Path(folder), absolute(inputs), config, reading, max_frames, skip_bad, bad=bad,
@@ -141,6 +140,12 @@ def plan_run(
 def absolute(inputs: Sequence[str]) -> list[str]:
     """Inputs that mean the same in any folder."""
     return [os.path.abspath(os.path.expanduser(path)) for path in inputs]
+
+
+def small_size(size: int | tuple[int, int], info: Info) -> tuple[int, int]:
+    """The (height, width) to learn from, where the longer side is given, or both are."""
+    reading = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
+    return reading.target(info.height, info.width)
 
 
 def make_reading(
@@ -198,9 +203,8 @@ def learn_run(
         )
     learner = Learner(footage, run.config)
     run.config = learner.config
-    learner.start()
     saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh
-    done = _resume(run, learner) if saved else _begin(run)
+    done = _resume(run, learner) if saved else _begin(run, learner)
     yield from _watched(run, learner, done)
     _end(run, learner, footage)
 
@@ -242,10 +246,15 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
     return run
 
 
-def _load_net(run: Run) -> Model:
-    channels = 1 if run.reading.grey else 3
+def fresh_net(run: Run) -> Model:
+    """The network as it is before learning."""
     assert run.reading.size is not None
-    net = build(run.config, run.kind, channels, run.reading.size)
+    net = build(run.config, run.kind, run.reading.channels, run.reading.size)
+    return net.to(run.config.device).eval()
+
+
+def _load_net(run: Run) -> Model:
+    net = fresh_net(run)
     saved = read_tensors(run.folder / "model.safetensors")
     expected = weights(net)
     shapes = [{k: v.shape for k, v in tensors.items()} for tensors in (saved, expected)]
@@ -254,10 +263,11 @@ def _load_net(run: Run) -> Model:
             f"{run.folder}: its model.safetensors does not belong to its config.json; learn again"
         )
     net.load_state_dict(saved, strict=False)
-    return net.to(run.config.device).eval()
+    return net
 
 
-def _begin(run: Run) -> int:
+def _begin(run: Run, learner: Learner) -> int:
+    learner.start()  # before anything is cleared: it may not be possible
     run.folder.mkdir(parents=True, exist_ok=True)
     clear_run(run.folder)
     run.write_config()

@@ -43,17 +43,18 @@ def report_run(
         scores: against a truth, if there is one.
     """
     maps, picture = _maps(run, sources)
+    records = run.records()
     contents = Contents(
         title=_title(run),
         config=_shown_config(run),
-        records=run.records(),
+        records=records,
         winner=run.result["trial"],
         answers=done.answers,
         samples=_samples(sources, done, stride),
         kernels=_kernels(run),
         maps=maps,
         maps_picture=picture,
-        facts=_facts(run, done),
+        facts=_facts(run, done, records),
         scores=list(scores),
     )
     write_report(run.folder / "report.html", contents)
@@ -97,9 +98,8 @@ def _shown_config(run: Run) -> dict[str, Any]:
     }
 
 
-def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
+def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     frames = sum(len(answer.index) for answer in done.answers)
-    records = run.records()
     last = [record for record in records if record["trial"] == run.result["trial"]][-1]
     facts = [
         ("frames", f"{frames:,}"),

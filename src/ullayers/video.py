@@ -265,12 +265,7 @@ def read_all(source: Source, reading: Reading = READ_AS_IS) -> Clip:
         >>> clip.frames.shape, clip.index.tolist()
         (torch.Size([3, 3, 48, 64]), [0, 4, 8])
     """
-    clips = list(source.clips(64, reading))
-    return Clip(
-        torch.cat([clip.frames for clip in clips]),
-        torch.cat([clip.seconds for clip in clips]),
-        torch.cat([clip.index for clip in clips]),
-    )
+    return Clip.join(list(source.clips(64, reading)))
 
 
 class VideoWriter:
