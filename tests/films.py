@@ -88,6 +88,17 @@ def write_truncated(path: Path, count: int = 40) -> str:
     return str(path)
 
 
+def write_raw(path: Path, frames: Pixels) -> str:
+    """A bare H.264 stream, whose header does not say how many frames there are."""
+    with av.open(str(path), "w", format="h264") as container:
+        stream: Any = container.add_stream("libx264", rate=25)
+        stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"
+        for picture in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture)))
+        container.mux(stream.encode())
+    return str(path)
+
+
 def as_footage(frames: Pixels) -> Footage:
     """Frames (time, height, width, channels) as if they had been gathered from one source."""
     pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)

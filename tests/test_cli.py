@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,9 @@ def test_version_and_mistakes_on_the_command_line(here: Call) -> None:
     check_refused(here("learn", "a.mp4", "--steps", "none"), "whole number")
     check_refused(here("learn"), "give a video file, a folder or a pattern")
     check_refused(here("apply", "run"), "INPUT")
+    for empty in (["learn", ""], ["apply", "run", ""], ["watch", ""], ["learn", "a", "--out", ""]):
+        check_refused(here(*empty), "expected a name, got an empty one", "variable")
+    check_refused(here("learn", "a.mp4", "--stride", "9" * 30), "--stride", "1 to 1e9")
     check_refused(here("learn", "a.mp4", "--device", "abacus"), "abacus", "--device cpu")
     check_refused(here("learn", "a.mp4", "--mu", "2"), "eps <= mu < 1")
 
@@ -78,6 +82,16 @@ def test_a_run_has_everything(place: Path) -> None:
     assert np.median(np.abs(column(run / "tracks.csv", "x", "y") - ball(40)[1])) < 0.05
     assert len(read_all(find_sources([str(run / "overlay.mp4")])[0]).index) == 40
     assert "</html>" in (run / "report.html").read_text()
+
+
+def test_settings_are_in_words(place: Path) -> None:
+    for run, words in (("run", "x and y"), ("codes", "2")):
+        text = (place / run / "report.html").read_text()
+        table = dict(re.findall(r"<tr><th>([^<]*)</th><td>([^<]*)</td></tr>", text))
+        assert (table["size"], table["colour"], table["frames"]) == ("16 x 12 pixels", "yes", "all")
+        assert (table["outputs"], table["local"], table["tolerance"]) == (words, "off", "off")
+        assert table["long mean"] == "stream" or table["long mean"].endswith(", chosen by J")
+        assert not {"None", "True", "False"} & set(table.values())
 
 
 def test_codes_have_a_table_of_their_own(place: Path) -> None:

@@ -252,7 +252,8 @@ def test_a_report_of_nothing_but_broken_sources(either: Run, tmp_path: Path) -> 
 def test_if_nothing_can_be_read_there_is_no_table(run: Run, tmp_path: Path) -> None:
     folder = Path(write_pictures(tmp_path / "in", ball(3)[0]))
     sources = find_sources([str(folder)])
-    (folder / "img0.png").write_bytes(b"no picture")
+    for picture in folder.iterdir():
+        picture.write_bytes(b"no picture")
     with pytest.raises(VideoError, match=r"img0.png"):
         export(run, sources, tmp_path / "out", Wanted(skip_bad=True))
     assert files_in(tmp_path / "out") == set()
@@ -272,6 +273,55 @@ def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: 
     whole = export(either, sources, tmp_path / "whole", Wanted()).files[0]
     assert (out / whole.name).read_bytes() == whole.read_bytes()
     assert files_in(out) == {whole.name}
+
+
+def test_what_is_resumed_is_whole(either: Run, tmp_path: Path) -> None:
+    """Rows, masks, and what the video and the report show of the sequences that were finished."""
+    sources, out, locate = broken_middle(tmp_path / "in"), tmp_path / "out", either.config.task
+    wanted = Wanted(overlay=15, masks=locate == "locate")
+    with pytest.raises(VideoError):
+        export(either, sources, out, wanted)
+    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    done = export(either, sources, out, replace(wanted, resume=True))
+    whole = export(either, sources, tmp_path / "whole", wanted)
+    assert [len(found.index) for found in done.answers] == [12, 12, 12]
+    for found, expected in zip(done.answers, whole.answers, strict=True):
+        assert np.allclose(found.values, expected.values, atol=1e-6)
+        assert np.array_equal(found.index, expected.index)
+    assert files_in(out) == files_in(tmp_path / "whole")
+    films = [str(place / "overlay.mp4") for place in (out, tmp_path / "whole")]
+    shown = [read_all(source).frames.float() for source in find_sources(films)]
+    assert len(shown[0]) == 15
+    assert float((shown[0] - shown[1]).abs().mean()) < 0.1
+    report_run(replace(either, folder=_with_metrics(either, tmp_path)), sources, done)
+
+
+def test_masks_that_were_not_asked_for_before(run: Run, tmp_path: Path) -> None:
+    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(VideoError):
+        export(run, sources, out, Wanted())
+    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    export(run, sources, out, Wanted(resume=True, masks=True))
+    assert len(files_in(out / "masks")) == len(read_table(out / "tracks.csv")) == 36
+
+
+def test_masks_of_another_time_do_not_stay(run: Run, tmp_path: Path) -> None:
+    sources, out = sources_in(tmp_path / "in", 9, 5), tmp_path / "out"
+    mine, stray = (
+        out / "masks" / "film0" / "mine.png",
+        out / "masks" / "film1" / f".{32 * '0'}.part",
+    )
+    export(run, sources, out, Wanted(masks=True))
+    mine.write_bytes(b"mine")
+    stray.write_bytes(b"half")
+    export(run, sources[:1], out, Wanted(masks=True, max_frames=4))
+    names = {f"film0/{number:06d}.png" for number in range(4)}
+    assert files_in(out / "masks") == {*names, "film0/mine.png"}
+    mine.unlink()
+    (out / "masks" / "film0" / stray.name).write_bytes(b"half")
+    with pytest.raises(VideoError):
+        export(run, broken_middle(tmp_path / "in")[1:2], out, Wanted(masks=True))
+    assert files_in(out) == {"tracks.csv"}, "nothing was finished"
 
 
 def test_resuming_past_a_source_that_stays_broken(run: Run, tmp_path: Path) -> None:
@@ -299,8 +349,6 @@ def test_resuming_something_else_is_refused(run: Run, tmp_path: Path) -> None:
             export(run, sources, out, other)
     with pytest.raises(RunError, match="began with another run"):
         export(replace(run, folder=tmp_path), sources, out, Wanted(resume=True))
-    with pytest.raises(RunError, match="leave out --overlay or --resume"):
-        export(run, sources, out, Wanted(resume=True, overlay=9))
     note = out / "tracks.partial.json"
     content = json.loads(note.read_text())
     for damage in ("{", "[]", "{}", json.dumps({**content, "bytes": 10**9})):

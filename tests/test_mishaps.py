@@ -20,6 +20,7 @@ from tests.command import (
 )
 from tests.films import (
     ball,
+    column,
     contents,
     files_in,
     read_table,
@@ -27,8 +28,10 @@ from tests.films import (
     write_ball,
     write_film,
     write_pictures,
+    write_raw,
     write_truncated,
 )
+from ullayers.checkpoint import locked
 
 
 def make_bad(folder: Path) -> dict[str, tuple[str, str]]:
@@ -99,7 +102,11 @@ def test_bad_ones_among_many_are_left_out_only_if_asked(
     inputs = [place / "ball.mp4", *some]
     for command, out in ((["learn", *inputs], "run"), (["apply", place / "run", *inputs], "out")):
         quick = QUICK if out == "run" else ("--quiet",)
-        check_refused(here(*command, "--out", tmp_path / out, *quick), "empty.mp4")
+        skip = "--skip-bad leaves such files out"
+        check_refused(here(*command, "--out", tmp_path / out, *quick), "empty.mp4", skip)
+        broken = [*command[: -len(some)], bad["truncated.mp4"][0]]
+        check_refused(here(*broken, "--out", tmp_path / out, *quick), "broken after", skip)
+        shutil.rmtree(tmp_path / out, ignore_errors=True)
         code, said, errors = here(*command, "--out", tmp_path / out, *quick, "--skip-bad")
         assert (code, said) == (0, "")
         lines = errors.splitlines()
@@ -112,6 +119,74 @@ def test_bad_ones_among_many_are_left_out_only_if_asked(
         assert set(rows) == {"ball", "truncated", "spoilt"}, "what can be read of them"
 
 
+def test_a_bad_picture_does_not_take_others_with_it(tmp_path: Path, here: Call) -> None:
+    folder, run = Path(write_pictures(tmp_path / "in", ball(30)[0])), tmp_path / "run"
+    for number in (0, 4):
+        (folder / f"img{number}.png").write_bytes(b"no picture")
+    code, said, errors = here("learn", folder, "--out", run, *QUICK, "--skip-bad")
+    assert (code, said, errors.count("\n")) == (0, "", 1)
+    assert f"left out: {folder}/img0.png" in errors
+    assert "2 of 30 pictures" in errors
+    kept = [number for number in range(30) if number not in (0, 4)]
+    assert column(run / "tracks.csv", "frame")[:, 0].tolist() == kept
+    assert np.median(np.abs(column(run / "tracks.csv", "x", "y") - ball(30)[1][kept])) < 0.05
+    check_refused(here("learn", folder, "--out", tmp_path / "b", *QUICK), "img0.png", "remove it")
+
+
+def test_names_that_are_not_text(tmp_path: Path, here: Call) -> None:
+    odd = os.fsdecode(b"b\xe9\xff")
+    try:
+        film = write_ball(tmp_path / "a.mp4")
+        shutil.copy(film, tmp_path / f"{odd}.mp4")
+    except OSError:
+        pytest.skip("this file system has none")
+    assert here("learn", tmp_path / f"{odd}.mp4", "--out", tmp_path / "run", *QUICK) == (0, "", "")
+    assert "b??.mp4" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert {row["sequence"] for row in read_table(tmp_path / "run" / "tracks.csv")} == {"b"}
+    assert here("learn", "--resume", "--out", tmp_path / "run", "--quiet") == (0, "", "")
+    check_refused(ul("learn", film, "--out", tmp_path / odd, *QUICK), "not UTF-8", "--out")
+
+
+def test_headers_that_do_not_know_how_long_they_are(tmp_path: Path, here: Call) -> None:
+    film, run = write_raw(tmp_path / "a.h264", ball(90)[0]), tmp_path / "run"
+    assert here("learn", film, "--out", run, *QUICK) == (0, "", "")
+    config = json.loads((run / "config.json").read_text())
+    assert (config["reading"]["stride"], config["result"]["frames"]) == (1, 90)
+    assert here("learn", film, "--out", run, *QUICK, "--stride", "3", "--force") == (0, "", "")
+    assert json.loads((run / "config.json").read_text())["result"]["frames"] == 30, "as it was told"
+
+
+def test_more_outputs_than_there_can_be(place: Path, tmp_path: Path, here: Call) -> None:
+    film, many = place / "ball.mp4", ("--task", "orient", "--outputs", "100000000")
+    asked = ("learn", film, *many, "--out", tmp_path / "run", *QUICK)
+    check_refused(here(*asked), "--outputs 100000000", "40 frames", "ask for fewer")
+    check_refused(here("watch", film, *many), "--outputs 100000000", "ask for fewer")
+    assert files_in(tmp_path) == set()
+
+
+def test_learning_that_went_astray(place: Path, tmp_path: Path, here: Call) -> None:
+    film, out = place / "ball.mp4", tmp_path / "run"
+    for task in ("locate", "orient"):
+        how = ("--task", task, "--out", out, "--size", "16", "--quiet", "--force", "--steps", "30")
+        check_refused(here("learn", film, *how, "--lr", "1e5"), "astray", "smaller --lr")
+        watched = ("watch", film, "--task", task, "--out", tmp_path / task, "--quiet")
+        check_refused(here(*watched, "--lr", "1e5"), "astray", "smaller --lr")
+    check_refused(here("learn", film, "--lr", "1e9", *how), "between 0 and 1e6")
+    code, said, errors = here("learn", film, *how, "--lr", "10", "--restarts", "1")
+    assert (code, said, errors.count("\n")) == (0, "", 1)
+    assert "warning: nothing trustworthy was learned, J rose from" in errors
+
+
+def test_noise_is_not_passed_off_as_something_found(tmp_path: Path, here: Call) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (40, 48, 64, 3), dtype=np.uint8)
+    film, run = write_film(tmp_path / "noise.mp4", noise), tmp_path / "run"
+    learn = ("learn", film, "--out", run, *QUICK)
+    for command in (learn, ("apply", run, film, "--out", tmp_path / "out", "--quiet")):
+        code, said, errors = here(*command)
+        assert (code, said, errors.count("\n")) == (0, "", 1)
+        assert "warning: nothing trustworthy was found, unsure in 100.0% of frames" in errors
+
+
 def test_nothing_but_bad_ones_is_an_error(
     bad: dict[str, tuple[str, str]], place: Path, tmp_path: Path, here: Call
 ) -> None:
@@ -119,6 +194,34 @@ def test_nothing_but_bad_ones_is_an_error(
     check_refused(here("learn", *some, "--skip-bad", "--out", tmp_path / "run"))
     check_refused(here("learn", bad["two.mp4"][0], "--skip-bad", "--out", tmp_path / "run"))
     check_refused(here("apply", place / "run", *some, "--skip-bad", "--out", tmp_path / "out"))
+    assert files_in(tmp_path) == set()
+
+
+def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
+    film, run = place / "ball.mp4", tmp_path / "run"
+    os.mkfifo(tmp_path / "pipe")
+    frames = [Image.fromarray(frame) for frame in ball(5)[0]]
+    frames[0].save(tmp_path / "a.webp", save_all=True, append_images=frames[1:])
+    for command in (["learn"], ["apply", place / "run"], ["watch"]):
+        check_refused(here(*command, tmp_path / "pipe"), "is no file", "file")
+        check_refused(here(*command, tmp_path / "a.webp"), "animated", "mp4")
+    few = "smaller --stride or a larger --max-frames"
+    for option in (
+        ["--stride", "30"],
+        ["--max-frames", "2"],
+        ["--stride", "5", "--max-frames", "9"],
+    ):
+        check_refused(here("learn", film, "--out", run, *QUICK, *option), *option, few)
+    for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
+        check_refused(here(*command), "is a file; give the folder of a run")
+    check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
+    assert not run.exists()
+
+
+def test_two_demos_do_not_mix(tmp_path: Path, here: Call) -> None:
+    for taken in ("demo", "demo/run"):
+        with locked(tmp_path / taken):
+            check_refused(here("demo", "--out", tmp_path / "demo"), "another process is writing")
     assert files_in(tmp_path) == set()
 
 
@@ -155,6 +258,30 @@ def test_force_replaces_only_what_is_ours(place: Path, tmp_path: Path, here: Cal
     assert (run / "notes.txt").read_text() == "mine"
     assert (run / "codes.csv").exists()
     assert not (run / "tracks.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["tracks.csv", "report.html", "scene.mp4", "masks/a/000001.png"])
+def test_force_spares_files_of_the_same_name_that_are_not_ours(
+    place: Path, tmp_path: Path, here: Call, name: str
+) -> None:
+    film, mine = place / "ball.mp4", tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("x,y\n0.5,0.5\n")
+    for command in (["learn", film, *QUICK], ["apply", place / "run", film], ["demo"]):
+        said = here(*command, "--out", tmp_path / "mine", "--force")
+        check_refused(said, name.split("/")[0], "not of a run", "give another folder")
+        assert files_in(tmp_path) == {f"mine/{name}"}
+    check_refused(here("watch", film, "--out", tmp_path / "mine", "--force"), "not of a run")
+
+
+def test_force_replaces_all_that_apply_has_written(place: Path, tmp_path: Path, here: Call) -> None:
+    film, out = place / "ball.mp4", tmp_path / "out"
+    all_of_it = ("--overlay", "--masks", "--out", out, "--quiet")
+    assert here("apply", place / "run", film, *all_of_it)[0] == 0
+    (out / "notes.txt").write_text("mine")
+    asked = ("--out", out, "--quiet", "--force")
+    assert here("apply", place / "codes", film, *asked) == (0, "", "")
+    assert files_in(out) == {"codes.csv", "notes.txt"}
 
 
 def test_a_folder_that_cannot_be_written_to(

@@ -21,7 +21,7 @@ from ullayers.camera import LiveBackdrop
 from ullayers.learn import Config
 from ullayers.online import WINDOW, Sighting, Watcher
 from ullayers.scene import write_scene
-from ullayers.video import VideoError, find_sources, read_all
+from ullayers.video import Reading, VideoError, find_sources, read_all
 from ullayers.view import View
 
 
@@ -66,7 +66,7 @@ def test_learning_while_watching_helps(scene: Path, truth: np.ndarray) -> None:
 
 
 def test_every_frame_has_an_answer(scene: Path) -> None:
-    found = list(ul.watch(str(scene / "scene.mp4"), size=32, stride=2, max_frames=20, grey=True))
+    found = list(ul.watch(str(scene / "scene.mp4"), size=32, stride=2, max_frames=40, grey=True))
     assert [s.frame for s in found] == list(range(0, 40, 2))
     assert found[5].seconds == pytest.approx(10 / 25)
     assert all(s.columns == ("x", "y", "confidence") and len(s.values) == 3 for s in found)
@@ -160,7 +160,10 @@ def test_a_folder_keeps_table_checkpoint_and_network(scene: Path, tmp_path: Path
     assert "--resume" in again.stderr
     assert again.stderr.count("\n") == 1
     subprocess.run([*ul_watch(video, "--out", str(out), "--quiet"), "--resume"], check=True)
-    assert len((out / "tracks.csv").read_text().splitlines()) == 61
+    with open(out / "tracks.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["frame"]) for row in rows] == list(range(60)), "it goes on after the last one"
+    assert float(rows[30]["time"]) == pytest.approx(30 / 25)
     assert json.loads((out / "config.json").read_text())["result"]["frames"] == 60
     apply = [sys.executable, "-m", "ullayers.cli", "apply", str(out), video, "--max-frames", "9"]
     subprocess.run([*apply, "--out", str(tmp_path / "applied"), "--quiet"], check=True)
@@ -282,7 +285,7 @@ def test_rows_after_the_checkpoint_are_not_kept(scene: Path, tmp_path: Path) -> 
     list(ul.watch(video, size=32, folder=out, resume=True))
     with open(out / "tracks.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [int(row["frame"]) for row in rows] == [*range(5), *range(9)]
+    assert [int(row["frame"]) for row in rows] == list(range(5 + 9))
 
 
 def test_force_leaves_nothing_of_the_run_before(scene: Path, tmp_path: Path) -> None:
@@ -293,3 +296,29 @@ def test_force_leaves_nothing_of_the_run_before(scene: Path, tmp_path: Path) -> 
     list(ul.watch(video, size=32, folder=out, max_frames=3, force=True))
     assert not (out / "report.html").exists()
     assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_another_source_is_not_gone_on_with(scene: Path, tmp_path: Path) -> None:
+    out, video = tmp_path / "run", str(scene / "scene.mp4")
+    other = write_scene(tmp_path / "other", seed=1, frames=9)  # a file of the same name
+    list(ul.watch(video, size=32, folder=out, max_frames=3))
+    for wrong in (str(other), "http://127.0.0.1:9/hall"):
+        with pytest.raises(ValueError, match=r"from another source \(scene\); give that one"):
+            list(ul.watch(wrong, folder=out, resume=True))
+    assert [s.frame for s in ul.watch(video, folder=out, resume=True)] == [3, 4, 5]
+
+
+def test_a_folder_that_grows_is_gone_on_with(scene: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    clip = read_all(find_sources([str(scene / "scene.mp4")])[0], Reading(max_frames=12))
+    pictures, out = tmp_path / "in", tmp_path / "run"
+    pictures.mkdir()
+    for t, frame in enumerate(clip.frames):
+        Image.fromarray(frame.permute(1, 2, 0).numpy()).save(pictures / f"{t}.png")
+        if t == 6:
+            seen = [s.frame for s in ul.watch(str(pictures), size=32, stride=2, folder=out)]
+            assert seen == [0, 2, 4, 6]
+    assert [s.frame for s in ul.watch(str(pictures), folder=out, resume=True)] == [8, 10]
+    with pytest.raises(ValueError, match="no frame after 10; begin anew with --force"):
+        list(ul.watch(str(pictures), folder=out, resume=True))

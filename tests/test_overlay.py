@@ -152,6 +152,16 @@ def test_trail_breaks_where_nothing_was_found() -> None:
     assert line[116:].any()
 
 
+def test_trail_does_not_pass_through_unsure_places() -> None:
+    values = [[0.1, 0.2, 1.0], [0.3, 0.2, 1.0], [0.5, 0.9, 0.4], [0.7, 0.2, 1.0], [0.9, 0.2, 1.0]]
+    drawn = draw_track(np.zeros((5, 120, 160, 3), np.uint8), track(values))[-1]
+    assert not drawn[40:].any(), "the unsure place would be a spike"
+    line = drawn[24, :, 0] > 0
+    assert line[20:44].all()
+    assert not line[54:106].any()
+    assert line[116:].any()
+
+
 def test_input_is_not_written_to() -> None:
     frames = pictures(2)
     kept = frames.copy()

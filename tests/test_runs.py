@@ -20,8 +20,9 @@ import ullayers
 from tests.films import contents, files_in, write_ball
 from ullayers import runs
 from ullayers.checkpoint import RunError, load_state, save_state
+from ullayers.folders import check_free
 from ullayers.learn import Config
-from ullayers.runs import Run, check_free, learn_run, load_run, plan_run, sources_of
+from ullayers.runs import Run, learn_run, load_run, plan_run, sources_of
 from ullayers.video import VideoError
 
 SHORT = Config(steps=5, trial_steps=3, restarts=1, batch=2, clip=12)

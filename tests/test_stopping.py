@@ -41,7 +41,7 @@ def lines_without_time(run: Path) -> list[dict[str, Any]]:
 
 STOPS = {
     "locate": ("adamw", signal.SIGKILL), "orient": ("sgd", signal.SIGINT),
-    "features": ("adamw", signal.SIGKILL),
+    "features": ("adamw", signal.SIGTERM),
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(
         with start("learn", *asked, "--out", run) as process:
             wait_until(process, lambda stop=stop: lines_of(metrics) >= stop)  # type: ignore[misc]
             process.send_signal(how)
-            if how == signal.SIGINT:
+            if how != signal.SIGKILL:
                 check_stopped(process, "what is finished is kept, --resume goes on")
         assert not files_in(run) & {"model.safetensors", "codes.csv", "tracks.csv", "report.html"}
         assert how == signal.SIGKILL or not unfinished(run)
@@ -97,6 +97,24 @@ def test_ctrl_c_while_it_loads_reads_and_applies(place: Path, tmp_path: Path) ->
     rows = [row["sequence"] for row in read_table(out / "tracks.csv")]
     assert rows == ["ball"] * 40 + ["long"] * 2400
     assert files_in(out) == {"tracks.csv"}
+
+
+def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path) -> None:
+    """What `learn` writes at its end is kept as that of `apply` is."""
+    long = write_film(tmp_path / "long.mp4", np.tile(ball(40)[0], (60, 1, 1, 1)))
+    run, asked = tmp_path / "run", (place / "ball.mp4", long, *QUICK)
+    with start("learn", *asked, "--out", run, "--stride", "8") as process:
+        wait_until(process, (run / "tracks.partial.json").exists)
+        process.send_signal(signal.SIGTERM)
+        check_stopped(process, "what is finished is kept, --resume goes on")
+    partial = run / "tracks.partial.csv"
+    partial.write_text(partial.read_text().replace("ball,0,0.000000", "ball,0,0.123456"))
+    assert ul("learn", "--out", run, "--resume", "--quiet") == (0, "", "")
+    rows = read_table(run / "tracks.csv")
+    assert [row["sequence"] for row in rows] == ["ball"] * 40 + ["long"] * 2400
+    assert rows[0]["time"] == "0.123456", "it is not done again"
+    assert {"overlay.mp4", "report.html"} <= files_in(run)
+    assert not list(run.glob("*.partial.*"))
 
 
 def test_a_resumed_run_has_its_own_options(place: Path, here: Call) -> None:

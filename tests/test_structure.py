@@ -17,11 +17,11 @@ FLOW = [
     "kernels.state", "kernels.covariance", "kernels.reference", "core", "health", "statistics",
     "packing", "base", "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "datasets", "camera", "follow", "scene", "footage",
-    "models", "results", "checkpoint", "learn", "runs", "apply", "online", "overlay", "export",
-    "charts", "report", "summary", "demo", "baselines", "experiments.names", "experiments.common",
-    "experiments.heads", "experiments.tracked", "experiments.synthetic", "experiments.inplane",
-    "experiments.pan", "experiments.pillow", "experiments.walk", "experiments.semi",
-    "experiments.parts", "reproduce", "view", "progress", "options", "cli",
+    "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online", "overlay",
+    "export", "charts", "report", "summary", "demo", "baselines", "experiments.names",
+    "experiments.common", "experiments.heads", "experiments.tracked", "experiments.synthetic",
+    "experiments.inplane", "experiments.pan", "experiments.pillow", "experiments.walk",
+    "experiments.semi", "experiments.parts", "reproduce", "view", "progress", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.checkpoint import RunError
 from ullayers.footage import PIECE, cut, gather, make_piece
 from ullayers.learn import BLOCK
-from ullayers.models import Encoder, Locator
+from ullayers.models import Encoder, Located, Locator
 from ullayers.results import TRACK, Answer, code_columns
 from ullayers.runs import Run
 from ullayers.video import Clip, Reading, Source
@@ -47,6 +48,13 @@ def csv_name(run: Run) -> str:
     return "tracks.csv" if run.config.task == "locate" else "codes.csv"
 
 
+def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """(time, 3) what is said of each frame, as in `TRACK`, and (time, height, width) masks."""
+    values = torch.cat([found.centroid, net.confidence(found)[:, None]], 1).detach().double()
+    masks = (255 * net.picture(found).detach()).round().byte()
+    return values.cpu().numpy(), masks.cpu().numpy()
+
+
 def _locate(
     run: Run, net: Locator, source: Source, reading: Reading
 ) -> Generator[Answer, None, None]:
@@ -67,10 +75,8 @@ def _locate(
 
 @torch.no_grad()
 def _track(net: Locator, source: Source, clip: Clip, foreground: Tensor) -> Answer:
-    found = net(foreground)
-    values = torch.cat([found.centroid, net.confidence(found)[:, None]], 1)
-    masks = (255 * net.picture(found)).round().byte().cpu().numpy()
-    return replace(_answer(source, clip, TRACK, values.double().cpu().numpy()), masks=masks)
+    values, masks = describe(net, net(foreground))
+    return replace(_answer(source, clip, TRACK, values), masks=masks)
 
 
 @torch.no_grad()

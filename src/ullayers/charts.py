@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.results import TRACK, Answer
+from ullayers.results import SURE, TRACK, Answer
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
@@ -42,7 +42,6 @@ STYLE: dict[Any, Any] = {
 WIDE, NARROW = 1040, 440  # of charts, in CSS pixels
 NUMBERS, CHANNELS, POINTS = 8, 16, 4000  # drawn at most: of a code, of a layer, of a scatter
 PICTURE = 64_000  # bytes of one picture at most, so that a report stays under 3 MB
-SURE = 0.5  # places with less confidence than this are drawn faintly
 
 
 def by_sequence(answers: list[Answer]) -> list[Answer]:
@@ -56,15 +55,7 @@ def by_sequence(answers: list[Answer]) -> list[Answer]:
     for answer in answers:
         if len(answer.values):
             parts.setdefault(answer.sequence, []).append(answer)
-    return [_joined(some) for some in parts.values()]
-
-
-def _joined(some: list[Answer]) -> Answer:
-    index, seconds, values = (
-        np.concatenate([getattr(answer, name) for answer in some])
-        for name in ("index", "seconds", "values")
-    )
-    return Answer(some[0].sequence, index, seconds, some[0].columns, values)
+    return [Answer.join(some) for some in parts.values()]
 
 
 def course(answer: Answer, width: int, extra: str = "") -> str:

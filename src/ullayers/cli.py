@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -28,11 +28,15 @@ ALL = 10**12  # frames of that of `apply`
 CONFIG = ("task", "outputs", "steps", "restarts", "mu", "eps", "optimizer", "lr", "momentum",
           "weight_decay", "tolerance", "seed", "device")  # fmt: skip
 READING = ("size", "stride", "max_frames", "grey")
+RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
+MOST = 0.5  # share of unsure frames above which a track cannot be trusted
+RISE = 0.05  # of J over learning, above which it has gone wrong
+STOPS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what shuts a machine or a job down
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 2 for what the user can mend and 130 for Ctrl-C."""
+    """Run the command; the exit code is 2 for what the user can mend and 130 if it is stopped."""
     if sys.stdout is None or sys.stderr is None:  # closed by who called us
         sys.stdout, sys.stderr = (s or open(os.devnull, "w") for s in (sys.stdout, sys.stderr))
     given = make_parser(_demo, _learn, _apply, _watch, _reproduce).parse_args(arguments)
@@ -61,24 +65,32 @@ def _alone(given: Namespace) -> AbstractContextManager[None]:
 
 @contextmanager
 def _whole_imports() -> Iterator[None]:
-    """Ctrl-C waits for the end of an import: half a module may hang or fail in strange ways."""
+    """A stop waits for the end of an import: half a module may hang or fail in strange ways."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         while frame is not None:
             if "importlib._bootstrap" in frame.f_code.co_filename:
-                threading.Timer(0.05, _thread.interrupt_main).start()
+                threading.Timer(0.05, _thread.interrupt_main, [number]).start()
                 return
             frame = frame.f_back
         raise KeyboardInterrupt
 
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored
-    if ours:
-        signal.signal(signal.SIGINT, interrupt)
+    with ExitStack() as stack:
+        for stop in STOPS:
+            stack.enter_context(_heard(stop, interrupt))
+        yield
+
+
+@contextmanager
+def _heard(stop: signal.Signals, hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle a signal, unless it is ignored, as Ctrl-C is by what runs in the background."""
+    before = signal.getsignal(stop)
+    if before != signal.SIG_IGN:
+        signal.signal(stop, hear)
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(stop, before)
 
 
 def _silence_threads() -> None:
@@ -130,18 +142,20 @@ def _config(given: Namespace) -> Config:
 
 
 def _demo(given: Namespace) -> None:
-    from ullayers.runs import check_free
+    from ullayers.checkpoint import locked
+    from ullayers.folders import check_free
     from ullayers.scene import write_scene
 
     out = Path(given.out)
     video, run = out / "scene.mp4", out / "run"
-    if not (given.resume and video.exists() and (out / "truth.csv").exists()):
-        check_free(out, given.force)
-        check_free(run, given.force)
-        write_scene(out, seed=given.seed or 0)
-    given.inputs, given.out, given.skip_bad, given.masks = [str(video)], str(run), False, False
-    given.resume = given.resume and (run / "config.json").exists()
-    _learn(given, truth=out / "truth.csv")
+    with locked(run):  # it could be learned into by another process, as any run
+        if not (given.resume and video.exists() and (out / "truth.csv").exists()):
+            check_free(out, given.force)
+            check_free(run, given.force)
+            write_scene(out, seed=given.seed or 0)
+        given.inputs, given.out, given.skip_bad, given.masks = [str(video)], str(run), False, False
+        given.resume = given.resume and (run / "config.json").exists()
+        _learn(given, truth=out / "truth.csv")
 
 
 def _learn(given: Namespace, truth: Path | None = None) -> None:
@@ -176,8 +190,7 @@ def _planned(given: Namespace) -> tuple[Run, list[Source]]:
 
 def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None:
     """A resumed run has its own inputs and options; others would be ignored silently."""
-    from ullayers.runs import absolute
-    from ullayers.video import Reading
+    from ullayers.runs import absolute, small_size
 
     if given.inputs and absolute(given.inputs) != run.inputs:
         raise ValueError(f"this run learns from {' '.join(run.inputs)}; leave the inputs out")
@@ -185,8 +198,7 @@ def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None
     for key in CONFIG + READING:
         value = getattr(given, key, None)
         if key == "size" and isinstance(value, int) and first is not None:
-            info = first.probe()
-            value = Reading(longest=value).target(info.height, info.width)
+            value = small_size(value, first.probe())
         if value is not None and value != own[key] and key != "device":
             option = "--" + key.replace("_", "-")
             has = f"no {option}" if own[key] is None else f"{option} {own[key]}"
@@ -225,8 +237,9 @@ def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | Non
 
     total = sum(source.probe().frames or 0 for source in sources) or None
     wanted = Wanted(
-        max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad
-    )
+        max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad,
+        resume=given.resume,
+    )  # fmt: skip
     with Progress("applying", "frames", total, quiet=given.quiet) as progress:
         done = export(run, sources, run.folder, wanted, progress.to)
     scores: list[tuple[str, str]] = []
@@ -239,27 +252,41 @@ def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | Non
 
 
 def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[str, str]]) -> None:
-    sure = ""
-    if run.config.task == "locate":
-        unsure = [answer.values[:, 2] < 0.5 for answer in done.answers]
-        share = sum(map(sum, unsure)) / sum(map(len, unsure))
-        sure = f"; unsure (confidence below 0.5) in {share:.1%} of frames"
-    for name, error in (run.bad | done.bad).items():
-        _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
+    share = _warn(given, run.bad | done.bad, done)
+    objective, start = run.result["objective"], run.result.get("start")
+    if start is not None and objective > start + RISE:
+        _say(given, f"warning: nothing trustworthy was learned, J rose from {start:.2f} to "
+             f"{objective:.2f}; try a smaller --lr")  # fmt: skip
     if given.quiet:
         return
     for what, value in scores:
         print(f"{what:50} {value:>8}")
-    frames = f"{run.result['frames']:,} frames, J {run.result['objective']:.2f}"
-    print(f"learned from {frames}, long-term mean of the {run.kind}{sure}")
+    sure = f"; unsure (confidence below 0.5) in {share:.1%} of frames"
+    frames = f"{run.result['frames']:,} frames, J {objective:.2f}"
+    print(f"learned from {frames}, long-term mean of the {run.kind}"
+          + sure * (run.config.task == "locate"))  # fmt: skip
     print(f"look at {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")
+
+
+def _warn(given: Namespace, bad: dict[str, str], done: Exported) -> float:
+    """Say what was left out, and if the rest cannot be trusted; gives the share of unsure ones."""
+    from ullayers.results import unsure
+
+    for name, error in bad.items():
+        _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
+    share = unsure(done.answers)
+    if share > MOST:
+        _say(given, f"warning: nothing trustworthy was found, unsure in {share:.1%} of frames; "
+             "look at overlay.mp4" + " (--overlay)" * (given.command == "apply"))  # fmt: skip
+    return share
 
 
 def _apply(given: Namespace) -> None:
     from ullayers.export import Wanted, export
+    from ullayers.folders import check_apart, check_free
     from ullayers.footage import open_sources
     from ullayers.progress import Progress
-    from ullayers.runs import check_apart, check_free, load_run
+    from ullayers.runs import load_run
 
     run = load_run(given.run, given.device)
     if given.masks and run.config.task != "locate":
@@ -279,8 +306,10 @@ def _apply(given: Namespace) -> None:
     )  # fmt: skip
     with Progress("applying", "frames", total, quiet=given.quiet) as progress:
         done = export(run, sources, given.out, wanted, progress.to)
-    for name, error in (bad | done.bad).items():
-        _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
+    if given.force:
+        for stale in {Path(given.out, name) for name in RESULTS} - set(done.files):
+            stale.unlink(missing_ok=True)
+    _warn(given, bad | done.bad, done)
     if not given.quiet:
         print("wrote " + ", ".join(str(file) for file in done.files))
 
@@ -357,24 +386,21 @@ def _check_watch(given: Namespace) -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Ctrl-C is heard between two frames, so that what was learned is never half a step.
+    """A stop is heard between two frames, so that what was learned is never half a step.
 
     The second time it is heard at once, for those who cannot wait.
     """
     stopped: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
 
     def hear(number: int, frame: FrameType | None) -> None:
-        if stopped and callable(before):
-            before(number, frame)
+        if stopped:
+            raise KeyboardInterrupt
         stopped.append(number)
 
-    if before != signal.SIG_IGN:  # as it is for what runs in the background
-        signal.signal(signal.SIGINT, hear)
-    try:
+    with ExitStack() as stack:
+        for stop in STOPS:
+            stack.enter_context(_heard(stop, hear))
         yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from ullayers.frames import PICTURE_RATE
 from ullayers.video import Clip, VideoError
 
 Floats = NDArray[np.floating[Any]]
@@ -105,20 +106,17 @@ def _face(file: Path) -> tuple[float, ...]:
 
 def panning_heads(folder: str | Path) -> list[Sequence]:
     """Rendered heads (`heads3d/pan`), one sequence each, in order of their truth "pan"."""
-    place = _there(folder, "heads3d/pan")
-    return [
-        _turning(head.name, head.glob("*.png"), r"yaw_([+-]\d+)\.png", "pan")
-        for head in sorted(place.iterdir()) if head.is_dir()
-    ]  # fmt: skip
+    return _heads(_there(folder, "heads3d/pan"), r"yaw_([+-]\d+)\.png", "pan")
 
 
 def turning_head(folder: str | Path) -> list[Sequence]:
     """A head that turns in the plane of the picture (`heads3d/inplane`); truth "angle"."""
-    place = _there(folder, "heads3d/inplane")
-    return [
-        _turning(head.name, head.glob("*.png"), r"roll_(\d+)\.png", "angle")
-        for head in sorted(place.iterdir()) if head.is_dir()
-    ]  # fmt: skip
+    return _heads(_there(folder, "heads3d/inplane"), r"roll_(\d+)\.png", "angle")
+
+
+def _heads(place: Path, pattern: str, what: str) -> list[Sequence]:
+    heads = [head for head in sorted(place.iterdir()) if head.is_dir()]
+    return [_turning(head.name, head.glob("*.png"), pattern, what) for head in heads]
 
 
 def turntable(folder: str | Path) -> list[Sequence]:
@@ -170,7 +168,7 @@ def load(
     stack = torch.stack(frames)
     stack = stack[:, None] if grey else stack.permute(0, 3, 1, 2).contiguous()
     count = torch.arange(len(stack))
-    return Clip(stack, count.double() / 25, count)
+    return Clip(stack, count.double() / PICTURE_RATE, count)
 
 
 def _there(folder: str | Path, part: str) -> Path:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.apply import answers
-from ullayers.learn import build
 from ullayers.results import Answer
-from ullayers.runs import Run
+from ullayers.runs import Run, fresh_net
 from ullayers.video import Source
 
 Floats = NDArray[np.floating[Any]]
@@ -55,7 +54,5 @@ def distances(found: Floats, there: Floats, aspect: float) -> Floats:
 
 
 def _unlearned(run: Run, source: Source) -> Floats:
-    assert run.reading.size is not None
-    fresh = build(run.config, run.kind, 1 if run.reading.grey else 3, run.reading.size).eval()
-    parts = answers(replace(run, net=fresh.to(run.config.device)), source)
+    parts = answers(replace(run, net=fresh_net(run)), source)
     return np.concatenate([part.values for part in parts])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from torch import Tensor
 from ullayers.apply import answers, csv_name
 from ullayers.checkpoint import RunError
 from ullayers.files import replacing, sweep, write_json
+from ullayers.folders import clear_masks
 from ullayers.footage import Spread
+from ullayers.frames import PICTURE_RATE
 from ullayers.overlay import Overlay
-from ullayers.results import Answer, header
+from ullayers.results import Answer, header, read_answers
 from ullayers.runs import Run
 from ullayers.video import Info, Reading, Source, VideoError
 
@@ -78,7 +80,8 @@ def export(
     """Apply a run to sources and write what it says.
 
     The table is written as a .partial.csv and gets its name at the end. If a source breaks, the
-    rows of the sequences before it stay in the partial table, and `resume` goes on after them.
+    rows of the sequences before it stay in the partial table, and `resume` goes on after them. Only
+    what the video shows of them is looked at again.
 
     Args:
         run: a run that has ended.
@@ -87,8 +90,6 @@ def export(
         wanted: what to write.
         progress: called with the number of frames so far.
     """
-    if wanted.resume and wanted.overlay:
-        raise RunError("a video of all frames cannot be resumed: leave out --overlay or --resume")
     if run.net is None:
         raise RunError(f"{run.folder}: has not been learned to its end; go on with --resume")
     place, done, count = Path(folder), Exported(), 0
@@ -97,16 +98,26 @@ def export(
     rate = _rate(sources[0].probe(), wanted.stride)
     with ExitStack() as stack:
         asked = [os.path.abspath(run.folder), wanted.stride, wanted.max_frames]
-        table = stack.enter_context(_Table(place / csv_name(run), asked, wanted.resume))
+        table = _Table(place / csv_name(run), asked, wanted.resume, wanted.masks)
+        stack.enter_context(_clean_masks(place, table))
+        stack.enter_context(table)
         film = None
         if wanted.overlay and run.config.task == "locate":  # for a code all others come first
             film = stack.enter_context(Overlay(place / "overlay.mp4", rate))
+        share = _share(wanted, sources)
         for source in sources:
             if table.has(source):
+                done.answers.append(table.before[source.name])
+                done.masks.append({})
+                if film is not None:
+                    _draw_again(run, source, wanted, share, film)
                 continue
-            for part in _source(run, source, wanted, _share(wanted, sources), film, place, done):
-                count += part
-                progress(count)
+            try:
+                for part in _source(run, source, wanted, share, film, place, done):
+                    count += part
+                    progress(count)
+            except VideoError as error:
+                raise error.among(len(sources)) from None
             if done.answers and done.answers[-1].sequence == source.name:
                 table.write(done.answers[-1], source)
         if not table.names and done.bad:
@@ -130,15 +141,16 @@ def _source(
 ) -> Generator[int, None, None]:
     """Export one source; gives the number of frames of each part."""
     parts, kept = [], Spread[NDArray[np.uint8]](MASKS)
-    shown = None if film is None else _Shown(source, wanted.stride, share)
     try:
+        shown = None if film is None else _Shown(source, wanted.stride, share)
+        masks = _Masks(place / "masks", source) if wanted.masks else None
         for part in answers(run, source, stride=wanted.stride, max_frames=wanted.max_frames):
             if film is not None and shown is not None:
                 shown.draw(film, part)
             if part.masks is not None:
                 kept.extend(part.masks)
-                if wanted.masks:
-                    _write_masks(place / "masks", part, source)
+                if masks is not None:
+                    masks.write(part)
             parts.append(replace(part, masks=None))
             yield len(part.index)
     except VideoError as error:
@@ -146,8 +158,30 @@ def _source(
             raise
         done.bad[source.name] = str(error)
     if parts:
-        done.answers.append(_joined(parts))
+        done.answers.append(Answer.join(parts))
         done.masks.append(kept.items)
+
+
+def _draw_again(run: Run, source: Source, wanted: Wanted, share: int, film: Overlay) -> None:
+    """A video cannot be resumed: draw what it shows of a source whose rows are there."""
+    parts = answers(run, source, stride=wanted.stride, max_frames=wanted.max_frames)
+    with closing(parts), suppress(VideoError):  # it may be broken: there are rows of its start
+        shown = _Shown(source, wanted.stride, share)
+        for part in parts:
+            shown.draw(film, part)
+            if shown.left == 0:
+                break
+
+
+@contextmanager
+def _clean_masks(place: Path, table: _Table) -> Iterator[None]:
+    """No mask is there but of sequences that are in the table."""
+    clear_masks(place, table.names)
+    try:
+        yield
+    except BaseException:
+        clear_masks(place, table.names)
+        raise
 
 
 def _share(wanted: Wanted, sources: Sequence[Source]) -> int:
@@ -162,10 +196,11 @@ class _Table:
     A process that is killed while it writes leaves half a sequence, which the note does not count.
     """
 
-    def __init__(self, path: Path, asked: list[Any], resume: bool) -> None:
+    def __init__(self, path: Path, asked: list[Any], resume: bool, masks: bool = False) -> None:
         self.path, self.partial = path, path.with_suffix(".partial.csv")
-        self.note, self.asked = path.with_suffix(".partial.json"), asked
+        self.note, self.asked, self.masks = path.with_suffix(".partial.json"), asked, masks
         self.names: dict[str, str] = {}  # finished sequences, and the files they are from
+        self.before: dict[str, Answer] = {}  # what was found in them
         if resume and self.partial.exists() and self.note.exists():
             self._go_on()
 
@@ -182,8 +217,11 @@ class _Table:
             )
         if whole > self.partial.stat().st_size:
             raise RunError(f"{self.partial}: is damaged; start again with --force")
+        if self.masks and not note.get("masks"):
+            return  # those that are finished have none, so they are done again
         os.truncate(self.partial, whole)
-        self.names = names
+        with open(self.partial, encoding="utf-8", newline="") as file:
+            self.names, self.before = names, {found.sequence: found for found in read_answers(file)}
 
     def has(self, source: Source) -> bool:
         """Whether the rows of this source are there; another file may have the same name."""
@@ -206,7 +244,7 @@ class _Table:
         self.file.flush()
         places = {**self.names, answer.sequence: os.path.abspath(source.path)}
         note = {"asked": self.asked, "bytes": self.file.tell(), "places": places}
-        write_json(self.note, note)
+        write_json(self.note, {**note, "masks": self.masks})
         self.names = places
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -267,19 +305,24 @@ def _draw_codes(
                 drawn.draw(film, _rows(answer, slice(start, start + BLOCK)))
 
 
-def _write_masks(folder: Path, answer: Answer, source: Source) -> None:
-    assert answer.masks is not None
-    info, place = source.probe(), folder / answer.sequence
-    place.mkdir(parents=True, exist_ok=True)
-    sweep(place)
-    for number, mask in zip(answer.index, answer.masks, strict=True):
-        picture = Image.fromarray(mask).resize((info.width, info.height), Image.Resampling.BILINEAR)
-        with replacing(place / f"{number:06d}.png", "wb") as file:
-            picture.save(file, "png")
+class _Masks:
+    """The masks of a source as pictures of its frames' size."""
+
+    def __init__(self, folder: Path, source: Source) -> None:
+        info, self.place = source.probe(), folder / source.name
+        self.size = info.width, info.height
+        self.place.mkdir(parents=True, exist_ok=True)
+
+    def write(self, answer: Answer) -> None:
+        assert answer.masks is not None
+        for number, mask in zip(answer.index, answer.masks, strict=True):
+            picture = Image.fromarray(mask).resize(self.size, Image.Resampling.BILINEAR)
+            with replacing(self.place / f"{number:06d}.png", "wb") as file:
+                picture.save(file, "png")
 
 
 def _rate(info: Info, stride: int) -> float:
-    return min(60.0, max(1.0, (info.rate or 25.0) / stride))
+    return min(60.0, max(1.0, (info.rate or PICTURE_RATE) / stride))
 
 
 def _rows(answer: Answer, rows: slice) -> Answer:
@@ -289,13 +332,4 @@ def _rows(answer: Answer, rows: slice) -> Answer:
         seconds=answer.seconds[rows],
         values=answer.values[rows],
         masks=None if answer.masks is None else answer.masks[rows],
-    )
-
-
-def _joined(parts: list[Answer]) -> Answer:
-    return replace(
-        parts[0],
-        index=np.concatenate([p.index for p in parts]),
-        seconds=np.concatenate([p.seconds for p in parts]),
-        values=np.concatenate([p.values for p in parts]),
     )

@@ -27,7 +27,9 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
     path = Path(path)
     partial = path.with_name(f".{uuid.uuid4().hex}.part")
     try:
-        text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+        # Names of files may be no text; what we say of them is.
+        words = {"encoding": "utf-8", "errors": "replace", "newline": ""}
+        text: dict[str, Any] = {} if "b" in mode else words
         with open(partial, mode, **text) as file:
             yield file
             file.flush()

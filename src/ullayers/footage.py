@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -114,7 +114,7 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
 
     A broken source gives what can be read and then raises VideoError.
     """
-    height, width = reading.target(*_size(source))
+    height, width = reading.size or reading.target(*_size(source))
     length = max(SHORTEST, min(length, LARGEST // (3 * height * width)))
     waiting: Clip | None = None
     error: VideoError | None = None
@@ -122,7 +122,7 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
     try:
         for clip in clips:
             if waiting is not None and 2 * len(clip.index) < length:
-                waiting = _joined(waiting, clip)
+                waiting = Clip.join([waiting, clip])
                 continue
             if waiting is not None:
                 yield waiting
@@ -191,7 +191,7 @@ def gather(
                     footage.pieces, every = footage.pieces[::2], 2 * every
         except VideoError as error:
             if not skip_bad:
-                raise
+                raise error.among(len(sources)) from None
             footage.bad[source.name] = str(error)
     return footage
 
@@ -206,13 +206,14 @@ def open_sources(
     """
     bad: dict[str, str] = {}
     sources, infos = [], []
-    for source in find_sources(paths, bad if skip_bad else None):
+    found = find_sources(paths, bad if skip_bad else None)
+    for source in found:
         try:
             infos.append(source.probe())
             sources.append(source)
         except VideoError as error:
             if not skip_bad:
-                raise
+                raise error.among(len(found)) from None
             bad[source.path] = str(error)
     if not sources:
         raise VideoError(next(iter(bad.values())))
@@ -234,12 +235,3 @@ def natural_stride(infos: Sequence[Info], max_frames: int | None = None) -> int:
 def _size(source: Source) -> tuple[int, int]:
     info = source.probe()
     return info.height, info.width
-
-
-def _joined(a: Clip, b: Clip) -> Clip:
-    return replace(
-        a,
-        frames=torch.cat([a.frames, b.frames]),
-        seconds=torch.cat([a.seconds, b.seconds]),
-        index=torch.cat([a.index, b.index]),
-    )

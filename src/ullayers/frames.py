@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -41,6 +41,11 @@ Kind = Literal["video", "images", "live"]
 class VideoError(ValueError):
     """A video, picture or folder cannot be used; the message is one line that says what to do."""
 
+    def among(self, count: int) -> VideoError:
+        """The same, with a hint if it is of one of many, which could do without it."""
+        hint = "; --skip-bad leaves such files out"
+        return self if count < 2 or hint in str(self) else VideoError(f"{self}{hint}")
+
 
 @dataclass(frozen=True)
 class Clip:
@@ -56,6 +61,12 @@ class Clip:
     seconds: Tensor
     index: Tensor
 
+    @classmethod
+    def join(cls, clips: Sequence[Clip]) -> Clip:
+        """Clips that follow each other, as one."""
+        names = ("frames", "seconds", "index")
+        return cls(*(torch.cat([getattr(clip, name) for clip in clips]) for name in names))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -67,6 +78,7 @@ class Reading:
         grey: one channel instead of three.
         stride: keep every `stride`-th frame.
         max_frames: stop after so many kept frames.
+        start: number of the first frame to keep; a camera knows none.
         mixed: once `size` is given, pictures of one folder may differ in size.
 
     Example:
@@ -79,6 +91,7 @@ class Reading:
     grey: bool = False
     stride: int = 1
     max_frames: int | None = None
+    start: int = 0
     mixed: bool = True
 
     def __post_init__(self) -> None:
@@ -86,10 +99,15 @@ class Reading:
             raise ValueError("expected size or longest, got both")
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"expected a size of at least 1 x 1, got {self.size}")
-        for name, least in (("longest", 2), ("stride", 1), ("max_frames", 1)):
+        for name, least in (("longest", 2), ("stride", 1), ("max_frames", 1), ("start", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"expected {name} of at least {least}, got {value}")
+
+    @property
+    def channels(self) -> int:
+        """Of the frames that are read."""
+        return 1 if self.grey else 3
 
     def target(self, height: int, width: int) -> tuple[int, int]:
         """The (height, width) that a frame of this size is read at."""
@@ -169,11 +187,15 @@ def open_video(path: str, live: bool = False) -> Iterator[tuple[InputContainer, 
         container = av.open(**how)
     except (av.FFmpegError, OSError) as error:
         why = f"{error.strerror}".lower()
-        raise VideoError(f"{shown}: cannot be read as a video ({why}); is it complete?") from error
+        hint = "is it complete?"
+        if "://" in path and live:
+            hint = "is the address right, the sender on, and the network there?"
+        raise VideoError(f"{shown}: cannot be read as a video ({why}); {hint}") from error
     with container:
         if container.format.name.endswith("_pipe") or container.format.name in ("image2", "tty"):
+            hint = ", an animated one make an mp4 first" * (suffix_of(path) == ".webp")
             raise VideoError(
-                f"{shown}: is text or one picture, no video; for pictures give their folder"
+                f"{shown}: is text or one picture, no video; for pictures give their folder{hint}"
             )
         cover = av.stream.Disposition.attached_pic
         streams = [stream for stream in container.streams.video if not stream.disposition & cover]
@@ -224,7 +246,9 @@ def decode_frames(
     if count == 0:
         raise VideoError(f"{_shown(path)}: no frame can be decoded; is the file complete?")
     if lost and live:
-        raise VideoError(f"{_shown(path)}: the stream was lost after frame {count}") from lost
+        raise VideoError(
+            f"{_shown(path)}: the stream was lost after frame {count}; is the sender still on?"
+        ) from lost
     if broken is None and (lost or _is_cut_short(container, stream, since + 1 / rate)):
         broken = count
     if broken is not None and not live:  # one joins a live stream midway: its start may be broken
@@ -251,7 +275,7 @@ def read_video(
     reformatter = load_av().video.reformatter.VideoReformatter()
     with open_video(path, live) as (container, stream):
         decoded = enumerate(decode_frames(path, live, container, stream, stop))
-        kept = islice(decoded, 0, None, reading.stride)
+        kept = islice(decoded, reading.start, None, reading.stride)
         target = None
         for index, (frame, seconds) in islice(kept, reading.max_frames):
             if target is None:  # later frames of another size are brought to that of the first
@@ -306,7 +330,7 @@ def open_picture(file: str) -> Iterator[Image.Image]:
     """Open a picture; what Pillow cannot read becomes a VideoError."""
     try:
         with Image.open(file) as picture:
-            if picture.format == "TIFF" and getattr(picture, "n_frames", 1) > 1:
+            if picture.format in ("TIFF", "WEBP") and getattr(picture, "n_frames", 1) > 1:
                 raise VideoError(f"{file}: has several pages; save each as a picture of its own")
             if picture.mode == "F":
                 raise VideoError(f"{file}: has floating point pixels; save it with 8 or 16 bits")
@@ -326,23 +350,48 @@ def upright_size(picture: Image.Image) -> tuple[int, int]:
 def read_pictures(
     place: str, reading: Reading, stop: threading.Event
 ) -> Generator[Item, None, None]:
-    """The pictures of a folder or pattern, with times and numbers counted."""
+    """The pictures of a folder or pattern, with times and numbers counted.
+
+    Those that cannot be read are left out; then VideoError if there are some.
+    """
     files = list_pictures(place)
-    first = None
-    for index in islice(range(0, len(files), reading.stride), reading.max_frames):
+    first: tuple[str, tuple[int, int]] | None = None
+    bad: list[VideoError] = []
+    for index in range(reading.start, len(files), reading.stride)[: reading.max_frames]:
         if stop.is_set():
             return
-        with open_picture(files[index]) as picture:
-            size = upright_size(picture)
-            first = first or size
-            if size != first and (reading.size is None or not reading.mixed):
-                was, now = (f"{width} x {height}" for width, height in (first, size))
-                raise VideoError(
-                    f"{files[index]}: {now} pixels, but {files[0]} has {was}; make them alike, "
-                    "or give a size, as height x width"
-                )
-            pixels = _read_picture(picture, reading, size)
+        try:
+            with open_picture(files[index]) as picture:
+                size = upright_size(picture)
+                first = first or (files[index], size)
+                fits = size == first[1] or (reading.size is not None and reading.mixed)
+                pixels = _read_picture(picture, reading, size) if fits else None
+        except VideoError as error:
+            bad.append(error)
+            continue
+        if pixels is None:
+            was, now = (f"{width} x {height}" for width, height in (first[1], size))
+            raise VideoError(
+                f"{files[index]}: {now} pixels, but {first[0]} has {was}; make them alike, "
+                "or give a size, as height x width"
+            )
         yield pixels, index / PICTURE_RATE, index
+    if bad:
+        more = f" (so it is with {len(bad)} of {len(files)} pictures)" if len(bad) > 1 else ""
+        raise VideoError(f"{bad[0]}{more}")
+
+
+def probe_pictures(place: str) -> Info:
+    """Look at the first picture that can be read."""
+    files = list_pictures(place)
+    errors = []
+    for file in files:
+        try:
+            with open_picture(file) as picture:
+                return Info(*upright_size(picture), PICTURE_RATE, len(files))
+        except VideoError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _read_picture(picture: Image.Image, reading: Reading, size: tuple[int, int]) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from ullayers.checkpoint import pack, unpack
+from ullayers.checkpoint import RunError, pack, unpack
 from ullayers.footage import Footage, LongMean, Piece
 from ullayers.layers import backward
 from ullayers.models import Encoder, Locator, Model
@@ -90,7 +90,7 @@ class Config:
         if self.clip < 3:
             raise ValueError(f"expected clips of at least 3 frames, got {self.clip}")
         if self.lr is not None and not 0 < self.lr < 1e6:
-            raise ValueError(f"expected a learning rate lr above 0, got {self.lr}")
+            raise ValueError(f"expected a learning rate lr between 0 and 1e6, got {self.lr}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"expected 0 <= momentum < 1, got {self.momentum}")
         for name in ("weight_decay", "tolerance"):
@@ -149,6 +149,9 @@ def build(
     local = config.local or 0.0
     if config.task == "locate":
         return Locator(channels, local=local, **rates)
+    inputs = channels * size[0] * size[1]
+    if config.outputs > inputs:
+        raise VideoError(f"--outputs {config.outputs}: a frame has {inputs} numbers; ask for fewer")
     outputs = config.outputs if config.task == "orient" else max(16, 2 * config.outputs)
     return Encoder(size, channels, outputs=outputs, codes=config.outputs, local=local, **rates)
 
@@ -161,6 +164,12 @@ def make_optimizer(net: Model, config: Config) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         net.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay
     )
+
+
+def check_weights(net: Model) -> None:
+    """Refuse weights that are not numbers."""
+    if not all(bool(weight.isfinite().all()) for weight in net.parameters()):
+        raise RunError("learning went astray, its weights are no numbers; try a smaller --lr")
 
 
 class Trial:
@@ -190,17 +199,12 @@ class Trial:
             length = min(self.config.clip, len(piece))
             start = int(torch.randint(len(piece) - length + 1, (), generator=generator))
             rows = slice(start, start + length)
-            if self.net_sees == "foreground":
+            if self.net.sees == "foreground":
                 clip = piece.foreground(rows, self.behind.get(piece.source))
             else:
                 clip = piece.clip.frames[rows].float() / 255
             clips.append(clip.to(self.config.device))
         return clips
-
-    @property
-    def net_sees(self) -> str:
-        """Foreground or frames."""
-        return "foreground" if self.config.task == "locate" else "frames"
 
     def step(self) -> None:
         """Learn from one batch of clips."""
@@ -296,16 +300,15 @@ class Learner:
         return self.trials[self.winner]
 
     def start(self) -> None:
-        """Make the first network, which shows whether the options go with the footage."""
-        if not self.trials:
-            self.trials.append(Trial(self.footage, self.config, *self.plan[0]))
+        """Make the next network; the first shows whether the options go with the footage."""
+        self.trials.append(Trial(self.footage, self.config, *self.plan[len(self.trials)]))
 
     def __iter__(self) -> Iterator[Record]:
         assert self.config.steps is not None
         race = min(self.config.trial_steps, self.config.steps)
         while len(self.scores) < len(self.plan):
             if len(self.trials) == len(self.scores):
-                self.trials.append(Trial(self.footage, self.config, *self.plan[len(self.trials)]))
+                self.start()
             number, trial = len(self.trials) - 1, self.trials[-1]
             while len(trial.history) < race:
                 trial.step()
@@ -386,6 +389,9 @@ def _check(footage: Footage, config: Config) -> None:
             f"{names}: {footage.seen} frames in all, and no sequence of at "
             "least 3; learning needs frames that follow each other"
         )
+    frames = sum(map(len, footage.pieces))
+    if config.task != "locate" and config.outputs > frames:
+        raise VideoError(f"--outputs {config.outputs}: there are {frames} frames; ask for fewer")
     if not any(map(_moves, footage.pieces)):
         raise VideoError(
             f"{names}: nothing moves, so nothing can be learned; if it is slow, try more --stride"

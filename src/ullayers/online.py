@@ -15,13 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ullayers.apply import csv_name, describe
 from ullayers.camera import LiveBackdrop
 from ullayers.checkpoint import RunError, load_state, pack, save_state, unpack, write_tensors
+from ullayers.folders import check_free, clear_run
 from ullayers.layers import backward
-from ullayers.learn import Config, build, make_optimizer
+from ullayers.learn import Config, build, check_weights, make_optimizer
 from ullayers.models import Encoder, Locator, weights
 from ullayers.results import TRACK, Answer, code_columns, header
-from ullayers.runs import Run, check_free, clear_run, load_run
+from ullayers.runs import Run, load_run, make_reading, small_size
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
 RATE = 3e-4  # of AdamW: a single frame says less than the batches of `learn`
@@ -111,6 +113,7 @@ class Watcher:
         if self.learning:
             backward(output)
             self.optimizer.step()
+            check_weights(self.net)
             self._stop_if_settled()
         return values, mask
 
@@ -120,9 +123,8 @@ class Watcher:
             spread = found.spread.detach().diagonal(dim1=1, dim2=2).mean()
             net.size.copy_((net.size**2 + (spread - net.size**2) / self.count).sqrt())
         output = net.judge(found)
-        values = (*found.centroid[0].tolist(), *net.confidence(found).tolist())
-        mask = (255 * net.picture(found)[0].detach()).round().byte().cpu().numpy()
-        return output, values, mask
+        values, masks = describe(net, found)
+        return output, tuple(values[0].tolist()), masks[0]
 
     def _encode(self, net: Encoder, picture: Tensor) -> tuple[Tensor, Any, Any]:
         output = net(picture[None])
@@ -187,12 +189,13 @@ def watch(
         config: what to learn ("locate" or "orient") and how.
         size: of the frames to learn from: the longer side, or (height, width).
         stride: learn from every so many frames.
-        max_frames: stop after so many.
+        max_frames: stop after so many, those that the stride leaves out counted.
         grey: learn without colour.
         folder: keep a table, checkpoints and the network here; `ul apply` takes it as a run.
         every: seconds between checkpoints.
         force: replace what is in the folder.
-        resume: go on from the last checkpoint in the folder, with its options.
+        resume: go on from the last checkpoint in the folder, with its options; in a file or a
+            folder of pictures after the last frame that was learned from.
 
     Example:
         >>> import tempfile
@@ -212,18 +215,33 @@ def watch(
     if folder and run is None:
         check_free(folder, force)
     if run is None:
-        info = source.probe()
-        by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
-        shape = by_side.target(info.height, info.width)
-        reading = Reading(size=shape, grey=grey, stride=stride, max_frames=max_frames)
-        run = Run(Path(folder or "."), [source.path], config, reading, max_frames)
+        shape = small_size(size, source.probe())
+        reading = make_reading(shape, grey, stride, max_frames, mixed=True)
+        run = Run(Path(folder or "."), [_place(source)], config, reading, max_frames)
+    elif not _is_same(run, source):
+        names = ", ".join(run.result.get("sources", run.inputs))
+        raise RunError(
+            f"{folder}: has learned from another source ({names}); give that one, or another --out"
+        )
     assert run.reading.size is not None
-    watcher = Watcher(run.config, 1 if run.reading.grey else 3, run.reading.size)
+    watcher = Watcher(run.config, run.reading.channels, run.reading.size)
     run.config = watcher.config
     if folder is None:
         yield from _sightings(watcher, source, run.reading)
     else:
         yield from _kept(_Keeper(run, watcher, source, resume), source, every)
+
+
+def _place(source: Source) -> str:
+    """A path that means the same in any folder; a URL stays as it is."""
+    return os.path.abspath(source.path) if os.path.exists(source.path) else source.path
+
+
+def _is_same(run: Run, source: Source) -> bool:
+    """Whether this is what the run has watched; of a URL, its password and query may change."""
+    if os.path.exists(source.path):
+        return _place(source) == run.inputs[0]
+    return [source.name] == run.result.get("sources")
 
 
 def _sightings(
@@ -243,10 +261,12 @@ def _sightings(
 
 def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, None, None]:
     last = time.monotonic()
+    before = keeper.frame
     with keeper.table() as table:
         try:
-            for found in _sightings(keeper.watcher, source, keeper.run.reading):
+            for found in _sightings(keeper.watcher, source, keeper.reading()):
                 table.write(found.line())
+                keeper.frame = found.frame
                 if time.monotonic() - last >= every:
                     keeper.save(table)
                     last = time.monotonic()
@@ -255,6 +275,8 @@ def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, 
             keeper.save(table)
             raise
         keeper.save(table)
+    if keeper.resume and keeper.frame == before:
+        raise RunError(f"{source.path}: has no frame after {before}; begin anew with --force")
 
 
 class _Keeper:
@@ -262,18 +284,24 @@ class _Keeper:
 
     def __init__(self, run: Run, watcher: Watcher, source: Source, resume: bool) -> None:
         self.run, self.watcher, self.source, self.resume = run, watcher, source, resume
-        self.path = run.folder / ("tracks.csv" if run.config.task == "locate" else "codes.csv")
-        self.length = 0
+        self.path = run.folder / csv_name(run)
+        self.length, self.frame = 0, -1
         if resume:
             tensors, rest = load_state(run.folder / "checkpoint")
             try:
                 watcher.load(tensors, rest)
-                self.length = int(rest["table"])
+                self.length, self.frame = int(rest["table"]), int(rest["frame"])
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise RunError(f"{run.folder}: its checkpoint is not of ul watch") from error
         else:
             run.folder.mkdir(parents=True, exist_ok=True)
             clear_run(run.folder)
+
+    def reading(self) -> Reading:
+        """How to read on; what is live begins at any time."""
+        recorded = self.source.kind == "images" or os.path.isfile(self.source.path)
+        start = self.frame + self.run.reading.stride if recorded and self.frame >= 0 else 0
+        return replace(self.run.reading, start=start)
 
     def table(self) -> Any:
         """The CSV, to which lines are added as they come; those after the checkpoint go."""
@@ -289,7 +317,7 @@ class _Keeper:
         table.flush()
         watcher = self.watcher
         tensors, rest = watcher.state()
-        rest["table"] = os.path.getsize(self.path)
+        rest |= {"table": os.path.getsize(self.path), "frame": self.frame}
         save_state(self.run.folder / "checkpoint", tensors, rest)
         write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
         objective = float(watcher.net.cost.objective)

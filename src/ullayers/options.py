@@ -12,6 +12,10 @@ what changes slowly. Start with: ul demo"""
 INPUTS = """video files, folders of pictures (one sequence each, in order of their names, 2 before
 10), folders of such folders or of videos, or quoted patterns like 'day*/*.mp4'"""
 
+FIRST = "the first N frames of each input, those that --stride leaves out counted"
+
+MANY = 10**9
+
 Do = Callable[[argparse.Namespace], int | None]
 
 
@@ -46,7 +50,7 @@ def _add_demo(commands: Any, do: Do) -> None:
         with noise and a flickering lamp, learns where it is from the pixels alone, exactly as
         `ul learn` does, and scores itself against the truth. Under two minutes.""",
     )
-    parser.add_argument("--out", default="demo", metavar="DIR", help="where to write (%(default)s)")
+    _out(parser, "demo", "DIR", "where to write")
     _common(parser, do, resume="go on with a demo that was stopped")
 
 
@@ -63,13 +67,14 @@ def _add_learn(commands: Any, do: Do) -> None:
   ul learn --resume --out run""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("inputs", nargs="*", metavar="INPUT", help=INPUTS)
-    parser.add_argument("--out", default="run", metavar="RUN", help="the run folder (%(default)s)")
+    parser.add_argument("inputs", nargs="*", type=_path, metavar="INPUT", help=INPUTS)
+    _out(parser, "run", "RUN", "the run folder")
     _learning(parser, ["locate", "orient", "features"])
     _reading(
         parser,
         "learn from every Nth frame (default: about six a second, all if there are few); the table "
         "has every frame in any case",
+        FIRST,
     )
     parser.add_argument(
         "--steps", type=_whole, metavar="N", help="steps of learning (120 for locate, else 300)"
@@ -86,17 +91,13 @@ def _add_apply(commands: Any, do: Do) -> None:
         help="use a finished run on other video",
         description="Writes tracks.csv or codes.csv for new video with what a run has learned.",
     )
-    parser.add_argument("run", metavar="RUN", help="a folder that `ul learn` made")
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=INPUTS)
-    parser.add_argument(
-        "--out", default="applied", metavar="DIR", help="where to write (%(default)s)"
-    )
+    parser.add_argument("run", type=_path, metavar="RUN", help="a folder that `ul learn` made")
+    parser.add_argument("inputs", nargs="+", type=_path, metavar="INPUT", help=INPUTS)
+    _out(parser, "applied", "DIR", "where to write")
     parser.add_argument(
         "--stride", type=_whole, default=1, metavar="N", help="look at every Nth frame only"
     )
-    parser.add_argument(
-        "--max-frames", type=_whole, metavar="N", help="the first N frames of each input"
-    )
+    parser.add_argument("--max-frames", type=_whole, metavar="N", help=FIRST)
     parser.add_argument("--masks", action="store_true", help="also write every mask as a PNG")
     parser.add_argument("--overlay", action="store_true", help="also write overlay.mp4")
     _skip_bad(parser)
@@ -115,14 +116,21 @@ def _add_watch(commands: Any, do: Do) -> None:
   ul watch day.mp4 > day.csv""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="VIDEO|CAMERA|URL", help="a file, 0, /dev/video1, a URL")
-    parser.add_argument("--out", metavar="RUN", help="keep a table and the network in this folder")
+    parser.add_argument("source", type=_path, metavar="VIDEO|CAMERA|URL",
+                        help="a file, a folder of pictures, 0, /dev/video1, a URL")  # fmt: skip
+    parser.add_argument("--out", type=_path, metavar="RUN",
+                        help="keep a table and the network in this folder")  # fmt: skip
     parser.add_argument("--every", type=_seconds, default=60.0, metavar="S",
                         help="seconds between checkpoints (%(default)s)")  # fmt: skip
     parser.add_argument("--lines", action="store_true", help="print lines on a terminal too")
     _learning(parser, ["locate", "orient"])
-    _reading(parser, "learn from every Nth frame (default: every frame)")
-    _common(parser, do, resume="go on from the last checkpoint in --out")
+    _reading(
+        parser,
+        "learn from every Nth frame (default: every frame)",
+        "stop after N frames, those that --stride leaves out counted; --resume goes on for N more",
+    )
+    _common(parser, do, resume="go on from the last checkpoint in --out; a file or folder goes on "
+            "after the last frame that was learned from")  # fmt: skip
 
 
 def _add_reproduce(commands: Any, do: Do) -> None:
@@ -181,15 +189,19 @@ def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
                       help="stop when J falls by less over 20 steps (0: never)")  # fmt: skip
 
 
-def _reading(parser: argparse.ArgumentParser, stride: str) -> None:
+def _reading(parser: argparse.ArgumentParser, stride: str, most: str) -> None:
     more = parser.add_argument_group("reading")
     more.add_argument("--size", type=_size, metavar="N|HxW",
                       help="of frames to learn from: the longer side (64), or 48x64")  # fmt: skip
     more.add_argument("--stride", type=_whole, metavar="N", help=stride)
-    more.add_argument(
-        "--max-frames", type=_whole, metavar="N", help="the first N frames of each input"
-    )
+    more.add_argument("--max-frames", type=_whole, metavar="N", help=most)
     more.add_argument("--grey", action="store_true", default=None, help="without colour")
+
+
+def _out(parser: argparse.ArgumentParser, name: str, metavar: str, what: str) -> None:
+    parser.add_argument(
+        "--out", type=_path, default=name, metavar=metavar, help=f"{what} (%(default)s)"
+    )
 
 
 def _skip_bad(parser: argparse.ArgumentParser) -> None:
@@ -211,9 +223,15 @@ def _whole(text: str) -> int:
         value = int(text)
     except ValueError:
         value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    if not 1 <= value <= MANY:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 1e9, got {text!r}")
     return value
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name, got an empty one; is a variable unset?")
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from ullayers.results import TRACK, Answer
+from ullayers.results import SURE, TRACK, Answer
 from ullayers.video import VideoWriter
 
 Pixels = NDArray[np.uint8]
@@ -278,6 +278,9 @@ class _Line:
             self.move(place, opacity)
 
     def move(self, place: Floats, opacity: float) -> None:
+        """Draw from the last place to this one, unless one of them may be anywhere."""
+        if opacity < SURE:
+            place = np.full(2, np.nan)
         np.maximum(self.alpha - np.float32(1 / TRAIL), 0, out=self.alpha)
         if np.isfinite([self.last, place]).all():
             window, pixels = _distance(self.alpha.shape, self.last, place, self.pen + 1)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ullayers import charts
 from ullayers.files import replacing
 from ullayers.overlay import draw_track
-from ullayers.results import TRACK, Answer
+from ullayers.results import SURE, TRACK, Answer
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
@@ -300,7 +300,9 @@ def _config(config: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if value is None or isinstance(value, bool):
+        return "off" if value is None else "yes" if value else "no"
+    return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 VIDEO = """<div class='aside film'><video controls preload="metadata" src="overlay.mp4"></video>
@@ -312,7 +314,7 @@ CODE_SAMPLES = """Frames from all over the video, with the code that the network
 that look alike should have codes that are close."""
 TRACK_COURSE = f"""Where the object is: x runs from 0 at the left edge to 1 at the right, y from 0
 at the top to 1 at the bottom, drawn downwards as in the picture. Lines are faint where the
-confidence is below {charts.SURE}."""
+confidence is below {SURE}."""
 CODE_COURSE = """The numbers of the code. They were learned to change little from one frame to the
 next and much over the whole video; what hurries or stands still tells little."""
 TRACK_SCATTER = """Every dot is a frame: where the object was, in a field of the picture's shape.

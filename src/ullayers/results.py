@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 TRACK = ("x", "y", "confidence")  # places in 0..1 of the frame, from its top left corner
+SURE = 0.5  # places with less confidence than this are not to be trusted
 
 
 def code_columns(d: int) -> tuple[str, ...]:
@@ -42,6 +45,15 @@ class Answer:
     values: NDArray[np.float64]
     masks: NDArray[np.uint8] | None = None
 
+    @classmethod
+    def join(cls, parts: Sequence[Answer]) -> Answer:
+        """Parts of one sequence that follow each other, as one, without their masks."""
+        index, seconds, values = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("index", "seconds", "values")
+        )
+        return cls(parts[0].sequence, index, seconds, parts[0].columns, values)
+
     def lines(self) -> str:
         """Its rows as CSV text.
 
@@ -63,3 +75,30 @@ def header(columns: Iterable[str]) -> str:
     sequence,frame,time,x,y,confidence
     """
     return ",".join(["sequence", "frame", "time", *columns]) + "\n"
+
+
+def read_answers(lines: Iterable[str]) -> list[Answer]:
+    """What a table says, a whole sequence each.
+
+    >>> [found] = read_answers([header(["y0"]), "a,7,0.280000,0.500000"])
+    >>> found.sequence, found.index.tolist(), found.columns, found.values.tolist()
+    ('a', [7], ('y0',), [[0.5]])
+    """
+    rows = csv.reader(lines)
+    columns, answers = tuple(next(rows)[3:]), []
+    for name, some in groupby(rows, itemgetter(0)):
+        table = np.array([row[1:] for row in some]).astype(np.float64)
+        index, seconds = table[:, 0].astype(np.int64), table[:, 1]
+        answers.append(Answer(name, index, seconds, columns, table[:, 2:]))
+    return answers
+
+
+def unsure(answers: Sequence[Answer]) -> float:
+    """The share of frames whose place is unsure; a code is never.
+
+    >>> found = np.array([[0.5, 0.5, 0.1], [0.5, 0.5, 0.9]])
+    >>> unsure([Answer("a", np.arange(2), np.zeros(2), TRACK, found)])
+    0.5
+    """
+    rows = [answer.values[:, 2] for answer in answers if answer.columns == TRACK]
+    return float(np.mean(np.concatenate(rows) < SURE)) if rows else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,18 +21,12 @@ from ullayers.checkpoint import (
     write_tensors,
 )
 from ullayers.files import replacing, sweep, write_json
-from ullayers.footage import Footage, LongMean, gather, natural_stride, open_sources
-from ullayers.learn import Config, Learner, Record, build
+from ullayers.folders import check_apart, check_free, clear_run
+from ullayers.footage import FEW, Footage, LongMean, gather, natural_stride, open_sources
+from ullayers.learn import Config, Learner, Record, Trial, build, check_weights
 from ullayers.models import Model, weights
-from ullayers.video import Reading, Source
+from ullayers.video import Info, Reading, Source, VideoError
 
-# The last one is what makes a folder a run: it is removed last, and written first.
-OURS = (
-    "model.safetensors", "checkpoint/[ab].safetensors", "checkpoint/state.json", "metrics.jsonl",
-    "tensorboard/events.out.tfevents.*", "report.html", "overlay.mp4", "tracks.csv", "codes.csv",
-    "tracks.partial.*", "codes.partial.*", "masks/*/[0-9][0-9][0-9][0-9][0-9][0-9]*.png",
-    "config.json",
-)  # fmt: skip
 EVERY = 20  # steps between checkpoints
 
 
@@ -46,6 +40,7 @@ class Run:
         config: what to learn and how, resolved.
         reading: how the videos are read for learning.
         max_frames: of each source, only so many frames count; the reading takes every `stride`-th.
+        natural: whether the stride was chosen by what the headers say.
         skip_bad: whether unreadable inputs are left out.
         masks: whether every mask is wanted as a picture.
         fresh: whether learning starts anew, whatever is in the folder.
@@ -65,6 +60,7 @@ class Run:
     bad: dict[str, str] = field(default_factory=dict)
     masks: bool = False
     fresh: bool = False
+    natural: bool = False
 
     @property
     def kind(self) -> LongMean:
@@ -131,13 +127,12 @@ def plan_run(
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
     check_free(folder, force)
     check_apart(folder, sources)
-    by_side = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
-    stride = natural_stride(infos, max_frames) if stride is None else stride
-    small = by_side.target(infos[0].height, infos[0].width)
-    reading = _reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
+    natural, stride = stride is None, stride or natural_stride(infos, max_frames)
+    small = small_size(size, infos[0])
+    reading = make_reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
     run = Run(
         Path(folder), absolute(inputs), config, reading, max_frames, skip_bad, bad=bad,
-        masks=masks, fresh=True,
+        masks=masks, fresh=True, natural=natural,
     )  # fmt: skip
     return run, sources
 
@@ -147,9 +142,16 @@ def absolute(inputs: Sequence[str]) -> list[str]:
     return [os.path.abspath(os.path.expanduser(path)) for path in inputs]
 
 
-def _reading(
+def small_size(size: int | tuple[int, int], info: Info) -> tuple[int, int]:
+    """The (height, width) to learn from, where the longer side is given, or both are."""
+    reading = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
+    return reading.target(info.height, info.width)
+
+
+def make_reading(
     size: tuple[int, int], grey: bool, stride: int, max_frames: int | None, mixed: bool
 ) -> Reading:
+    """How to learn from every `stride`-th of the first `max_frames` frames."""
     kept = None if max_frames is None else -(-max_frames // stride)
     return Reading(size=size, grey=grey, stride=stride, max_frames=kept, mixed=mixed)
 
@@ -163,45 +165,6 @@ def sources_of(run: Run) -> list[Source]:
             f"{run.folder}: its inputs have changed since it was learned; use ul apply for others"
         )
     return sources
-
-
-def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> None:
-    """Refuse to write where an input lies: it might be replaced."""
-    place = Path(os.path.realpath(folder))
-    for source in sources:
-        if Path(os.path.realpath(source.path)).is_relative_to(place):
-            raise RunError(f"{folder}: {source.path} lies in it; give another folder with --out")
-
-
-def check_free(folder: str | os.PathLike[str], force: bool) -> None:
-    """Refuse a folder that holds something, unless it is a run and may be replaced."""
-    place = Path(folder)
-    nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise RunError(f"{nearest}: is a file; give a folder to write into")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise RunError(f"{nearest}: cannot be written to; give another folder with --out")
-    there = {entry.name for entry in place.iterdir()} if nearest == place else set()
-    if not there:
-        return
-    begun = "config.json" in there or any(".partial." in name for name in there)
-    if not force:
-        hint = "go on with --resume, or replace it with --force" if begun else (
-            "give another folder, or --force to write into it"
-        )  # fmt: skip
-        raise RunError(f"{folder}: is not empty; {hint}")
-    if "config.json" in there and not _is_run(place):
-        raise RunError(f"{folder}: has a config.json that is not of a run; give another folder")
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether config.json is of a run, or was before it was damaged."""
-    try:
-        return "learn" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, TypeError):
-        return (folder / "metrics.jsonl").exists()
 
 
 def check_device(name: str) -> None:
@@ -229,12 +192,19 @@ def learn_run(
         ['config.json', 'metrics.jsonl', 'model.safetensors']
     """
     footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
+    if run.natural and run.reading.stride > 1 and footage.seen < FEW:  # the headers knew no better
+        run.reading = replace(run.reading, stride=1, max_frames=run.max_frames)
+        footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
     run.bad |= footage.bad
+    if not footage.pieces and (run.reading.stride > 1 or run.max_frames):
+        raise VideoError(
+            f"--stride {run.reading.stride} and --max-frames {run.max_frames or 'all'} leave no "
+            "three frames in a row to learn from; use a smaller --stride or a larger --max-frames"
+        )
     learner = Learner(footage, run.config)
     run.config = learner.config
-    learner.start()
     saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh
-    done = _resume(run, learner) if saved else _begin(run)
+    done = _resume(run, learner) if saved else _begin(run, learner)
     yield from _watched(run, learner, done)
     _end(run, learner, footage)
 
@@ -255,7 +225,7 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         how = content["reading"]
         height, width = how["size"]
         frames, mixed = how["max_frames"], how.get("mixed", True)
-        reading = _reading((height, width), how["grey"], how["stride"], frames, mixed)
+        reading = make_reading((height, width), how["grey"], how["stride"], frames, mixed)
         run = Run(
             place, list(content["inputs"]), Config(**content["learn"]), reading, frames,
             content["skip_bad"], content["result"], masks=content.get("masks", False),
@@ -264,6 +234,8 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
             raise ValueError(f"expected clip or stream, got {run.kind}")
     except FileNotFoundError as error:
         raise RunError(f"{folder}: is not a run, it has no config.json") from error
+    except NotADirectoryError as error:
+        raise RunError(f"{folder}: is a file; give the folder of a run") from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"{folder}: its config.json is damaged; learn again") from error
     if device is not None:
@@ -274,10 +246,15 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
     return run
 
 
-def _load_net(run: Run) -> Model:
-    channels = 1 if run.reading.grey else 3
+def fresh_net(run: Run) -> Model:
+    """The network as it is before learning."""
     assert run.reading.size is not None
-    net = build(run.config, run.kind, channels, run.reading.size)
+    net = build(run.config, run.kind, run.reading.channels, run.reading.size)
+    return net.to(run.config.device).eval()
+
+
+def _load_net(run: Run) -> Model:
+    net = fresh_net(run)
     saved = read_tensors(run.folder / "model.safetensors")
     expected = weights(net)
     shapes = [{k: v.shape for k, v in tensors.items()} for tensors in (saved, expected)]
@@ -286,31 +263,17 @@ def _load_net(run: Run) -> Model:
             f"{run.folder}: its model.safetensors does not belong to its config.json; learn again"
         )
     net.load_state_dict(saved, strict=False)
-    return net.to(run.config.device).eval()
+    return net
 
 
-def _begin(run: Run) -> int:
+def _begin(run: Run, learner: Learner) -> int:
+    learner.start()  # before anything is cleared: it may not be possible
     run.folder.mkdir(parents=True, exist_ok=True)
     clear_run(run.folder)
     run.write_config()
     (run.folder / "metrics.jsonl").write_text("")
     run.fresh = False
     return 0
-
-
-def clear_run(folder: Path) -> None:
-    """Remove what a run before has left. Files of others stay, and folders that hold some."""
-    if not _is_run(folder):
-        return
-    sweep(folder)
-    sweep(folder / "checkpoint")
-    for pattern in OURS:
-        for path in folder.glob(pattern):
-            path.unlink()
-    folders = [folder / name for name in ("masks", "checkpoint", "tensorboard")]
-    for path in [*folder.glob("masks/*"), *folders]:
-        with suppress(OSError):
-            path.rmdir()
 
 
 def _resume(run: Run, learner: Learner) -> int:
@@ -388,14 +351,17 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
 
 def _end(run: Run, learner: Learner, footage: Footage) -> None:
     best = learner.best
-    if not abs(best.score()) < 1e30:
+    check_weights(best.net)
+    objective = best.score()
+    if not abs(objective) < 1e30:
         raise RunError("nothing could be learned: J is not a number; is there enough that moves?")
-    run.net = best.net
+    run.net, start = best.net, Trial(footage, run.config, best.kind, best.seed).score()
     run.result = {
         "kind": best.kind,
         "seed": best.seed,
         "trial": learner.winner,
-        "objective": best.score(),
+        "objective": objective,
+        "start": start if abs(start) < 1e30 else None,
         "scores": learner.scores,
         "steps": len(best.history),
         "frames": footage.seen,

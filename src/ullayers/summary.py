@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Any
 
@@ -19,7 +20,7 @@ from ullayers.models import Encoder, Locator
 from ullayers.report import Contents, Sample, write_report
 from ullayers.results import Answer
 from ullayers.runs import Run
-from ullayers.video import Source
+from ullayers.video import Source, VideoError
 
 SAMPLES = 8
 
@@ -42,17 +43,18 @@ def report_run(
         scores: against a truth, if there is one.
     """
     maps, picture = _maps(run, sources)
+    records = run.records()
     contents = Contents(
         title=_title(run),
         config=_shown_config(run),
-        records=run.records(),
+        records=records,
         winner=run.result["trial"],
         answers=done.answers,
         samples=_samples(sources, done, stride),
         kernels=_kernels(run),
         maps=maps,
         maps_picture=picture,
-        facts=_facts(run, done),
+        facts=_facts(run, done, records),
         scores=list(scores),
     )
     write_report(run.folder / "report.html", contents)
@@ -71,19 +73,33 @@ def _title(run: Run) -> str:
 
 
 def _shown_config(run: Run) -> dict[str, Any]:
-    reading = {"size": run.reading.size, "grey": run.reading.grey, "stride": run.reading.stride,
-               "max_frames": run.reading.max_frames}  # fmt: skip
-    learned = {**vars(run.config), "outputs": run.config.outputs}
+    """The settings in words."""
+    reading, learning, (height, width) = run.reading, vars(run.config), run.reading.size or (0, 0)
+    read = {
+        "size": f"{width} x {height} pixels",
+        "colour": not reading.grey,
+        "frames": "all" if reading.stride == 1 else f"one in {reading.stride}",
+        "of the first": "all" if run.max_frames is None else run.max_frames,
+    }
+    words = {
+        "outputs": "x and y" if run.config.task == "locate" else run.config.outputs,
+        "long_mean": run.config.long_mean or f"{run.kind}, chosen by J",
+        "local": run.config.local or "off",
+        "tolerance": run.config.tolerance or "off",
+    }
+    if run.config.optimizer != "sgd":
+        learning = {name: value for name, value in learning.items() if name != "momentum"}
     return {
         "inputs": ", ".join(os.path.basename(path) for path in run.inputs),
-        "reading": reading,
-        "learning": learned,
+        "reading": read,
+        "learning": {
+            name.replace("_", " "): value for name, value in {**learning, **words}.items()
+        },
     }
 
 
-def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
+def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     frames = sum(len(answer.index) for answer in done.answers)
-    records = run.records()
     last = [record for record in records if record["trial"] == run.result["trial"]][-1]
     facts = [
         ("frames", f"{frames:,}"),
@@ -122,19 +138,18 @@ def _of_source(
     if masks:  # only some masks were kept, all at multiples of one number
         step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
         every = max(step, every // step * step)
-    clips = source.clips(1, reading_to_show(source, stride * every), ahead=1)
+    clips = source.clips(1, reading_to_show(source, stride * every, count + 1), ahead=1)
     samples = []
     there = -(-len(answer.index) // every)  # of a broken source no more can be read
-    for i, clip in enumerate(islice(clips, min(count + 1, there))):
-        row = i * every
-        if i == 0 and there > 1:
-            continue  # the first frame tells least
-        frame = clip.frames[0].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
-        mask = masks[row] / np.float32(255) if row in masks else None
-        samples.append(
-            Sample(answer.sequence, float(answer.seconds[row]), frame, mask, answer.values[row])
-        )
-    clips.close()
+    with closing(clips), suppress(VideoError):  # of pictures that cannot be read, some others can
+        for clip in islice(clips, there):
+            row = int(np.searchsorted(answer.index, int(clip.index[0])))
+            if row == 0 and there > 1:
+                continue  # the first frame tells least
+            frame = clip.frames[0].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+            mask = masks[row] / np.float32(255) if row in masks else None
+            seconds, values = float(answer.seconds[row]), answer.values[row]
+            samples.append(Sample(answer.sequence, seconds, frame, mask, values))
     return samples
 
 

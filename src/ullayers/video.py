@@ -39,15 +39,13 @@ from ullayers.frames import (
     has_cameras,
     is_unpaused,
     list_folder,
-    list_pictures,
     load_av,
-    open_picture,
     open_video,
+    probe_pictures,
     quarter_turns,
     read_pictures,
     read_video,
     suffix_of,
-    upright_size,
 )
 from ullayers.frames import Clip as Clip
 from ullayers.frames import Info as Info
@@ -154,9 +152,7 @@ class Source:
     def probe(self) -> Info:
         """Look at the header and the first frame."""
         if self.kind == "images":
-            files = list_pictures(self.path)
-            with open_picture(files[0]) as picture:
-                return Info(*upright_size(picture), PICTURE_RATE, len(files))
+            return probe_pictures(self.path)
         live = self.kind == "live"
         if needs_opencv(self.path, live):
             return probe_camera(self.path)
@@ -219,7 +215,7 @@ def find_sources(paths: Sequence[str], bad: dict[str, str] | None = None) -> lis
             there = _find(os.path.expanduser(os.fspath(path)), bad)
         except VideoError as error:
             if bad is None:
-                raise
+                raise error.among(len(paths)) from None
             bad.setdefault(path, str(error))
             continue
         for kind, place in there:
@@ -245,7 +241,7 @@ def open_live(path: str) -> Source:
         with open_video(path):
             return Source(_safe(Path(path).stem), path, "live")
     if not path.isdecimal() and not path.startswith("/dev/video"):
-        what = "is a folder" if os.path.isdir(path) else "does not exist"
+        what = "is no file" if os.path.exists(path) else "does not exist"
         raise VideoError(f"{path}: {what}; give a video file, a camera (0, 1, ...) or a URL")
     if not has_cameras():
         load_cv2()  # that it is missing is said here, not when the first frame is asked for
@@ -269,12 +265,7 @@ def read_all(source: Source, reading: Reading = READ_AS_IS) -> Clip:
         >>> clip.frames.shape, clip.index.tolist()
         (torch.Size([3, 3, 48, 64]), [0, 4, 8])
     """
-    clips = list(source.clips(64, reading))
-    return Clip(
-        torch.cat([clip.frames for clip in clips]),
-        torch.cat([clip.seconds for clip in clips]),
-        torch.cat([clip.index for clip in clips]),
-    )
+    return Clip.join(list(source.clips(64, reading)))
 
 
 class VideoWriter:
@@ -351,6 +342,8 @@ def _find(path: str, bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
     if not os.path.isdir(path):
         if glob.has_magic(path):
             return _match(path, bad)
+        if os.path.exists(path):  # a pipe has no end to go back from, and is read several times
+            raise VideoError(f"{path}: is no file but a pipe or a device; save it as a file first")
         raise VideoError(f"{path}: does not exist; check the spelling")
     entries = list_folder(path)
     found = _flat(path, entries, bad)
@@ -389,20 +382,20 @@ def _flat(place: str, entries: list[str], bad: dict[str, str] | None) -> list[tu
     """The sequences among the files of one folder."""
     files = [entry for entry in entries if os.path.isfile(entry)]
     if not any(suffix_of(file) in PICTURES for file in files):
-        return [("video", file) for file in files if _is_video(file, bad)]
+        return [("video", file) for file in files if _is_video(file, bad, len(files))]
     if any(suffix_of(file) in VIDEOS for file in files):
         raise VideoError(f"{place}: holds pictures and videos; say which, as in '*.mp4'")
     return [("images", place)]
 
 
-def _is_video(file: str, bad: dict[str, str] | None) -> bool:
+def _is_video(file: str, bad: dict[str, str] | None, count: int) -> bool:
     try:
         with open_video(file):
             return True
     except VideoError as error:
         if suffix_of(file) in VIDEOS:  # it was meant to be read: leaving it out would hide a loss
             if bad is None:
-                raise
+                raise error.among(count) from None
             bad[file] = str(error)
         return False
 
