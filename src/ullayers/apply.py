@@ -36,7 +36,8 @@ def answers(
     if isinstance(run.net, Locator):
         yield from _locate(run, run.net, source, reading)
     elif isinstance(run.net, Encoder):
-        for clip in source.clips(BLOCK, reading):
+        follows = reading.follow
+        for clip in _stretches(run, source, reading) if follows else source.clips(BLOCK, reading):
             code = _code(run.net, (clip.frames.float() / 255).to(run.config.device))
             yield _answer(source, clip, code_columns(code.shape[1]), code)
     else:
@@ -55,6 +56,11 @@ def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray
     return values.cpu().numpy(), masks.cpu().numpy()
 
 
+def _stretches(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
+    """Pieces that are as long, in time, as those that were learned from."""
+    return cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride))
+
+
 def _locate(
     run: Run, net: Locator, source: Source, reading: Reading
 ) -> Generator[Answer, None, None]:
@@ -64,8 +70,7 @@ def _locate(
         most = reading.max_frames and (reading.max_frames - 1) * reading.stride // stride + 1
         seen = replace(reading, stride=stride, max_frames=most)
         behind = gather([source], seen, skip_bad=True).backdrops().get(0)  # cut() will complain
-    # A piece is as long, in time, as those that were learned from.
-    for clip in cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride)):
+    for clip in _stretches(run, source, reading):
         piece = make_piece(0, clip)
         for start in range(0, len(piece), BLOCK):
             rows = slice(start, start + BLOCK)

@@ -27,7 +27,7 @@ OVERLAY = 1500  # frames of the video that `learn` makes to look at
 ALL = 10**12  # frames of that of `apply`
 CONFIG = ("task", "outputs", "steps", "restarts", "mu", "eps", "optimizer", "lr", "momentum",
           "weight_decay", "tolerance", "seed", "device")  # fmt: skip
-READING = ("size", "stride", "max_frames", "grey")
+READING = ("size", "stride", "max_frames", "grey", "follow")
 RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
 MOST = 0.5  # share of unsure frames above which a track cannot be trusted
 RISE = 0.05  # of J over learning, above which it has gone wrong
@@ -321,7 +321,7 @@ def _watch(given: Namespace) -> int:
 
     if given.resume:
         _check_watch(given)
-    how: dict[str, Any] = {key: getattr(given, key) for key in READING}
+    how: dict[str, Any] = {key: getattr(given, key, None) for key in READING}
     found = watch(
         given.source, config=_config(given), folder=given.out, every=given.every,
         force=given.force, resume=given.resume,

@@ -11,12 +11,13 @@ from torch import Tensor
 from ullayers.camera import backdrop, find_path, foreground
 from ullayers.frames import Clip
 
+SIDE = 48  # pixels of a square that a network sees
 BLUR = 5  # pixels over which energy is averaged
 SMALL = 64  # pixels of the longer side, enough to see whether the camera moves
 FINER = 2  # samples per pixel of the cut-out, each way, against aliasing
 
 
-def follow(clip: Clip, side: int) -> Clip:
+def follow(clip: Clip, side: int = SIDE) -> Clip:
     """Cut a square of `side` pixels around what moves out of every frame.
 
     It is centred on the frame's own foreground and as large as the foreground of the whole clip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ullayers.camera import backdrop, find_path, foreground
+from ullayers.follow import follow
 from ullayers.video import Clip, Info, Reading, Source, VideoError, find_sources
 
 LongMean = Literal["clip", "stream"]
@@ -116,6 +117,7 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
     """
     height, width = reading.size or reading.target(*_size(source))
     length = max(SHORTEST, min(length, LARGEST // (3 * height * width)))
+    finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None
     clips = source.clips(length, reading)
@@ -125,14 +127,14 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
                 waiting = Clip.join([waiting, clip])
                 continue
             if waiting is not None:
-                yield waiting
+                yield finish(waiting)
             waiting = clip
     except VideoError as caught:
         error = caught
     finally:
         clips.close()
     if waiting is not None:
-        yield waiting
+        yield finish(waiting)
     if error is not None:
         raise error
 

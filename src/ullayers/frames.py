@@ -80,6 +80,7 @@ class Reading:
         max_frames: stop after so many kept frames.
         start: number of the first frame to keep; a camera knows none.
         mixed: once `size` is given, pictures of one folder may differ in size.
+        follow: then cut out a square around what moves, as `footage.cut` does.
 
     Example:
         >>> Reading(longest=64).target(height=480, width=640)
@@ -93,6 +94,7 @@ class Reading:
     max_frames: int | None = None
     start: int = 0
     mixed: bool = True
+    follow: bool = False
 
     def __post_init__(self) -> None:
         if self.size is not None and self.longest is not None:

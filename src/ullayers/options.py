@@ -79,6 +79,9 @@ def _add_learn(commands: Any, do: Do) -> None:
     parser.add_argument(
         "--steps", type=_whole, metavar="N", help="steps of learning (120 for locate, else 300)"
     )
+    parser.add_argument("--follow", action="store_true", default=None,
+                        help="orient, features: look at a square around what moves and not at the "
+                        "whole frame")  # fmt: skip
     parser.add_argument("--restarts", type=_whole, metavar="N", help="seeds to try (2)")
     parser.add_argument("--masks", action="store_true", help="also write every mask as a PNG")
     _skip_bad(parser)
@@ -192,7 +195,8 @@ def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
 def _reading(parser: argparse.ArgumentParser, stride: str, most: str) -> None:
     more = parser.add_argument_group("reading")
     more.add_argument("--size", type=_size, metavar="N|HxW",
-                      help="of frames to learn from: the longer side (64), or 48x64")  # fmt: skip
+                      help="of frames to learn from: the longer side (64; 192 to --follow "
+                      "something), or 48x64")  # fmt: skip
     more.add_argument("--stride", type=_whole, metavar="N", help=stride)
     more.add_argument("--max-frames", type=_whole, metavar="N", help=most)
     more.add_argument("--grey", action="store_true", default=None, help="without colour")

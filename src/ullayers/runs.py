@@ -22,11 +22,13 @@ from ullayers.checkpoint import (
 )
 from ullayers.files import replacing, sweep, write_json
 from ullayers.folders import check_apart, check_free, clear_run
+from ullayers.follow import SIDE
 from ullayers.footage import FEW, Footage, LongMean, gather, natural_stride, open_sources
 from ullayers.learn import Config, Learner, Record, Trial, build, check_weights
 from ullayers.models import Model, weights
 from ullayers.video import Info, Reading, Source, VideoError
 
+SMALL, WIDE = 64, 192  # pixels of the longer side of frames, whole or to cut a part out of
 EVERY = 20  # steps between checkpoints
 
 
@@ -81,6 +83,7 @@ class Run:
                 "stride": reading.stride,
                 "max_frames": self.max_frames,
                 "mixed": reading.mixed,
+                "follow": reading.follow,
             },
             "learn": asdict(self.config),
             "result": self.result,
@@ -98,10 +101,11 @@ def plan_run(
     folder: str | os.PathLike[str],
     config: Config,
     *,
-    size: int | tuple[int, int] = 64,
+    size: int | tuple[int, int] | None = None,
     stride: int | None = None,
     max_frames: int | None = None,
     grey: bool = False,
+    follow: bool = False,
     skip_bad: bool = False,
     masks: bool = False,
     force: bool = False,
@@ -114,22 +118,26 @@ def plan_run(
         config: what to learn and how.
         size: of the frames to learn from: the longer side, or (height, width). All sources are
             brought to the size that the first one gets. Pictures of one folder may differ in size
-            only if both sides are given.
+            only if both sides are given. None is 64, or 192 if a part is cut out of them.
         stride: learn from every so many frames; None takes about six a second.
         max_frames: of each source, at most so many.
         grey: learn without colour.
+        follow: a code is of a square around what moves and not of the whole frame.
         skip_bad: leave out what cannot be read.
         masks: every mask is wanted as a picture.
         force: replace a run that is there.
     """
     if masks and config.task != "locate":
         raise RunError(f"--task {config.task} has no masks; leave --masks out")
+    if follow and config.task == "locate":
+        raise RunError("--follow is for --task orient and features; locate looks everywhere")
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
     check_free(folder, force)
     check_apart(folder, sources)
     natural, stride = stride is None, stride or natural_stride(infos, max_frames)
-    small = small_size(size, infos[0])
-    reading = make_reading(small, grey, stride, max_frames, mixed=not isinstance(size, int))
+    small = small_size(size or (WIDE if follow else SMALL), infos[0])
+    mixed = isinstance(size, tuple)
+    reading = make_reading(small, grey, stride, max_frames, mixed=mixed, follow=follow)
     run = Run(
         Path(folder), absolute(inputs), config, reading, max_frames, skip_bad, bad=bad,
         masks=masks, fresh=True, natural=natural,
@@ -149,11 +157,12 @@ def small_size(size: int | tuple[int, int], info: Info) -> tuple[int, int]:
 
 
 def make_reading(
-    size: tuple[int, int], grey: bool, stride: int, max_frames: int | None, mixed: bool
-) -> Reading:
+    size: tuple[int, int], grey: bool, stride: int, max_frames: int | None, *, mixed: bool,
+    follow: bool = False,
+) -> Reading:  # fmt: skip
     """How to learn from every `stride`-th of the first `max_frames` frames."""
     kept = None if max_frames is None else -(-max_frames // stride)
-    return Reading(size=size, grey=grey, stride=stride, max_frames=kept, mixed=mixed)
+    return Reading(size=size, grey=grey, stride=stride, max_frames=kept, mixed=mixed, follow=follow)
 
 
 def sources_of(run: Run) -> list[Source]:
@@ -224,8 +233,11 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         content = json.loads((place / "config.json").read_text(encoding="utf-8"))
         how = content["reading"]
         height, width = how["size"]
-        frames, mixed = how["max_frames"], how.get("mixed", True)
-        reading = make_reading((height, width), how["grey"], how["stride"], frames, mixed)
+        frames = how["max_frames"]
+        reading = make_reading(
+            (height, width), how["grey"], how["stride"], frames,
+            mixed=how.get("mixed", True), follow=how.get("follow", False),
+        )  # fmt: skip
         run = Run(
             place, list(content["inputs"]), Config(**content["learn"]), reading, frames,
             content["skip_bad"], content["result"], masks=content.get("masks", False),
@@ -248,8 +260,9 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
 
 def fresh_net(run: Run) -> Model:
     """The network as it is before learning."""
-    assert run.reading.size is not None
-    net = build(run.config, run.kind, run.reading.channels, run.reading.size)
+    size = (SIDE, SIDE) if run.reading.follow else run.reading.size
+    assert size is not None
+    net = build(run.config, run.kind, run.reading.channels, size)
     return net.to(run.config.device).eval()
 
 

@@ -78,6 +78,7 @@ def _shown_config(run: Run) -> dict[str, Any]:
     read = {
         "size": f"{width} x {height} pixels",
         "colour": not reading.grey,
+        "follows what moves": reading.follow,
         "frames": "all" if reading.stride == 1 else f"one in {reading.stride}",
         "of the first": "all" if run.max_frames is None else run.max_frames,
     }

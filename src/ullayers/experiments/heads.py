@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ullayers.datasets import Sequence, head_poses, load, panning_heads
 from ullayers.experiments.common import apart, correlation, decode_angle
-from ullayers.follow import cut_squares, follow
+from ullayers.follow import SIDE, cut_squares, follow
 from ullayers.footage import Footage, Piece
 from ullayers.frames import Clip
 from ullayers.learn import Config, Learner
@@ -21,7 +21,6 @@ from ullayers.models import Encoder
 
 Floats = NDArray[np.floating[Any]]
 
-SIDE = 48  # pixels of a face
 WHOLE = (144, 192)  # height and width of a whole picture
 MARGIN = 1.2  # of a face's box
 WALK = 256  # frames of a video in which a head wanders
@@ -78,7 +77,7 @@ def _view(sweep: Sequence, view: str) -> Tensor:
         return load(sweep, (SIDE, SIDE * WHOLE[1] // WHOLE[0]), grey=True).frames
     clip = load(sweep, WHOLE, grey=True)
     if view == "followed":
-        return follow(clip, SIDE).frames
+        return follow(clip).frames
     boxes = torch.from_numpy(sweep.boxes).float()
     radius = MARGIN * (boxes[:, 2:] - boxes[:, :2]).amax(1) / 2
     return cut_squares(clip.frames, (boxes[:, :2] + boxes[:, 2:]) / 2, radius, SIDE)
