@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tests.films import (
     write_raw,
     write_truncated,
 )
+from ullayers import frames
 from ullayers.checkpoint import locked
 
 
@@ -200,8 +202,8 @@ def test_nothing_but_bad_ones_is_an_error(
 def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     film, run = place / "ball.mp4", tmp_path / "run"
     os.mkfifo(tmp_path / "pipe")
-    frames = [Image.fromarray(frame) for frame in ball(5)[0]]
-    frames[0].save(tmp_path / "a.webp", save_all=True, append_images=frames[1:])
+    first, *others = (Image.fromarray(frame) for frame in ball(5)[0])
+    first.save(tmp_path / "a.webp", save_all=True, append_images=others)
     for command in (["learn"], ["apply", place / "run"], ["watch"]):
         check_refused(here(*command, tmp_path / "pipe"), "is no file", "file")
         check_refused(here(*command, tmp_path / "a.webp"), "animated", "mp4")
@@ -215,7 +217,16 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
         check_refused(here(*command), "is a file; give the folder of a run")
     check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
+    check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is an address", "watch")
     assert not run.exists()
+
+
+def test_a_sender_that_does_not_answer(here: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "PATIENCE", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        said = here("watch", f"http://me:secret@127.0.0.1:{server.getsockname()[1]}/hall")
+    check_refused(said, "no answer within 0.5 seconds", "is the address right")
+    assert "secret" not in said[2]
 
 
 def test_two_demos_do_not_mix(tmp_path: Path, here: Call) -> None:
@@ -260,18 +271,19 @@ def test_force_replaces_only_what_is_ours(place: Path, tmp_path: Path, here: Cal
     assert not (run / "tracks.csv").exists()
 
 
-@pytest.mark.parametrize("name", ["tracks.csv", "report.html", "scene.mp4", "masks/a/000001.png"])
+@pytest.mark.parametrize("name", ["tracks.csv", "report.html", "masks/a/000001.png"])
 def test_force_spares_files_of_the_same_name_that_are_not_ours(
     place: Path, tmp_path: Path, here: Call, name: str
 ) -> None:
     film, mine = place / "ball.mp4", tmp_path / "mine" / name
     mine.parent.mkdir(parents=True)
     mine.write_text("x,y\n0.5,0.5\n")
-    for command in (["learn", film, *QUICK], ["apply", place / "run", film], ["demo"]):
+    for command in (["learn", film, *QUICK], ["apply", place / "run", film], ["watch", film]):
         said = here(*command, "--out", tmp_path / "mine", "--force")
         check_refused(said, name.split("/")[0], "not of a run", "give another folder")
-        assert files_in(tmp_path) == {f"mine/{name}"}
-    check_refused(here("watch", film, "--out", tmp_path / "mine", "--force"), "not of a run")
+    (mine.parent / "scene.mp4").write_text("mine")
+    check_refused(here("demo", "--out", mine.parent, "--force"), "scene.mp4", "not of a run")
+    assert mine.read_text() == "x,y\n0.5,0.5\n"
 
 
 def test_force_replaces_all_that_apply_has_written(place: Path, tmp_path: Path, here: Call) -> None:

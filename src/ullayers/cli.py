@@ -75,22 +75,22 @@ def _whole_imports() -> Iterator[None]:
             frame = frame.f_back
         raise KeyboardInterrupt
 
-    with ExitStack() as stack:
-        for stop in STOPS:
-            stack.enter_context(_heard(stop, interrupt))
+    with _heard(interrupt):
         yield
 
 
 @contextmanager
-def _heard(stop: signal.Signals, hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle a signal, unless it is ignored, as Ctrl-C is by what runs in the background."""
-    before = signal.getsignal(stop)
-    if before != signal.SIG_IGN:
+def _heard(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle stops but those that are ignored, as Ctrl-C is by what runs in the background."""
+    before = {stop: signal.getsignal(stop) for stop in STOPS}
+    heard = [stop for stop, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for stop in heard:
         signal.signal(stop, hear)
     try:
         yield
     finally:
-        signal.signal(stop, before)
+        for stop in heard:
+            signal.signal(stop, before[stop])
 
 
 def _silence_threads() -> None:
@@ -150,7 +150,7 @@ def _demo(given: Namespace) -> None:
     video, run = out / "scene.mp4", out / "run"
     with locked(run):  # it could be learned into by another process, as any run
         if not (given.resume and video.exists() and (out / "truth.csv").exists()):
-            check_free(out, given.force)
+            check_free(out, given.force, (video.name, "truth.csv"))
             check_free(run, given.force)
             write_scene(out, seed=given.seed or 0)
         given.inputs, given.out, given.skip_bad, given.masks = [str(video)], str(run), False, False
@@ -200,8 +200,9 @@ def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None
         if key == "size" and isinstance(value, int) and first is not None:
             value = small_size(value, first.probe())
         if value is not None and value != own[key] and key != "device":
-            option = "--" + key.replace("_", "-")
-            has = f"no {option}" if own[key] is None else f"{option} {own[key]}"
+            option, has = "--" + key.replace("_", "-"), own[key]
+            has = "x".join(map(str, has)) if isinstance(has, tuple) else has
+            has = f"no {option}" if has is None else f"{option} {has}"
             raise ValueError(f"this run has {has}; leave it out, or start with --force")
 
 
@@ -397,9 +398,7 @@ def _stoppable() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         stopped.append(number)
 
-    with ExitStack() as stack:
-        for stop in STOPS:
-            stack.enter_context(_heard(stop, hear))
+    with _heard(hear):
         yield stopped
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ OURS = (
     "tensorboard/events.out.tfevents.*", "report.html", "overlay.mp4", "tracks.csv", "codes.csv",
     "tracks.partial.*", "codes.partial.*", "config.json",
 )  # fmt: skip
+NAMES = {*(pattern.split("/")[0] for pattern in OURS), "masks"}
 TABLES = ("tracks.csv", "codes.csv", "truth.csv")
 MASK = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
 
@@ -30,8 +31,14 @@ def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> No
             raise RunError(f"{folder}: {source.path} lies in it; give another folder with --out")
 
 
-def check_free(folder: str | os.PathLike[str], force: bool) -> None:
-    """Refuse a folder that holds something, unless `force` would replace nothing but our own."""
+def check_free(folder: str | os.PathLike[str], force: bool, names: Collection[str] = NAMES) -> None:
+    """Refuse a folder that holds something, unless `force` would replace nothing but our own.
+
+    Args:
+        folder: to write into.
+        force: whether what is there may be replaced.
+        names: of what will be written.
+    """
     place = Path(folder)
     if any("\ud800" <= sign <= "\udfff" for sign in str(place.absolute())):
         raise RunError(f"{folder}: this name is not UTF-8; give another folder with --out")
@@ -49,10 +56,9 @@ def check_free(folder: str | os.PathLike[str], force: bool) -> None:
             "give another folder, or --force to write into it"
         )  # fmt: skip
         raise RunError(f"{folder}: is not empty; {hint}")
-    names = {*(pattern.split("/")[0] for pattern in OURS), *TABLES, "scene.mp4", "masks"}
-    if there & names and not _is_ours(place):
-        name = min(there & names)
-        raise RunError(f"{folder}: has a {name} that is not of a run; give another folder")
+    clash = there.intersection(names)
+    if clash and not _is_ours(place):
+        raise RunError(f"{folder}: has a {min(clash)} that is not of a run; give another folder")
 
 
 def _is_ours(folder: Path) -> bool:

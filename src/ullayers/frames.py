@@ -188,8 +188,9 @@ def open_video(path: str, live: bool = False) -> Iterator[tuple[InputContainer, 
     try:
         container = av.open(**how)
     except (av.FFmpegError, OSError) as error:
-        why = f"{error.strerror}".lower()
-        hint = "is it complete?"
+        why, hint = f"{error.strerror}".lower(), "is it complete?"
+        if isinstance(error, av.error.ExitError):
+            why = f"no answer within {PATIENCE:g} seconds"
         if "://" in path and live:
             hint = "is the address right, the sender on, and the network there?"
         raise VideoError(f"{shown}: cannot be read as a video ({why}); {hint}") from error

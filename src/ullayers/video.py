@@ -342,6 +342,9 @@ def _find(path: str, bad: dict[str, str] | None) -> list[tuple[Kind, str]]:
     if not os.path.isdir(path):
         if glob.has_magic(path):
             return _match(path, bad)
+        if "://" in path:
+            where = path.rpartition("@")[2]  # no password in a message
+            raise VideoError(f"{where}: is an address; save it as a file, or use ul watch")
         if os.path.exists(path):  # a pipe has no end to go back from, and is read several times
             raise VideoError(f"{path}: is no file but a pipe or a device; save it as a file first")
         raise VideoError(f"{path}: does not exist; check the spelling")
