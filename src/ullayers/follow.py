@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ullayers.camera import backdrop, find_path, foreground
 from ullayers.frames import Clip
+from ullayers.spatial import blurred
 
 SIDE = 48  # pixels of a square that a network sees
 BLUR = 5  # pixels over which energy is averaged
@@ -38,7 +39,7 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
     frames = clip.frames.float() / 255
     path = _path(frames)
     moved = foreground(frames, backdrop(frames, path), path).square().sum(1, keepdim=True)
-    energy = F.avg_pool2d(moved, BLUR, 1, BLUR // 2, count_include_pad=False)[:, 0]
+    energy = blurred(moved, BLUR)[:, 0]
     centre, _ = _moments(energy)
     _, variance = _moments(energy.mean(0, keepdim=True))
     radius = variance.sum().sqrt().clamp(min=side / 8)  # of one that hardly moves there is no size

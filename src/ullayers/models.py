@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ullayers.base import ULBase
 from ullayers.layers import UL1d, UL2d, mu_by_depth, sequences
-from ullayers.spatial import mask_moments
+from ullayers.spatial import blurred, mask_moments
 
 BLUR = 5  # pixels over which energy is averaged
 BRIGHTEST = 10.0  # energies above this many times the frame's mean look alike to the network
@@ -83,8 +83,7 @@ class Locator(nn.Module):
 
     def maps(self, foreground: Tensor) -> dict[str, Tensor]:
         """Every layer's response, by name; the last is the mask's logits."""
-        energy = foreground.square().sum(1, keepdim=True)
-        energy = F.avg_pool2d(energy, BLUR, 1, BLUR // 2, count_include_pad=False)
+        energy = blurred(foreground.square().sum(1, keepdim=True), BLUR)
         mean = energy.mean((1, 2, 3), keepdim=True) + 1e-9
         relative = energy / mean
         seen = torch.cat([foreground / mean.sqrt(), relative.clamp(max=BRIGHTEST).sqrt()], 1)
@@ -190,8 +189,8 @@ class Encoder(nn.Module):
 
     def maps(self, frames: Tensor) -> dict[str, Tensor]:
         """Every convolution's response, by name."""
-        deviation = frames - _blurred(frames)
-        maps, responses = deviation / (_blurred(deviation.square()).sqrt() + DARK), {}
+        deviation = frames - blurred(frames, NEAR)
+        maps, responses = deviation / (blurred(deviation.square(), NEAR).sqrt() + DARK), {}
         for i, (conv, local) in enumerate(zip(self.convs, self.locals, strict=True)):
             maps = torch.tanh(local(conv(maps)))
             responses[f"conv{i + 1}"] = maps
@@ -222,10 +221,6 @@ class Encoder(nn.Module):
         """(time, codes): the slow features, slowest first."""
         outputs: Tensor = self(frames)
         return (outputs - self.mean) @ self.readout.T
-
-
-def _blurred(maps: Tensor) -> Tensor:
-    return F.avg_pool2d(maps, NEAR, 1, NEAR // 2, count_include_pad=False)
 
 
 def _whitened(outputs: Tensor, lengths: list[int]) -> Tensor:

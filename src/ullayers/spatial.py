@@ -53,3 +53,21 @@ def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
     xy = torch.einsum("...hw,...h,...w->...", share, from_y, from_x)
     covariance = torch.stack([torch.stack([xx, xy], -1), torch.stack([xy, yy], -1)], -2)
     return centroid, covariance
+
+
+def blurred(maps: Tensor, side: int) -> Tensor:
+    """The mean over a square around each pixel, as far as it lies in the picture.
+
+    As two matrix products, which are many times faster than pooling.
+
+    >>> [round(value, 2) for value in blurred(torch.eye(3)[None, None], 3)[0, 0, 1].tolist()]
+    [0.33, 0.33, 0.33]
+    """
+    rows, columns = (_band(length, side).to(maps) for length in maps.shape[-2:])
+    return rows @ maps @ columns.T
+
+
+def _band(length: int, side: int) -> Tensor:
+    """(length, length): every row takes the mean over `side` places around its own."""
+    near = torch.ones(length, length).tril(side // 2).triu(-(side // 2))
+    return near / near.sum(1, keepdim=True)
