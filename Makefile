@@ -1,10 +1,11 @@
 # make demo   learn from a video, see a report   make test   run every test
 # make check  lint and types                     make bench  measure against peers
+# make results DATA=folder                        run every experiment anew, for docs/results.md
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench results clean
 
 # torch is installed alone and exactly pinned: any looser request pulls gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
@@ -34,6 +35,9 @@ bench: $(VENV)/.peers
 	$(PY) benchmarks/closed_form.py
 	$(PY) benchmarks/layers.py
 	$(PY) benchmarks/mouse.py
+
+results: $(READY)
+	$(VENV)/bin/ul reproduce all --data $(DATA) --out docs --force
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
