@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ullayers.core import advance
+from ullayers.kernels.launch import advance_fused, can_fuse
 from ullayers.kernels.state import LongTerm, Rates, Result, State
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing
@@ -99,6 +100,10 @@ class ULBase(Statistics):
             return y
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
+        if wants_gradient and scatter is None:
+            gradient = self._learn_fused(y)
+            if gradient is not None:
+                return _add_gradient(y, None, gradient, None)
         made, gradients = self._learn(y, scatter)
         if not wants_gradient:
             self._replay = made
@@ -139,8 +144,7 @@ class ULBase(Statistics):
             if replay is None:
                 skipped = (present & ~active).sum()
                 self._write(result.state, torch.stack([skipped, result.singular]), positions)
-                self._layout = _layout(y)
-                self.continues.fill_(self._clips is None)
+                self._finish(y)
             else:
                 self._check_replay(result)
             scale = self.weight / (steps if self.reduction == "mean" else 1)
@@ -151,15 +155,47 @@ class ULBase(Statistics):
             spread = packing.unpack(result.scatter_gradient * scale).reshape(scatter.shape)
             return made, (gradient, spread.to(scatter.dtype))
 
+    @torch.no_grad()
+    def _learn_fused(self, y: Tensor) -> Tensor | None:
+        """As `_learn`, in a few kernels on a GPU; None for what they do not take."""
+        packing = self._clips or Packing()
+        if not y.is_cuda or packing.ragged or torch.compiler.is_compiling():
+            return None
+        maps = packing.pack(self._to_positions(y)).mT
+        rates = self._rates(maps.shape[1])
+        if not can_fuse(maps, rates, self.short_cov.dtype):
+            return None
+        streams = maps.shape[1] * maps.shape[3]
+        carry_on = self._carries_on(y) and len(self.short_mean) == streams
+        scale = self.weight / (len(maps) if self.reduction == "mean" else 1)
+        known = float(self.start == "paper")
+        made = advance_fused(
+            maps, dict(self.named_buffers()), rates, carry_on, known, self._largest(), scale
+        )
+        self._write_all(made.ends, made.tally)
+        self._finish(y)
+        return self._from_positions(packing.unpack(made.gradient.mT), y.shape)
+
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
-        same = self._layout is None or self._layout == _layout(y)
-        carry_on = self._clips is None and same
-        before = self._read(sequences, positions, carry_on, work)
+        before = self._read(sequences, positions, self._carries_on(y), work)
         return _Pass(before, self._clips, self._rates(sequences))
+
+    def _carries_on(self, y: Tensor) -> bool:
+        """Whether these frames may go on with the streams of the last call."""
+        same = self._layout is None or self._layout == _layout(y)
+        return self._clips is None and same
+
+    def _finish(self, y: Tensor) -> None:
+        self._layout = _layout(y)
+        self.continues.fill_(self._clips is None)
+
+    def _largest(self) -> float:
+        """Of what the square, and sums of it, fit the statistics."""
+        return float(torch.finfo(self.short_cov.dtype).max ** 0.5 / 16)
 
     def _usable(self, frames: Tensor, scatter: Tensor | None) -> Tensor:
         """(T, S): where every value is a number whose square fits the statistics."""
-        largest = torch.finfo(self.short_cov.dtype).max ** 0.5 / 16
+        largest = self._largest()
         usable: Tensor = frames.abs().amax(-1) <= largest  # a NaN compares as false
         if scatter is not None:
             usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)
