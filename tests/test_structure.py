@@ -14,11 +14,12 @@ import ullayers as ul
 SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
-    "kernels.state", "kernels.covariance", "kernels.reference", "kernels.fused",
-    "kernels.fused_solve", "kernels.launch", "core", "health", "statistics", "packing", "base", "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
+    "kernels.state", "kernels.covariance", "kernels.reference", "kernels.single", "kernels.fused",
+    "kernels.fused_solve", "kernels.launch", "core", "health", "statistics", "packing", "base",
+    "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "datasets", "camera", "scene", "footage", "models",
     "results", "checkpoint", "learn", "runs", "apply", "online", "overlay", "export", "charts",
-    "report", "summary", "demo", "view", "progress", "options", "cli",
+    "report", "summary", "demo", "view", "bench", "progress", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ullayers.core import advance
 from ullayers.kernels.launch import advance_fused, can_fuse
+from ullayers.kernels.single import Stream, can_step
 from ullayers.kernels.state import LongTerm, Rates, Result, State
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing
@@ -72,6 +73,7 @@ class ULBase(Statistics):
         self._check_rates()
         self._clips: Packing | None = None  # set by sequences(), for the time of its block
         self._replay: _Pass | None = None  # the last pass without gradients
+        self._stream: Stream | None = None  # made when a single frame comes
 
     def extra_repr(self) -> str:
         """Shown by print(net)."""
@@ -79,6 +81,10 @@ class ULBase(Statistics):
             f"{self.features}, mu={self.mu}, eps={self.eps}, weight={self.weight}, "
             f"reduction={self.reduction!r}, start={self.start!r}, long_term={self.long_term!r}"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: the stream points into this layer's memory."""
+        return {**self.__dict__, "_stream": None}
 
     def _to_positions(self, y: Tensor) -> Tensor:
         """The input as (time, positions, features), with sequences ahead if there are many."""
@@ -101,7 +107,7 @@ class ULBase(Statistics):
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
         if wants_gradient and scatter is None:
-            gradient = self._learn_fused(y)
+            gradient = self._learn_single(y) if y.is_cpu else self._learn_fused(y)
             if gradient is not None:
                 return _add_gradient(y, None, gradient, None)
         made, gradients = self._learn(y, scatter)
@@ -155,6 +161,19 @@ class ULBase(Statistics):
             spread = packing.unpack(result.scatter_gradient * scale).reshape(scatter.shape)
             return made, (gradient, spread.to(scatter.dtype))
 
+    def _learn_single(self, y: Tensor) -> Tensor | None:
+        """As `_learn`, for one frame of one stream; None for what is not."""
+        if y.numel() != self.features or torch.compiler.is_compiling() or not self._goes_on(y):
+            return None
+        rates, buffers = self._rates(1), self._buffers
+        if not can_step(y, rates, buffers):  # type: ignore[arg-type]
+            return None
+        if self._stream is None or not self._stream.is_of(buffers):  # type: ignore[arg-type]
+            self._stream = Stream(buffers)  # type: ignore[arg-type]
+        frame = y.detach().numpy()
+        gradient = self._stream.step(frame.reshape(-1), rates, self._largest()) * self.weight
+        return torch.from_numpy(gradient.astype(frame.dtype).reshape(frame.shape))
+
     @torch.no_grad()
     def _learn_fused(self, y: Tensor) -> Tensor | None:
         """As `_learn`, in a few kernels on a GPU; None for what they do not take."""
@@ -184,6 +203,9 @@ class ULBase(Statistics):
         """Whether these frames may go on with the streams of the last call."""
         same = self._layout is None or self._layout == _layout(y)
         return self._clips is None and same
+
+    def _goes_on(self, y: Tensor) -> bool:
+        return self._clips is None and self._layout == _layout(y)
 
     def _finish(self, y: Tensor) -> None:
         self._layout = _layout(y)

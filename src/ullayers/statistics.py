@@ -165,8 +165,9 @@ class Statistics(nn.Module):
 
     def _write_all(self, ends: dict[str, Tensor], tally: Tensor) -> None:
         """What a fused pass has computed, by buffer; its tally is steps, skipped, singular."""
-        same = [name for name in ends if getattr(self, name).shape == ends[name].shape]
-        torch._foreach_copy_([getattr(self, name) for name in same], [ends[name] for name in same])
+        ours = {name: getattr(self, name) for name in ends}
+        same = [name for name in ends if ours[name].shape == ends[name].shape]
+        torch._foreach_copy_([ours[name] for name in same], [ends[name] for name in same])
         for name in ends.keys() - same:  # another number of streams
             setattr(self, name, ends[name].clone())
         self.steps.copy_(tally[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ def ridge_renewals(rate: float, steps: Tensor, live: Tensor) -> Tensor:
     return live & (ticks % ridge_period(rate) == 0)
 
 
+@cache
 def ridge_period(rate: float) -> int:
     """Steps between two renewals of the ridge: while it decays by at most 16, and at most 64."""
     return max(1, min(64, int(4 / forgotten_bits(rate))))

@@ -24,65 +24,102 @@ def read_covariance(short, short_rest, long, long_rest, cell, inside, which):
 
 
 @triton.jit
-def faded(total, brought, rate, keep):
-    """One step of an average; the two forms keep the digits of a large and of a small rate."""
-    small = total + rate * (brought - total)
-    return tl.where(rate > 0.5, keep * total + rate * brought, small)
+def exact(which, mu, mu_keep, eps, eps_keep):
+    """A rate and one minus it, in float64, from whichever of the two is the smaller."""
+    rate = tl.where(which == 0, mu, eps).to(tl.float64)
+    keep = tl.where(which == 0, mu_keep, eps_keep).to(tl.float64)
+    return tl.where(rate > 0.5, 1 - keep, rate), tl.where(rate > 0.5, keep, 1 - rate)
+
+
+@triton.jit
+def joined(keep, value, next_keep, next_value):
+    """Two stretches of a linear recurrence, one after the other."""
+    return keep * next_keep, value * next_keep + next_value
+
+
+@triton.jit
+def later(first, second):
+    """The larger of two, for a scan."""
+    return tl.maximum(first, second)
+
+
+@triton.jit
+def last_row(path, line, STEPS: tl.constexpr):
+    """Where a path over `STEPS` lines ends."""
+    return tl.sum(tl.where((line == STEPS - 1)[:, None], path, 0.0), 0)
 
 
 @triton.jit
 def covariance_path(
-    grams, counts, short, short_rest, long, long_rest, evidence, steps,
-    evidences, ages, renewals, end_cov, end_evidence, tally, parts, T, C,
-    mu, mu_keep, eps, eps_keep, mu_period, eps_period, AHEAD: tl.constexpr, BLOCK: tl.constexpr,
+    grams, counts, short, short_rest, long, long_rest, evidence,
+    end_cov, parts, T, C, mu, mu_keep, eps, eps_keep, STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """W or B after each step, times its evidence, written over the first part of `grams`.
-
-    The first program of each also keeps the books: the evidence, the last renewal of the ridge
-    before each step, and how many times the ridge has faded since.
-    """
+    """W or B after each step, times its evidence, written over the first part of `grams`."""
     which, size = tl.program_id(1), C * C
     cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside, keeps_books = cell < size, tl.program_id(0) == 0
-    rate = tl.where(which == 0, mu, eps).to(tl.float64)
-    keep = tl.where(which == 0, mu_keep, eps_keep).to(tl.float64)
-    period = tl.where(which == 0, mu_period, eps_period)
+    line, inside = tl.arange(0, STEPS), cell < size
+    rate, keep = exact(which, mu, mu_keep, eps, eps_keep)
     weight = tl.load(evidence + which).to(tl.float64)
     total = weight * read_covariance(short, short_rest, long, long_rest, cell, inside, which)
-    ticks, age, renewed = tl.load(steps), 0, -1
-    for begin in range(0, T, AHEAD):
-        brought = ()
-        for j in tl.static_range(AHEAD):
-            at = (which * T + begin + j).to(tl.int64) * size + cell
-            there = inside & (begin + j < T)
-            gram = tl.load(grams + at, mask=there, other=0.0)
-            for part in range(1, parts):
-                at += 2 * T.to(tl.int64) * size
-                gram += tl.load(grams + at, mask=there, other=0.0)
-            brought = brought + (gram,)
-        for j in tl.static_range(AHEAD):
-            t = begin + j
-            live = tl.load(counts + t, mask=t < T, other=0) > 0
-            count = tl.load(counts + (1 + which) * T + t, mask=t < T, other=0)
-            renew = live & (ticks % period == 0)
-            age, renewed = tl.where(renew, 0, age), tl.where(renew, t, renewed)
-            ticks += live.to(tl.int64)
-            mean = brought[j].to(tl.float64) / tl.maximum(count, 1)
-            total = tl.where(count > 0, faded(total, mean, rate, keep), total)
-            weight = tl.where(count > 0, faded(weight, 1.0, rate, keep), weight)
-            age += (count > 0).to(tl.int32)
-            at = (which * T + t).to(tl.int64) * size + cell
-            tl.store(grams + at, total.to(tl.float32), mask=inside & (t < T))
-            book = which * T + t
-            tl.store(evidences + book, weight, mask=keeps_books & (t < T))
-            tl.store(ages + book, age, mask=keeps_books & (t < T))
-            tl.store(renewals + book, renewed, mask=keeps_books & (t < T))
+    weight += tl.zeros([BLOCK], tl.float64)
+    for begin in range(0, T, STEPS):
+        t = begin + line
+        there = (t < T)[:, None] & inside[None, :]
+        at = (which * T + t[:, None]).to(tl.int64) * size + cell[None, :]
+        gram = tl.zeros([STEPS, BLOCK], tl.float32)
+        for part in range(parts):
+            of_part = tl.cast(part, tl.int64) * 2 * T * size
+            gram += tl.load(grams + of_part + at, mask=there, other=0.0)
+        count = tl.load(counts + (1 + which) * T + t, mask=t < T, other=0)
+        fading = tl.where((count > 0)[:, None] & (cell >= 0)[None, :], keep, 1.0)
+        share = tl.where(count > 0, rate / tl.maximum(count, 1), 0.0)[:, None]
+        fading, brought = tl.associative_scan((fading, share * gram.to(tl.float64)), 0, joined)
+        path = fading * total[None, :] + brought
+        tl.store(grams + at, path.to(tl.float32), mask=there)
+        total = last_row(path, line, STEPS)
+        weight = 1 - last_row(fading, line, STEPS) * (1 - weight)
     end = total / tl.maximum(weight, 1e-300)
     value = end.to(tl.float32)
     tl.store(end_cov + 2 * which * size + cell, value, mask=inside)
     tl.store(end_cov + (2 * which + 1) * size + cell, (end - value).to(tl.float32), mask=inside)
-    tl.store(end_evidence + which, weight.to(tl.float32), mask=keeps_books)
-    tl.store(tally, ticks, mask=keeps_books & (which == 0))
+
+
+@triton.jit
+def books(
+    counts, evidence, steps, evidences, ages, renewals, end_evidence, tally, T,
+    mu, mu_keep, eps, eps_keep, mu_period, eps_period, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Of every step: the evidence, the last renewal of the ridge, and its fadings since."""
+    which, line = tl.program_id(0), tl.arange(0, STEPS)
+    rate, keep = exact(which, mu, mu_keep, eps, eps_keep)
+    period = tl.where(which == 0, mu_period, eps_period)
+    weight = tl.load(evidence + which).to(tl.float64)
+    ticks, clock = tl.load(steps), 0
+    renewed, since = -1, 0
+    for begin in range(0, T, STEPS):
+        t = begin + line
+        live = (tl.load(counts + t, mask=t < T, other=0) > 0).to(tl.int32)
+        counted = (tl.load(counts + (1 + which) * T + t, mask=t < T, other=0) > 0).to(tl.int32)
+        before = ticks + (tl.cumsum(live, 0) - live)
+        clocks = clock + tl.cumsum(counted, 0)
+        renews = (live > 0) & (before % period == 0)
+        latest = tl.associative_scan(tl.where(renews, t, renewed), 0, later)
+        marks = tl.associative_scan(tl.where(renews, clocks - counted, since), 0, later)
+        fading, brought = tl.where(counted > 0, keep, 1.0), tl.where(counted > 0, rate, 0.0)
+        fading, brought = tl.associative_scan((fading, brought), 0, joined)
+        weights = fading * weight + brought
+        at = which * T + t
+        tl.store(evidences + at, weights, mask=t < T)
+        tl.store(ages + at, clocks - marks, mask=t < T)
+        tl.store(renewals + at, latest, mask=t < T)
+        end = line == STEPS - 1
+        weight = tl.sum(tl.where(end, weights, 0.0), 0)
+        ticks += tl.sum(live, 0)
+        clock += tl.sum(counted, 0)
+        renewed = tl.max(latest, 0)
+        since = tl.max(marks, 0)
+    tl.store(end_evidence + which, weight.to(tl.float32))
+    tl.store(tally, ticks, mask=which == 0)
 
 
 @triton.jit
@@ -171,19 +208,14 @@ def inverse_matrices(
 
 
 @triton.jit
-def joined(keep, value, next_keep, next_value):
-    """Two stretches of a linear recurrence, one after the other."""
-    return keep * next_keep, value * next_keep + next_value
-
-
-@triton.jit
 def pull_path(
     pushes, counts, pull, pulls, end_pull, T, C, eps, eps_keep,
     STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The moving average of the gradient of a shift of all outputs together, after each step."""
     c, line = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, STEPS)
-    now = tl.load(pull + c, mask=c < C, other=0.0)
+    rate, keep = exact(1, eps, eps_keep, eps, eps_keep)
+    now = tl.load(pull + c, mask=c < C, other=0.0).to(tl.float64)
     for begin in range(0, T, STEPS):
         t = begin + line
         inside = (t < T)[:, None] & (c < C)[None, :]
@@ -191,10 +223,9 @@ def pull_path(
         push = tl.load(pushes + at, mask=inside, other=0.0)
         push -= tl.load(pushes + T * C + at, mask=inside, other=0.0)
         taking = (tl.load(counts + T + t, mask=t < T, other=0) > 0)[:, None] & inside
-        keep = tl.where(taking, eps_keep, 1.0)
-        value = tl.where(taking, eps * push, 0.0)
-        keep, value = tl.associative_scan((keep, value), 0, joined)
-        path = keep * now[None, :] + value
+        fading, brought = tl.where(taking, keep, 1.0), tl.where(taking, rate * push, 0.0)
+        fading, brought = tl.associative_scan((fading, brought), 0, joined)
+        path = fading * now[None, :] + brought
         tl.store(pulls + at, path, mask=inside)
-        now = tl.sum(tl.where((line == STEPS - 1)[:, None], path, 0.0), 0)
+        now = last_row(path, line, STEPS)
     tl.store(end_pull + c, now, mask=c < C)

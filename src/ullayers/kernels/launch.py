@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,9 +35,9 @@ class Plan:
 
 
 PLANS = {  # by the number of channels that it serves
-    16: Plan(4, 32, 4, 64, 4, 2),
+    16: Plan(4, 64, 4, 128, 4, 2),
     32: Plan(4, 32, 4, 64, 4, 4),
-    64: Plan(4, 32, 8, 32, 8, 4),
+    64: Plan(4, 32, 8, 32, 4, 4),
     128: Plan(2, 32, 8, 32, 8, 8),
 }
 
@@ -48,6 +49,14 @@ class Fused:
     gradient: Tensor  # in shape and layout of the frames
     ends: dict[str, Tensor]  # by the name of the buffer
     tally: Tensor  # (3,) int64: steps so far, unusable positions, steps without an inverse
+
+
+_compiled: dict[tuple[Any, ...], Any] = {}
+# How many of each kernel's arguments, the last ones, are part of what is compiled.
+CONSTANTS = {
+    "usable_positions": 2, "count_streams": 4, "walk": 5, "gram_matrices": 6, "gradients": 6,
+    "covariance_path": 2, "books": 1, "inverse_matrices": 2, "pull_path": 2,
+}  # fmt: skip
 
 
 def can_fuse(maps: Tensor, rates: Rates, statistics: torch.dtype) -> bool:
@@ -73,10 +82,17 @@ def _has_triton() -> bool:
 
 
 @cache
-def _load_kernels() -> None:
+def _kernels() -> tuple[Any, Any]:
     """Triton is imported where the first frames on a GPU are seen, and nowhere else."""
-    global fused, fused_solve
     from ullayers.kernels import fused, fused_solve
+
+    return fused, fused_solve
+
+
+@cache
+def _starts_directly() -> bool:
+    """Whether a compiled kernel of this Triton takes the arguments as they were declared."""
+    return tuple(int(part) for part in version("triton").split(".")[:2]) >= (3, 4)
 
 
 def advance_fused(
@@ -99,13 +115,13 @@ def advance_fused(
         largest: frames with a larger value are left out.
         scale: of the gradient.
     """
-    _load_kernels()
     run = _Run.of(maps, buffers, rates, carry_on, known)
     gradient = torch.empty_like(maps)
     with torch.cuda.device(maps.device):
         run.find_usable(largest)
         run.walk()
         run.sum_squares()
+        run.keep_books()
         run.follow_covariances()
         run.invert()
         run.follow_pull()
@@ -113,7 +129,7 @@ def advance_fused(
     return Fused(gradient, run.ends(), run.tally)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Run:
     """One pass and its memory on the GPU, all of which is there before the first kernel runs."""
 
@@ -136,11 +152,13 @@ class _Run:
     pushes: Tensor  # (2, T, C)
     pulls: Tensor  # (T, C)
     evidences: Tensor  # (2, T)
-    books: Tensor  # (2, 2, T) how long ago, and when, the ridge was renewed
+    ages: Tensor  # (2, T) how often the ridge has faded since
+    renewals: Tensor  # (2, T) when it was renewed
     end_means: Tensor  # (4, S, C)
     end_seen: Tensor  # (2, S)
     end_cov: Tensor  # (4, C, C)
-    end_scalars: Tensor  # (2, 2) evidence and ridge
+    end_evidence: Tensor  # (2,)
+    end_ridge: Tensor  # (2,)
     end_pull: Tensor  # (1, C)
     tally: Tensor  # (3,)
 
@@ -165,8 +183,9 @@ class _Run:
             seen_marks=new(2, groups, S), own=new(2, C, S) if clip else maps,
             grams=new(parts, 2, T, C, C), inverses=new(2, T, C, C), sums=new(parts, 2, T, C),
             pushes=new(2, T, C), pulls=new(T, C), evidences=new(2, T, dtype=torch.float64),
-            books=new(2, 2, T, dtype=torch.int32), end_means=new(4, S, C), end_seen=new(2, S),
-            end_cov=new(4, C, C), end_scalars=new(2, 2), end_pull=new(1, C),
+            ages=new(2, T, dtype=torch.int32),
+            renewals=new(2, T, dtype=torch.int32), end_means=new(4, S, C), end_seen=new(2, S),
+            end_cov=new(4, C, C), end_evidence=new(2), end_ridge=new(2), end_pull=new(1, C),
             tally=zeros[:6].view(torch.int64),
         )  # fmt: skip
 
@@ -199,86 +218,122 @@ class _Run:
         names = ("short_cov", "short_cov_rest", "long_cov", "long_cov_rest")
         return [self.buffers[name] for name in names]
 
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """All that Triton looks at to choose a compiled kernel."""
+        maps, rates = self.maps, self.rates
+        tensors = (maps, *self.buffers.values())
+        aligned = all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        return maps.shape, maps.stride(), maps.dtype, maps.device, aligned, self.carry, rates
+
+    def start(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: int) -> None:
+        """Launch a kernel. Its constants come last.
+
+        The second time it goes without Triton's own look at every argument, which takes longer
+        than most of these kernels run.
+        """
+        key = (kernel.__name__, arguments[-CONSTANTS[kernel.__name__] :], *self.key)
+        compiled = _compiled.get(key)
+        if compiled is None:
+            compiled = kernel[grid](*arguments, **options)
+            if compiled is not None and _starts_directly():
+                _compiled[key] = compiled
+        else:
+            compiled[(*grid, 1, 1)[:3]](*arguments)
+
     def find_usable(self, largest: float) -> None:
         """Which positions of which frames count, and how many."""
         T, S, C = self.sizes
-        b = self.buffers
-        fused.usable_positions[(T, -(-S // 64))](
-            *self.source, self.active, S, C, largest, CHANNELS=self.channels, BLOCK=64
-        )
-        fused.count_streams[(-(-S // 32),)](
+        b, kernels = self.buffers, _kernels()[0]
+        self.start(
+            kernels.usable_positions, (T, -(-S // 64)),
+            *self.source, self.active, S, C, largest, self.channels, 64,
+        )  # fmt: skip
+        self.start(
+            kernels.count_streams, (-(-S // 32),),
             self.active, b["short_evidence"], b["continues"], self.known, self.counts, self.frames,
-            self.tally, T, S, CARRY=self.carry, CLIP=self.clip, STEPS=128, BLOCK=32,
+            self.tally, T, S, self.carry, self.clip, 128, 32,
         )  # fmt: skip
 
     def walk(self) -> None:
         """The moving averages, with their marks."""
         T, S, C = self.sizes
         b = self.buffers
-        fused.walk[(-(-S // 128), C)](
+        self.start(
+            _kernels()[0].walk, (-(-S // 128), C),
             *self.source, self.active, b["continues"],
             b["short_mean"], b["short_mean_rest"], b["short_evidence"],
             b["long_mean"], b["long_mean_rest"], b["long_evidence"], self.known,
             self.marks, self.seen_marks, self.own, self.end_means, self.end_seen,
-            T, S, C, *self.weights,
-            CARRY=self.carry, CLIP=self.clip, GROUP=self.plan.group, AHEAD=16, BLOCK=128,
+            T, S, C, *self.weights, self.carry, self.clip, self.plan.group, 16, 128,
         )  # fmt: skip
 
     def sum_squares(self) -> None:
         """The Gram matrices of all steps."""
         T, S, C = self.sizes
+        plan = self.plan
         for far in (False, True):
-            fused.gram_matrices[(self.marks.shape[1], self.parts)](
+            self.start(
+                _kernels()[0].gram_matrices, (self.marks.shape[1], self.parts),
                 *self.source, self.active, self.marks, self.seen_marks, self.own, self.frames,
                 self.grams, self.sums, T, S, C, *self.weights,
-                CLIP=self.clip, FAR=far, GROUP=self.plan.group, CHANNELS=self.channels,
-                BLOCK=self.plan.gram_block, PRECISION=PRECISION,
-                num_warps=self.plan.gram_warps, num_stages=1,
+                self.clip, far, plan.group, self.channels, plan.gram_block, PRECISION,
+                num_warps=plan.gram_warps, num_stages=1,
             )  # fmt: skip
+
+    def keep_books(self) -> None:
+        """What every step's ridge and evidence are made of."""
+        b, rates = self.buffers, self.rates
+        self.start(
+            _kernels()[1].books, (2,),
+            self.counts, b["cov_evidence"], b["steps"], self.evidences, self.ages, self.renewals,
+            self.end_evidence, self.tally, self.sizes[0], *self.weights,
+            ridge_period(rates.mu), ridge_period(rates.eps), 128,
+        )  # fmt: skip
 
     def follow_covariances(self) -> None:
         """Covariances after every step."""
         T, _, C = self.sizes
-        b, rates = self.buffers, self.rates
-        fused_solve.covariance_path[(-(-C * C // 128), 2)](
-            self.grams, self.counts, *self.covariances, b["cov_evidence"], b["steps"],
-            self.evidences, self.books[0], self.books[1], self.end_cov, self.end_scalars[0],
-            self.tally, self.parts, T, C, *self.weights,
-            ridge_period(rates.mu), ridge_period(rates.eps), AHEAD=8, BLOCK=128,
+        self.start(
+            _kernels()[1].covariance_path, (-(-C * C // 32), 2),
+            self.grams, self.counts, *self.covariances, self.buffers["cov_evidence"],
+            self.end_cov, self.parts, T, C, *self.weights, 64, 32,
         )  # fmt: skip
 
     def invert(self) -> None:
         """The inverses after every step."""
         T, _, C = self.sizes
         b, rates = self.buffers, self.rates
-        fused_solve.inverse_matrices[(T, 2)](
-            self.grams, self.counts, self.evidences, self.books[0], self.books[1],
+        self.start(
+            _kernels()[1].inverse_matrices, (T, 2),
+            self.grams, self.counts, self.evidences, self.ages, self.renewals,
             b["ridge_level"], *self.covariances, b["cov_evidence"], self.sums, self.inverses,
-            self.pushes, self.end_scalars[1], self.tally, self.parts, T, C,
+            self.pushes, self.end_ridge, self.tally, self.parts, T, C,
             math.log1p(-rates.mu), math.log1p(-rates.eps), RIDGE_HIGH * rates.ridge / C,
             RIDGE_LOW * rates.ridge / C, noise_share(torch.float32) / C,
-            WIDE=C <= 64, CHANNELS=self.channels, num_warps=self.plan.solve_warps,
+            C <= 64, self.channels, num_warps=self.plan.solve_warps,
         )  # fmt: skip
 
     def follow_pull(self) -> None:
         """What is to be taken off every gradient."""
         T, _, C = self.sizes
-        eps = self.rates.eps
         if self.rates.centred:
-            fused_solve.pull_path[(-(-C // 16),)](
+            self.start(
+                _kernels()[1].pull_path, (-(-C // 16),),
                 self.pushes, self.counts, self.buffers["pull"], self.pulls, self.end_pull, T, C,
-                eps, 1 - eps, STEPS=128, BLOCK=16,
+                *self.weights[2:], 128, 16,
             )  # fmt: skip
 
     def write_gradient(self, gradient: Tensor, scale: float) -> None:
         """Eq. 11 for all steps."""
         T, S, C = self.sizes
-        fused.gradients[(self.marks.shape[1], -(-S // self.plan.block))](
+        plan = self.plan
+        self.start(
+            _kernels()[0].gradients, (self.marks.shape[1], -(-S // plan.block)),
             *self.source, self.active, self.marks, self.seen_marks, self.own, self.frames,
             self.inverses, self.pulls, self.counts, gradient, T, S, C, *self.weights, scale,
-            CLIP=self.clip, CENTRED=self.rates.centred, GROUP=self.plan.group,
-            CHANNELS=self.channels, BLOCK=self.plan.block, PRECISION=PRECISION,
-            num_warps=self.plan.warps, num_stages=1,
+            self.clip, self.rates.centred, plan.group, self.channels, plan.block, PRECISION,
+            num_warps=plan.warps, num_stages=1,
         )  # fmt: skip
 
     def ends(self) -> dict[str, Tensor]:
@@ -290,6 +345,6 @@ class _Run:
             "short_cov": covs[0], "short_cov_rest": covs[1],
             "long_cov": covs[2], "long_cov_rest": covs[3],
             "short_evidence": self.end_seen[0], "long_evidence": self.end_seen[1],
-            "cov_evidence": self.end_scalars[0], "ridge_level": self.end_scalars[1],
+            "cov_evidence": self.end_evidence, "ridge_level": self.end_ridge,
             "pull": self.end_pull if self.rates.centred else self.buffers["pull"],
         }  # fmt: skip
