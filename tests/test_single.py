@@ -28,7 +28,8 @@ def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
         got = one.state_dict()[name]
         if name.endswith("_rest"):  # the last digits of what stands beside it
             continue
-        torch.testing.assert_close(got, value, rtol=tolerance, atol=tolerance * 1e-3, msg=name)
+        largest = float(value.double().abs().max())
+        torch.testing.assert_close(got, value, rtol=0, atol=tolerance * largest, msg=name)
 
 
 @given(
@@ -58,7 +59,7 @@ def test_single_frames_equal_the_loop(
     wide = dtype == torch.float64
     # The loop keeps its pull and scalars in the layer's precision from step to step.
     assert relative(got, expected) <= (1e-8 if wide else 1e-4)
-    assert_same_state(short, plain, 1e-9 if wide else 1e-5)
+    assert_same_state(short, plain, 1e-8 if wide else 1e-4)
 
 
 @pytest.mark.parametrize("d", [2, 64, 130])

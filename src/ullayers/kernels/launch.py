@@ -84,7 +84,8 @@ def _has_triton() -> bool:
 @cache
 def _kernels() -> tuple[Any, Any]:
     """Triton is imported where the first frames on a GPU are seen, and nowhere else."""
-    from ullayers.kernels import fused, fused_solve
+    import ullayers.kernels.fused as fused
+    import ullayers.kernels.fused_solve as fused_solve
 
     return fused, fused_solve
 

@@ -62,10 +62,10 @@ class Stream:
 
         All is computed before anything is written.
         """
-        if not np.abs(y).max() <= largest:  # a NaN compares as false
-            self._at["left_out"][0] += 1
-            return np.zeros(len(y))
         x, rates_of = y.astype(np.float64), (rates.mu, rates.eps)
+        if not np.abs(x).max() <= largest:  # a NaN compares as false
+            self._at["left_out"][0] += 1
+            return np.zeros(len(x))
         shift, had_past = x - self._latest, self._seen[0] > 0
         lags, seen = [], []
         for rate, lag, old in zip(rates_of, self._lags, self._seen, strict=True):
