@@ -12,7 +12,7 @@ from torch import Tensor
 from ullayers.core import advance
 from ullayers.kernels.launch import advance_fused, can_fuse
 from ullayers.kernels.single import Stream, can_step
-from ullayers.kernels.state import LongTerm, Rates, Result, State
+from ullayers.kernels.state import LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing
 
@@ -154,7 +154,7 @@ class ULBase(Statistics):
             else:
                 self._check_replay(result)
             scale = self.weight / (steps if self.reduction == "mean" else 1)
-            gradient = (result.gradient * scale).view(steps, sequences, positions, d)
+            gradient = result.gradient.mul_(scale).unflatten(1, (sequences, positions))
             gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
             if scatter is None or result.scatter_gradient is None:
                 return made, (gradient, None)
@@ -189,7 +189,7 @@ class ULBase(Statistics):
         scale = self.weight / (len(maps) if self.reduction == "mean" else 1)
         known = float(self.start == "paper")
         made = advance_fused(
-            maps, dict(self.named_buffers()), rates, carry_on, known, self._largest(), scale
+            maps, dict(self._buffers), rates, carry_on, known, self._largest(), scale
         )
         self._write_all(made.ends, made.tally)
         self._finish(y)
@@ -218,6 +218,10 @@ class ULBase(Statistics):
     def _usable(self, frames: Tensor, scatter: Tensor | None) -> Tensor:
         """(T, S): where every value is a number whose square fits the statistics."""
         largest = self._largest()
+        if scatter is None and on_host(frames):  # one look at all, with no copy, tells most often
+            low, high = (frames.mT if frames.mT.is_contiguous() else frames).aminmax()
+            if bool((low >= -largest) & (high <= largest)):
+                return torch.ones(frames.shape[:2], dtype=torch.bool)
         usable: Tensor = frames.abs().amax(-1) <= largest  # a NaN compares as false
         if scatter is not None:
             usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,7 +31,6 @@ def ridge_renewals(rate: float, steps: Tensor, live: Tensor) -> Tensor:
     return live & (ticks % ridge_period(rate) == 0)
 
 
-@cache
 def ridge_period(rate: float) -> int:
     """Steps between two renewals of the ridge: while it decays by at most 16, and at most 64."""
     return max(1, min(64, int(4 / forgotten_bits(rate))))
@@ -91,7 +89,10 @@ def apply_inverse(factor: Tensor, deviation: Tensor, scale: Tensor) -> tuple[Ten
     inverse = torch.cholesky_inverse(factor) * scale
     if deviation.dtype == torch.float64:
         return torch.cholesky_solve(deviation.mT, factor).mT * scale, inverse
-    return deviation @ inverse.to(deviation.dtype), inverse
+    narrow = inverse.to(deviation.dtype)
+    if deviation.mT.is_contiguous():  # stored channels first: leave it so
+        return (narrow @ deviation.mT).mT, inverse
+    return deviation @ narrow, inverse
 
 
 def solve(

@@ -23,6 +23,7 @@ Array = NDArray[Any]
 PRECISIONS = (torch.float32, torch.float64)
 NAMES = ("short", "long")  # first what belongs to W, then what belongs to B
 TINY, NOISE = 1e-300, noise_share(torch.float64)
+_period = cache(ridge_period)
 
 
 def can_step(y: Tensor, rates: Rates, buffers: Mapping[str, Tensor]) -> bool:
@@ -73,7 +74,7 @@ class Stream:
             lags.append((lag + shift) * ((1 - rate) * old / grown))
             seen.append(grown)
         covs = [
-            cov.renewed(rates.ridge) if self._steps % ridge_period(rate) == 0 else cov
+            cov.renewed(rates.ridge) if self._steps % _period(rate) == 0 else cov
             for rate, cov in zip(rates_of, self._covs, strict=True)
         ]
         gradient, pull, singular = np.zeros(len(x)), self._pull, 0
