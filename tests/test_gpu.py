@@ -69,12 +69,15 @@ def test_fused_kernels_follow_float64(
     torch.manual_seed(0)
     features = shape[-1] if kind is ul.UL1d else shape[-3]
     fused, wide = kind(features, **choices).cuda(), kind(features, **choices).cuda().double()
-    launched: list[Any] = []
+    launched: list[Tensor | None] = []
     of_layer = ULBase._learn_fused
+
+    def noted(layer: ULBase, y: Tensor) -> Tensor | None:
+        launched.append(of_layer(layer, y))
+        return launched[-1]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            ULBase, "_learn_fused", lambda *args: launched.append(of_layer(*args)) or launched[-1]
-        )
+        patch.setattr(ULBase, "_learn_fused", noted)
         for _ in range(2):
             y = torch.randn(shape, device="cuda") + 3
             if spoilt:

@@ -189,7 +189,7 @@ class ULBase(Statistics):
         scale = self.weight / (len(maps) if self.reduction == "mean" else 1)
         known = float(self.start == "paper")
         made = advance_fused(
-            maps, dict(self._buffers), rates, carry_on, known, self._largest(), scale
+            maps, dict(self.named_buffers()), rates, carry_on, known, self._largest(), scale
         )
         self._write_all(made.ends, made.tally)
         self._finish(y)
