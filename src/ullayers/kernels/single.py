@@ -1,14 +1,15 @@
 """One frame of one stream on a CPU: the step of `kernels.reference`, in numpy and LAPACK.
 
 A camera calls a layer once for every frame, and then what costs is not arithmetic but the number
-of calls into PyTorch. The buffers of the layer stay the truth: they are written at every step and
-read again as soon as anyone else has touched them.
+of calls into PyTorch. The buffers of the layer are seen as arrays. They are read and written at
+every step, so that a layer which was saved and loaded in between goes on to the last digit alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from ullayers.kernels.state import Rates
 Array = NDArray[Any]
 PRECISIONS = (torch.float32, torch.float64)
 NAMES = ("short", "long")  # first what belongs to W, then what belongs to B
+MEANS, COVS = [f"{name}_mean" for name in NAMES], [f"{name}_cov" for name in NAMES]
 TINY, NOISE = 1e-300, noise_share(torch.float64)
 _period = cache(ridge_period)
 
@@ -41,28 +43,29 @@ class Stream:
     def __init__(self, buffers: Mapping[str, Tensor]) -> None:
         self._buffers = list(buffers.values())
         self._place = buffers["short_cov"].data_ptr()
-        self._versions = self._count_writes()
         self._at = {name: buffer.numpy() for name, buffer in buffers.items()}
-        short, long = (self._read(f"{name}_mean")[0] for name in NAMES)
-        # As lags behind a frame: a scene that comes to rest must fade without rounding errors.
-        self._latest = self._at["short_mean"][0].astype(np.float64)
-        self._lags = [self._latest - short, self._latest - long]
-        self._seen = [float(self._at[f"{name}_evidence"][0]) for name in NAMES]
-        self._covs = [self._read_covariance(i, f"{name}_cov") for i, name in enumerate(NAMES)]
-        self._pull = self._at["pull"][0].astype(np.float64)
-        self._steps = int(self._at["steps"])
 
     def is_of(self, buffers: Mapping[str, Tensor]) -> bool:
-        """Whether these are the buffers, in their old place, and nobody else has written there."""
-        same = all(a is b for a, b in zip(self._buffers, buffers.values(), strict=True))
-        stays = same and buffers["short_cov"].data_ptr() == self._place
-        return stays and self._count_writes() == self._versions
+        """Whether these are the buffers, in their old place."""
+        same = all(map(is_, self._buffers, buffers.values()))
+        return same and buffers["short_cov"].data_ptr() == self._place
+
+    def _load(self) -> None:
+        at = self._at
+        self._latest = at["short_mean"][0].astype(np.float64)
+        # As lags behind a frame: a scene that comes to rest must fade without rounding errors.
+        self._lags = [(self._latest - v[0]) - r[0] for v, r in map(self._pair, MEANS)]
+        self._seen = [float(at[f"{name}_evidence"][0]) for name in NAMES]
+        self._covs = [self._read_covariance(i, name) for i, name in enumerate(COVS)]
+        self._pull = at["pull"][0].astype(np.float64)
+        self._steps = int(at["steps"])
 
     def step(self, y: Array, rates: Rates, largest: float) -> Array:
         """Move on by one frame `y` (d,) and return its gradient (d,), in float64.
 
         All is computed before anything is written.
         """
+        self._load()
         x, rates_of = y.astype(np.float64), (rates.mu, rates.eps)
         if not np.abs(x).max() <= largest:  # a NaN compares as false
             self._at["left_out"][0] += 1
@@ -96,7 +99,9 @@ class Stream:
     def _write(self, singular: int) -> None:
         at = self._at
         for name, lag, seen, cov in zip(NAMES, self._lags, self._seen, self._covs, strict=True):
-            _write_pair(self._latest - lag, at[f"{name}_mean"], at[f"{name}_mean_rest"])
+            mean = at[f"{name}_mean"][0]
+            mean[...] = self._latest - lag
+            at[f"{name}_mean_rest"][0] = (self._latest - mean) - lag
             _write_pair(cov.value, at[f"{name}_cov"], at[f"{name}_cov_rest"])
             at[f"{name}_evidence"][0] = seen
         at["cov_evidence"][:] = [cov.evidence for cov in self._covs]
@@ -107,17 +112,14 @@ class Stream:
 
     def _read_covariance(self, index: int, name: str) -> _Cov:
         evidence, ridge = (float(self._at[k][index]) for k in ("cov_evidence", "ridge_level"))
-        value = self._read(name)
-        return _Cov(value, evidence, ridge, float(value.trace()))
+        value, rest = self._pair(name)
+        exact: Array = value.astype(np.float64) + rest
+        return _Cov(exact, evidence, ridge, float(exact.trace()))
 
-    def _read(self, name: str) -> Array:
-        """Value plus rest; the rest is void once someone has set the value."""
+    def _pair(self, name: str) -> tuple[Array, Array]:
+        """Value and rest; the rest is void once someone has set the value."""
         value, rest = self._at[name], self._at[f"{name}_rest"]
-        exact: Array = np.where(value + rest == value, rest, 0).astype(np.float64) + value
-        return exact
-
-    def _count_writes(self) -> int:
-        return sum([buffer._version for buffer in self._buffers])
+        return value, np.where(value + rest == value, rest, 0)
 
 
 def _write_pair(exact: Array, value: Array, rest: Array) -> None:
