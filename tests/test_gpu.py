@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import ullayers as ul
+from ullayers.base import ULBase
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -41,6 +43,57 @@ def test_same_as_on_the_cpu(
     assert float((got - expected).norm() / expected.norm()) < 1e-4
     for name, value in state.items():
         torch.testing.assert_close(moved[name], value, rtol=1e-4, atol=1e-5)
+
+
+FUSED: list[tuple[type[nn.Module], dict[str, Any], tuple[int, ...]]] = [
+    (ul.UL2d, {}, (20, 3, 40, 40)),
+    (ul.UL2d, {"mu": 0.9}, (2, 21, 24, 20, 20)),
+    (ul.UL2d, {"start": "paper", "eps": 0.01}, (20, 16, 24, 24)),
+    (ul.UL2d, {"eps": 1e-5}, (130, 64, 16, 16)),
+    (ul.UL2d, {}, (10, 128, 16, 16)),
+    (ul.UL1d, {}, (600, 12, 8)),
+]
+
+
+@pytest.mark.parametrize(("kind", "choices", "shape"), FUSED)
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_fused_kernels_follow_float64(
+    kind: type[nn.Module],
+    choices: dict[str, Any],
+    shape: tuple[int, ...],
+    clips: bool,
+    spoilt: bool,
+) -> None:
+    """Two calls, so that the second begins where the first has left off."""
+    torch.manual_seed(0)
+    features = shape[-1] if kind is ul.UL1d else shape[-3]
+    fused, wide = kind(features, **choices).cuda(), kind(features, **choices).cuda().double()
+    launched: list[Tensor | None] = []
+    of_layer = ULBase._learn_fused
+
+    def noted(layer: ULBase, y: Tensor) -> Tensor | None:
+        launched.append(of_layer(layer, y))
+        return launched[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ULBase, "_learn_fused", noted)
+        for _ in range(2):
+            y = torch.randn(shape, device="cuda") + 3
+            if spoilt:
+                y.view(-1)[:: y.numel() // 7] = float("nan")
+            with ul.sequences(fused) if clips else nullcontext():
+                got, state = run(fused, y, "cuda")
+            with ul.sequences(wide) if clips else nullcontext():
+                expected, exact = run(wide, y.double(), "cuda")
+            assert float((got - expected).norm() / expected.norm()) < 1e-4
+    assert launched[0] is not None
+    assert launched[1] is None
+    for name, value in exact.items():
+        if not name.endswith("_rest"):
+            largest = float(value.double().abs().max())
+            close = float((state[name].double() - value.double()).abs().max())
+            assert close <= 1e-4 * largest, name
 
 
 def test_state_moves_between_devices() -> None:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ullayers.core import advance
-from ullayers.kernels.state import LongTerm, Rates, Result, State
+from ullayers.kernels.launch import advance_fused, can_fuse
+from ullayers.kernels.single import Stream, can_step
+from ullayers.kernels.state import LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing
 
@@ -71,6 +73,7 @@ class ULBase(Statistics):
         self._check_rates()
         self._clips: Packing | None = None  # set by sequences(), for the time of its block
         self._replay: _Pass | None = None  # the last pass without gradients
+        self._stream: Stream | None = None  # made when a single frame comes
 
     def extra_repr(self) -> str:
         """Shown by print(net)."""
@@ -78,6 +81,10 @@ class ULBase(Statistics):
             f"{self.features}, mu={self.mu}, eps={self.eps}, weight={self.weight}, "
             f"reduction={self.reduction!r}, start={self.start!r}, long_term={self.long_term!r}"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: the stream points into this layer's memory."""
+        return {**self.__dict__, "_stream": None}
 
     def _to_positions(self, y: Tensor) -> Tensor:
         """The input as (time, positions, features), with sequences ahead if there are many."""
@@ -99,6 +106,10 @@ class ULBase(Statistics):
             return y
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
+        if wants_gradient and scatter is None:
+            gradient = self._learn_single(y) if y.is_cpu else self._learn_fused(y)
+            if gradient is not None:
+                return _add_gradient(y, None, gradient, None)
         made, gradients = self._learn(y, scatter)
         if not wants_gradient:
             self._replay = made
@@ -139,27 +150,78 @@ class ULBase(Statistics):
             if replay is None:
                 skipped = (present & ~active).sum()
                 self._write(result.state, torch.stack([skipped, result.singular]), positions)
-                self._layout = _layout(y)
-                self.continues.fill_(self._clips is None)
+                self._finish(y)
             else:
                 self._check_replay(result)
             scale = self.weight / (steps if self.reduction == "mean" else 1)
-            gradient = (result.gradient * scale).view(steps, sequences, positions, d)
+            gradient = result.gradient.mul_(scale).unflatten(1, (sequences, positions))
             gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
             if scatter is None or result.scatter_gradient is None:
                 return made, (gradient, None)
             spread = packing.unpack(result.scatter_gradient * scale).reshape(scatter.shape)
             return made, (gradient, spread.to(scatter.dtype))
 
+    def _learn_single(self, y: Tensor) -> Tensor | None:
+        """As `_learn`, for one frame of one stream; None for what is not."""
+        if y.numel() != self.features or torch.compiler.is_compiling() or not self._goes_on(y):
+            return None
+        rates, buffers = self._rates(1), self._buffers
+        if not can_step(y, rates, buffers):  # type: ignore[arg-type]
+            return None
+        if self._stream is None or not self._stream.is_of(buffers):  # type: ignore[arg-type]
+            self._stream = Stream(buffers)  # type: ignore[arg-type]
+        frame = y.detach().numpy()
+        gradient = self._stream.step(frame.reshape(-1), rates, self._largest()) * self.weight
+        return torch.from_numpy(gradient.astype(frame.dtype).reshape(frame.shape))
+
+    @torch.no_grad()
+    def _learn_fused(self, y: Tensor) -> Tensor | None:
+        """As `_learn`, in a few kernels on a GPU; None for what they do not take."""
+        packing = self._clips or Packing()
+        if not y.is_cuda or packing.ragged or torch.compiler.is_compiling():
+            return None
+        maps = packing.pack(self._to_positions(y)).mT
+        rates = self._rates(maps.shape[1])
+        if not can_fuse(maps, rates, self.short_cov.dtype):
+            return None
+        streams = maps.shape[1] * maps.shape[3]
+        carry_on = self._carries_on(y) and len(self.short_mean) == streams
+        scale = self.weight / (len(maps) if self.reduction == "mean" else 1)
+        known = float(self.start == "paper")
+        made = advance_fused(
+            maps, dict(self.named_buffers()), rates, carry_on, known, self._largest(), scale
+        )
+        self._write_all(made.ends, made.tally)
+        self._finish(y)
+        return self._from_positions(packing.unpack(made.gradient.mT), y.shape)
+
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
-        same = self._layout is None or self._layout == _layout(y)
-        carry_on = self._clips is None and same
-        before = self._read(sequences, positions, carry_on, work)
+        before = self._read(sequences, positions, self._carries_on(y), work)
         return _Pass(before, self._clips, self._rates(sequences))
+
+    def _carries_on(self, y: Tensor) -> bool:
+        """Whether these frames may go on with the streams of the last call."""
+        same = self._layout is None or self._layout == _layout(y)
+        return self._clips is None and same
+
+    def _goes_on(self, y: Tensor) -> bool:
+        return self._clips is None and self._layout == _layout(y)
+
+    def _finish(self, y: Tensor) -> None:
+        self._layout = _layout(y)
+        self.continues.fill_(self._clips is None)
+
+    def _largest(self) -> float:
+        """Of what the square, and sums of it, fit the statistics."""
+        return float(torch.finfo(self.short_cov.dtype).max ** 0.5 / 16)
 
     def _usable(self, frames: Tensor, scatter: Tensor | None) -> Tensor:
         """(T, S): where every value is a number whose square fits the statistics."""
-        largest = torch.finfo(self.short_cov.dtype).max ** 0.5 / 16
+        largest = self._largest()
+        if scatter is None and on_host(frames):  # one look at all, with no copy, tells most often
+            low, high = (frames.mT if frames.mT.is_contiguous() else frames).aminmax()
+            if bool((low >= -largest) & (high <= largest)):
+                return torch.ones(frames.shape[:2], dtype=torch.bool)
         usable: Tensor = frames.abs().amax(-1) <= largest  # a NaN compares as false
         if scatter is not None:
             usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)

@@ -26,16 +26,21 @@ from ullayers.kernels.state import (
     Rates,
     Result,
     State,
-    anchored,
     before_each,
     clip_mean,
     is_full,
     kept,
     mean_scatter,
     on_host,
+    relative,
+    with_anchor,
 )
 
-MAX_BLOCK, MAX_LOW_RANK_BLOCK = 32, 64
+MAX_BLOCK, MAX_SMALL_BLOCK, MAX_LOW_RANK_BLOCK = 32, 128, 64
+SMALL_STEP = (
+    512  # numbers in a frame and in a covariance; there every call costs more than its work
+)
+LARGE_FRAME = 2**14  # values
 
 
 def advance(
@@ -52,17 +57,20 @@ def advance(
     """
     if len(y) == 1 and on_host(y):  # a single step has no loop to save
         return reference(y, state, rates, active, scatter)
-    state, x = anchored(y, state, active)
-    own_mean = clip_mean(x, active) if rates.long_term == "clip" else None
-    gradient = torch.empty_like(x)
+    state = with_anchor(y, state, active)
+    is_clip = rates.long_term == "clip"
+    own_mean = clip_mean(relative(y, state, active), active) if is_clip else None
+    gradient = torch.empty_like(y)
     scatter_gradients = []
     singular = torch.zeros((), dtype=torch.int64, device=y.device)
-    block = _block_length(x, rates)
-    for begin in range(0, len(x), block):
+    block = _block_length(y, rates)
+    for begin in range(0, len(y), block):
         part = slice(begin, begin + block)
         extra = None if scatter is None else scatter[part]
-        result = _advance_block(x[part], state, rates, active[part], extra, own_mean, active)
-        gradient[part] = result.gradient
+        x, target = relative(y[part], state, active[part]), gradient[part]
+        result = _advance_block(x, state, rates, active[part], extra, own_mean, active, target)
+        if result.gradient is not target:
+            target.copy_(result.gradient)
         scatter_gradients.append(result.scatter_gradient)
         state = result.state
         singular = singular + result.singular
@@ -72,10 +80,13 @@ def advance(
 
 def _block_length(x: Tensor, rates: Rates) -> int:
     """As many steps as keep the temporary (block, d, d) small and the weights inside range."""
-    d = x.shape[-1]
+    _, streams, d = x.shape
     range_bits = 900 if x.dtype == torch.float64 else 100
     in_range = int(range_bits / forgotten_bits(rates.mu))
-    longest = MAX_LOW_RANK_BLOCK if may_use_low_rank(x) else min(MAX_BLOCK, 2**22 // d**2)
+    longest = (
+        MAX_SMALL_BLOCK if max(streams, d) * d <= SMALL_STEP else min(MAX_BLOCK, 2**22 // d**2)
+    )
+    longest = MAX_LOW_RANK_BLOCK if may_use_low_rank(x) else longest
     return max(1, min(longest, in_range))
 
 
@@ -87,7 +98,9 @@ def _advance_block(
     scatter: Tensor | None,
     own_mean: Tensor | None,
     whole_active: Tensor,
+    target: Tensor,
 ) -> Result:
+    """One block; its gradient is written straight to `target` where that can be."""
     track = _Track.of(x, active)
     short_lag, short_evidence, short = track.follow(state.short, state.short_evidence, rates.mu)
     had_past = active & (before_each(state.short_evidence, short_evidence) > 0)
@@ -115,7 +128,8 @@ def _advance_block(
         between, counted, state.B, rates.eps, rates,
         ridge_renewals(rates.eps, state.steps, live), b_noise, None,
     )  # fmt: skip
-    gradient, pull = w_solved - b_solved, state.pull
+    out = target if on_host(target) else w_solved
+    gradient, pull = torch.sub(w_solved, b_solved, out=out), state.pull
     if rates.centred:
         gradient, pull = _centred(gradient, had_past | counted, pull, rates.eps)
     end = State(
@@ -139,7 +153,7 @@ def _centred(gradient: Tensor, counted: Tensor, pull: Tensor, rate: float) -> tu
     track = _Track.of(gradient.sum(1, keepdim=True), count > 0)
     lag, _, end = track.follow(pull, torch.ones_like(pull[:, 0]), rate)
     each = (track.latest - lag) / count.clamp(min=1)[..., None]
-    return kept(gradient - each, counted), end
+    return kept(gradient.sub_(each), counted), end
 
 
 @dataclass(frozen=True)
@@ -150,7 +164,7 @@ class _Track:
     active: Tensor  # (T, S)
     clock: Tensor  # (T, S), frames of the stream so far in the block
     latest: Tensor  # (T, S, d), the stream's latest frame; of no meaning before its first
-    step: Tensor  # (T, S, d), from the frame before to this one; the first is set by `follow`
+    step: Tensor  # (T, S, d), from the frame before to this one; the first is set by `_sum`
     gapless: bool  # known to be active everywhere
 
     @classmethod
@@ -158,7 +172,8 @@ class _Track:
         clock = active.to(x.dtype).cumsum(0)
         if is_full(active):
             step = torch.empty_like(x)  # in the layout of x: mixing layouts is slow
-            torch.sub(x[1:], x[:-1], out=step[1:])
+            if x[0].numel() < LARGE_FRAME:
+                torch.sub(x[1:], x[:-1], out=step[1:])
             return cls(x, active, clock, x, step, gapless=True)
         index = torch.arange(len(x), device=x.device)[:, None]
         index = torch.where(active, index, 0).cummax(0).values
@@ -176,23 +191,37 @@ class _Track:
         Returns:
             lag (T, S, d) and evidence (T, S) after each step, and the average (S, d) at the end.
         """
+        alike = self.gapless and is_full(evidence == evidence[0])
+        clock, seen = (self.clock[:, :1], evidence[:1]) if alike else (self.clock, evidence)
         log_a = math.log1p(-rate)
-        decay = torch.exp(self.clock * log_a)
-        grown = decay * evidence - torch.expm1(self.clock * log_a)
-        # evidence_t lag_t = a (evidence_{t-1} lag_{t-1} + evidence_{t-1} step_t), with weights that
-        # factor into a^(c_t) a^(-c_r): a running sum. Only the exponent's range limits its length.
-        weight = (1 - rate) * before_each(evidence, grown) / decay * self.active
-        decay = decay / torch.where(grown > 0, grown, 1)
-        if self.gapless and is_full(evidence == evidence[0]):
-            # All streams weigh their steps alike, so the running sum is one matrix product.
-            self.step[0] = self.x[0] - mean
-            lag = _mixed((decay[:, :1] * weight[:, 0]).tril(), self.step)
+        decay = torch.exp(clock * log_a)
+        grown = decay * seen - torch.expm1(clock * log_a)
+        before = before_each(seen, grown)
+        if alike and self.x[0].numel() >= LARGE_FRAME:
+            lag = self._walk(mean, ((1 - rate) * before / grown).flatten().tolist())
         else:
-            first = ((self.clock == 1) & self.active)[..., None]
-            step = torch.where(first, self.x - mean, self.step)
-            lag = decay[..., None] * (weight[..., None] * step).cumsum(0)
+            # evidence_t lag_t = a (evidence_{t-1} lag_{t-1} + evidence_{t-1} step_t), with weights
+            # that factor into a^(c_t) a^(-c_r): a running sum. Only the exponent's range limits it.
+            weight = (1 - rate) * before / decay
+            lag = self._sum(mean, weight, decay / torch.where(grown > 0, grown, 1), alike)
         end = torch.where((self.clock[-1] > 0)[:, None], self.latest[-1] - lag[-1], mean)
-        return lag, grown, end
+        return lag, grown.expand_as(self.clock), end
+
+    def _walk(self, mean: Tensor, keeps: list[float]) -> Tensor:
+        """Frame by frame: a frame so large stays in the cache from one operation to the next."""
+        lag = torch.empty_like(self.x)
+        torch.sub(self.x[0], mean, out=lag[0]).mul_(keeps[0])
+        for t in range(1, len(lag)):
+            torch.sub(self.x[t], self.x[t - 1], out=lag[t]).add_(lag[t - 1]).mul_(keeps[t])
+        return lag
+
+    def _sum(self, mean: Tensor, weight: Tensor, decay: Tensor, alike: bool) -> Tensor:
+        if alike:  # all streams weigh their steps alike: the running sum is one matrix product
+            torch.sub(self.x[0], mean, out=self.step[0])
+            return _mixed((decay * weight.T).tril(), self.step)
+        first = ((self.clock == 1) & self.active)[..., None]
+        step = torch.where(first, self.x - mean, self.step)
+        return decay[..., None] * ((weight * self.active)[..., None] * step).cumsum(0)
 
 
 def _mixed(weights: Tensor, values: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ class Packing:
             if not lengths or min(lengths) < 1 or lengths != given:
                 raise ValueError(f"expected whole lengths of at least one frame each, got {given}")
         self.lengths = lengths
+        self.ragged = lengths is not None and len(set(lengths)) > 1
 
     def check(self, lead: tuple[int, ...]) -> None:
         """Raise ValueError unless the leading dimensions fit the lengths."""
@@ -32,7 +33,10 @@ class Packing:
 
     def pack(self, frames: Tensor) -> Tensor:
         """(..., positions, features) to (time, sequences, positions, features)."""
-        if self.lengths is not None:
+        if self.lengths is not None and not self.ragged:
+            frames = frames.unflatten(0, (len(self.lengths), self.lengths[0]))
+        if self.ragged:
+            assert self.lengths is not None
             sequence, step = self._places(frames.device)
             packed = frames.new_zeros(max(self.lengths), len(self.lengths), *frames.shape[-2:])
             packed[step, sequence] = frames
@@ -41,14 +45,15 @@ class Packing:
 
     def unpack(self, packed: Tensor) -> Tensor:
         """Back to frames one after the other, or to (sequences, time, positions, features)."""
-        if self.lengths is not None:
+        if self.ragged:
             sequence, step = self._places(packed.device)
             return packed[step, sequence]
-        return packed.transpose(0, 1)
+        packed = packed.transpose(0, 1)
+        return packed if self.lengths is None else packed.flatten(0, 1)
 
     def active(self, steps: int, sequences: int, device: torch.device) -> Tensor:
         """(time, sequences) bool: where there is a frame."""
-        if self.lengths is None:
+        if not self.ragged:
             return torch.ones(steps, sequences, dtype=torch.bool, device=device)
         lengths = torch.tensor(self.lengths, device=device)
         return torch.arange(steps, device=device)[:, None] < lengths

@@ -163,6 +163,16 @@ class Statistics(nn.Module):
         self._overwrite("steps", state.steps)
         self._overwrite("left_out", self.left_out + left_out)
 
+    def _write_all(self, ends: dict[str, Tensor], tally: Tensor) -> None:
+        """What a fused pass has computed, by buffer; its tally is steps, skipped, singular."""
+        ours = {name: getattr(self, name) for name in ends}
+        same = [name for name in ends if ours[name].shape == ends[name].shape]
+        torch._foreach_copy_([ours[name] for name in same], [ends[name] for name in same])
+        for name in ends.keys() - same:  # another number of streams
+            setattr(self, name, ends[name].clone())
+        self.steps.copy_(tally[0])
+        self.left_out.add_(tally[1:])
+
     def _write_pair(self, name: str, base: Tensor, delta: Tensor) -> None:
         value = (base + delta).to(self.short_cov.dtype)
         self._overwrite(name, value)

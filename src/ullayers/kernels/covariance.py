@@ -79,17 +79,23 @@ class _Fading:
         return cls(clock, decay, decay * cov.evidence - torch.expm1(clock * log_a), weights)
 
 
-def apply_inverse(factor: Tensor, deviation: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of `deviation` times the scaled inverse, and that inverse.
+def apply_inverse(
+    factor: Tensor, deviation: Tensor, scale: Tensor, keep_inverse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Rows of `deviation` times the scaled inverse, and that inverse if it is to be kept.
 
     Two triangular solves lose fewer digits than a product with the inverse, but only pay where
     the rows are few; those come in float64.
     """
-    scale = scale[..., None, None]
-    inverse = torch.cholesky_inverse(factor) * scale
-    if deviation.dtype == torch.float64:
+    scale, inverse = scale[..., None, None], None
+    if keep_inverse or deviation.dtype != torch.float64:
+        inverse = torch.cholesky_inverse(factor) * scale
+    if inverse is None or deviation.dtype == torch.float64:
         return torch.cholesky_solve(deviation.mT, factor).mT * scale, inverse
-    return deviation @ inverse.to(deviation.dtype), inverse
+    narrow = inverse.to(deviation.dtype)
+    if deviation.mT.is_contiguous():  # stored channels first: leave it so
+        return (narrow @ deviation.mT).mT, inverse
+    return deviation @ narrow, inverse
 
 
 def solve(
@@ -161,7 +167,8 @@ def _solve_batched(
     eye = torch.eye(d, dtype=total.dtype, device=total.device)
     factor = torch.where((info == 0)[:, None, None], factor, eye)
     usable = (info == 0) & (trace > 0) & (count > 0)
-    solved, inverse = apply_inverse(factor, deviation, evidence * usable / counts)
+    scale, has_scatter = evidence * usable / counts, scatter is not None
+    solved, inverse = apply_inverse(factor, deviation, scale, has_scatter)
     end = Covariance(total[-1] / evidence[-1].clamp(min=1e-300), evidence[-1], ridge[-1])
     return solved, inverse, end, (info != 0).sum()
 

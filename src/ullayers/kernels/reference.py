@@ -53,14 +53,15 @@ def reference(
         renew = [live and steps % ridge_period(rate) == 0 for rate in (rates.mu, rates.eps)]
         W = _step_covariance(within, had_past, state.W, rates.mu, rates, renew[0], extra)
         B = _step_covariance(between, counted, state.B, rates.eps, rates, renew[1], None)
-        w_solved, w_inverse, w_bad = _solve(within, had_past, W, B, rates)
-        b_solved, _, b_bad = _solve(between, counted, B, W, rates)
+        w_solved, w_inverse, w_bad = _solve(within, had_past, W, B, rates, extra is not None)
+        b_solved, _, b_bad = _solve(between, counted, B, W, rates, False)
         gradient, pull, taking = w_solved - b_solved, state.pull, had_past | counted
         if rates.centred and bool(taking.any()):
             pull = (1 - rates.eps) * pull + rates.eps * gradient.sum(0, keepdim=True)
             gradient = torch.where(taking[:, None], gradient - pull / taking.sum(), 0)
         gradients.append(gradient)
-        scatter_gradients.append(had_past[:, None, None] * w_inverse / 2)
+        if w_inverse is not None:
+            scatter_gradients.append(had_past[:, None, None] * w_inverse / 2)
         singular = singular + w_bad + b_bad
         state = State(
             state.anchor, short, long, short_evidence, long_evidence, pull, W, B,
@@ -118,8 +119,13 @@ def _step_covariance(
 
 
 def _solve(
-    deviation: Tensor, counted: Tensor, cov: Covariance, other: Covariance, rates: Rates
-) -> tuple[Tensor, Tensor, Tensor]:
+    deviation: Tensor,
+    counted: Tensor,
+    cov: Covariance,
+    other: Covariance,
+    rates: Rates,
+    keep_inverse: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """A term of Eq. 11 for all streams, divided by their number; the inverse; whether it failed."""
     d, count = deviation.shape[-1], int(counted.sum())
     trace, evidence = cov.value.trace(), cov.evidence.clamp(min=1e-300)
@@ -129,5 +135,6 @@ def _solve(
     factor, info = torch.linalg.cholesky_ex(cov.value + torch.where(trace > 0, level, 1.0) * eye)
     usable = (info == 0) & (trace > 0) & (count > 0)
     factor = torch.where(info == 0, factor, eye)
-    solved, inverse = apply_inverse(factor, deviation, usable.double() / max(count, 1))
+    scale = usable.double() / max(count, 1)
+    solved, inverse = apply_inverse(factor, deviation, scale, keep_inverse)
     return solved, inverse, (info != 0).long()

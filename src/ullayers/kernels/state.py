@@ -70,6 +70,12 @@ class Result:
 
 def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
     """Take each stream's first frame as its anchor, and express all else relative to it."""
+    state = with_anchor(y, state, active)
+    return state, relative(y, state, active)
+
+
+def with_anchor(y: Tensor, state: State, active: Tensor) -> State:
+    """The same state, with each stream's first frame as its anchor."""
     if is_full(active[0]):
         anchor = y[0].clone()
     else:
@@ -79,8 +85,12 @@ def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
     moved = state.anchor - anchor
     short = torch.where((state.short_evidence > 0)[:, None], state.short + moved, 0)
     long = torch.where((state.long_evidence > 0)[:, None], state.long + moved, 0)
-    x = kept(y - anchor, active)  # frames that do not count may be NaN
-    return replace(state, anchor=anchor, short=short, long=long), x
+    return replace(state, anchor=anchor, short=short, long=long)
+
+
+def relative(y: Tensor, state: State, active: Tensor) -> Tensor:
+    """Frames relative to their anchors; those that do not count may be NaN and become zero."""
+    return kept(y - state.anchor, active)
 
 
 def clip_mean(x: Tensor, active: Tensor) -> Tensor:

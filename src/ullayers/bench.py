@@ -1,0 +1,194 @@
+"""What UL layers cost beside what they stand among: batch and layer norm, and a convolution.
+
+Everything is measured side by side in one process. All candidates take turns in every round, and
+the fastest round counts: whatever else the machine does can only make a round slower.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ullayers.layers import UL1d, UL2d, backward
+
+MAPS = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # time, channels, size
+CODES = [(16, 2), (16, 256), (128, 16), (128, 1024), (1024, 2), (1024, 64), (1024, 256)]
+FRAMES = [2, 8, 32, 64, 128, 256]  # features of one frame at a time
+SECONDS = 2.0  # for every row, and at least
+ROUNDS = 5
+
+Row = dict[str, Any]
+Step = Callable[[], object]
+
+
+def bench(device: str = "cpu", quick: bool = False) -> Iterator[Row]:
+    """All rows, one after the other; `quick` leaves out the large ones."""
+    for time_, channels, size in MAPS:
+        if not quick or time_ * channels * size**2 < 2**23:
+            yield maps_row(time_, channels, size, device)
+    for time_, features in CODES:
+        if not quick or time_ * features < 2**13:
+            yield codes_row(time_, features, device)
+    for features in FRAMES:
+        if not quick or features <= 32:
+            yield frame_row(features, device)
+    yield training_row(device)
+
+
+def maps_row(time_: int, channels: int, size: int, device: str) -> Row:
+    """UL2d beside batch normalisation and a 3 x 3 convolution of the same width."""
+    maps = torch.randn(time_, channels, size, size, device=device)
+    layers = {
+        "ours": UL2d(channels),
+        "batch norm": nn.BatchNorm2d(channels),
+        "conv": nn.Conv2d(channels, channels, 3, padding=1),
+    }
+    steps = {name: _step(layer.to(device), [maps]) for name, layer in layers.items()}
+    row = _row("maps", f"{time_} x {channels} x {size} x {size}", steps, device)
+    return {**row, "copies": extra_memory(layers["ours"], maps)}
+
+
+def codes_row(time_: int, features: int, device: str) -> Row:
+    """UL1d on a chunk beside layer normalisation."""
+    y = torch.randn(time_, features, device=device)
+    layers = {"ours": UL1d(features), "layer norm": nn.LayerNorm(features)}
+    steps = {name: _step(layer.to(device), [y]) for name, layer in layers.items()}
+    return _row("codes", f"{time_} x {features}", steps, device)
+
+
+def frame_row(features: int, device: str) -> Row:
+    """UL1d on one frame at a time, as a camera brings them, beside layer normalisation."""
+    frames = list(torch.randn(50, 1, features, device=device))
+    layers = {"ours": UL1d(features), "layer norm": nn.LayerNorm(features)}
+    steps = {name: _step(layer.to(device), frames) for name, layer in layers.items()}
+    return _row("frame", f"1 x {features}", steps, device)
+
+
+def training_row(device: str) -> Row:
+    """A whole training step of a small video network, with and without UL layers."""
+    video = torch.rand(64, 3, 64, 64, device=device)
+    torch.manual_seed(0)
+    nets = {"ours": video_network(True), "without": video_network(False)}
+    steps = {name: _training(net.to(device), video) for name, net in nets.items()}
+    return _row("training", "64 x 3 x 64 x 64", steps, device)
+
+
+def video_network(with_ul: bool) -> nn.Sequential:
+    """Three convolutions and a code of two, with a UL layer behind each of them or none."""
+    layers: list[nn.Module] = []
+    for before, after in ((3, 16), (16, 32), (32, 64)):
+        layers.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
+        layers += [UL2d(after)] if with_ul else []
+        layers.append(nn.ReLU())
+    layers += [nn.Flatten(), nn.Linear(64 * 8 * 8, 2)]
+    return nn.Sequential(*layers, *([UL1d(2)] if with_ul else []))
+
+
+def extra_memory(layer: nn.Module, maps: Tensor) -> float | None:
+    """At its peak, in copies of the input, beside input and output; known for a GPU only."""
+    if not maps.is_cuda:
+        return None
+    y = maps.clone().requires_grad_()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = layer(y)
+    copies = (torch.cuda.max_memory_allocated() - before) / (y.numel() * y.element_size())
+    del out
+    return round(copies - 1, 2)
+
+
+def _step(layer: nn.Module, inputs: list[Tensor]) -> Step:
+    leaves = [y.clone().requires_grad_() for y in inputs]
+    above, turn = torch.randn_like(leaves[0]), 0
+
+    def step() -> None:
+        nonlocal turn
+        turn += 1
+        y = leaves[turn % len(leaves)]
+        y.grad = None
+        layer(y).backward(above)
+
+    return step
+
+
+def _training(net: nn.Sequential, video: Tensor) -> Step:
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        backward(net(video))
+        optimizer.step()
+
+    return step
+
+
+def _row(kind: str, shape: str, steps: dict[str, Step], device: str) -> Row:
+    times = fastest(steps, device)
+    ours = times["ours"]
+    others = {name: value for name, value in times.items() if name != "ours"}
+    return {
+        "kind": kind,
+        "shape": shape,
+        "microseconds": {name: round(1e6 * value, 1) for name, value in times.items()},
+        "times": {name: round(ours / value, 3) for name, value in others.items()},
+    }
+
+
+def fastest(steps: dict[str, Step], device: str) -> dict[str, float]:
+    """Seconds of one call of each, in its fastest round."""
+    repeats = {name: _repeats(step, device) for name, step in steps.items()}
+    best = dict.fromkeys(steps, float("inf"))
+    begin, rounds = time.perf_counter(), 0
+    while rounds < ROUNDS or time.perf_counter() - begin < SECONDS:
+        for name, step in steps.items():
+            best[name] = min(best[name], _seconds(step, repeats[name], device))
+        rounds += 1
+    return best
+
+
+def _repeats(step: Step, device: str) -> int:
+    """As many calls as make a round worth timing; the calls before are the warm-up."""
+    for _ in range(3):
+        step()
+    return max(1, int(2e-3 / max(_seconds(step, 1, device), 1e-6)))
+
+
+def _seconds(step: Step, repeats: int, device: str) -> float:
+    _wait(device)
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    _wait(device)
+    return (time.perf_counter() - begin) / repeats
+
+
+def _wait(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    cost = ", ".join(f"{ratio:6.2f} x {name}" for name, ratio in row["times"].items())
+    copies = f", {row['copies']} copies" if row.get("copies") is not None else ""
+    return f"{row['kind']:9}{row['shape']:20}{row['microseconds']['ours']:10.0f} us  {cost}{copies}"
+
+
+def write(rows: list[Row], device: str, path: Path) -> None:
+    """All rows with the machine they were measured on, as JSON."""
+    on_gpu = torch.device(device).type == "cuda"
+    machine = {
+        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")

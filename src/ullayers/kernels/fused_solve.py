@@ -1,0 +1,231 @@
+"""The second half of the recurrence on a GPU: covariances, their inverses and the pull, in Triton.
+
+As `kernels.covariance` and `core._centred`, with one program for every step's matrix. Wherever a
+kernel is launched on a grid of two columns, the first is for W and the second for B.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def read_covariance(short, short_rest, long, long_rest, cell, inside, which):
+    """W or B as stored: value and rest; the rest is void once someone has set the value."""
+    if which == 0:
+        value = tl.load(short + cell, mask=inside, other=0.0)
+        rest = tl.load(short_rest + cell, mask=inside, other=0.0)
+    else:
+        value = tl.load(long + cell, mask=inside, other=0.0)
+        rest = tl.load(long_rest + cell, mask=inside, other=0.0)
+    rest = tl.where(value + rest == value, rest, 0.0)
+    return value.to(tl.float64) + rest.to(tl.float64)
+
+
+@triton.jit
+def exact(which, mu, mu_keep, eps, eps_keep):
+    """A rate and one minus it, in float64, from whichever of the two is the smaller."""
+    rate = tl.where(which == 0, mu, eps).to(tl.float64)
+    keep = tl.where(which == 0, mu_keep, eps_keep).to(tl.float64)
+    return tl.where(rate > 0.5, 1 - keep, rate), tl.where(rate > 0.5, keep, 1 - rate)
+
+
+@triton.jit
+def joined(keep, value, next_keep, next_value):
+    """Two stretches of a linear recurrence, one after the other."""
+    return keep * next_keep, value * next_keep + next_value
+
+
+@triton.jit
+def later(first, second):
+    """The larger of two, for a scan."""
+    return tl.maximum(first, second)
+
+
+@triton.jit
+def last_row(path, line, STEPS: tl.constexpr):
+    """Where a path over `STEPS` lines ends."""
+    return tl.sum(tl.where((line == STEPS - 1)[:, None], path, 0.0), 0)
+
+
+@triton.jit
+def covariance_path(
+    grams, counts, short, short_rest, long, long_rest, evidence,
+    end_cov, parts, T, C, mu, mu_keep, eps, eps_keep, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """W or B after each step, times its evidence, written over the first part of `grams`."""
+    which, size = tl.program_id(1), C * C
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    line, inside = tl.arange(0, STEPS), cell < size
+    rate, keep = exact(which, mu, mu_keep, eps, eps_keep)
+    weight = tl.load(evidence + which).to(tl.float64)
+    total = weight * read_covariance(short, short_rest, long, long_rest, cell, inside, which)
+    weight += tl.zeros([BLOCK], tl.float64)
+    for begin in range(0, T, STEPS):
+        t = begin + line
+        there = (t < T)[:, None] & inside[None, :]
+        at = (which * T + t[:, None]).to(tl.int64) * size + cell[None, :]
+        gram = tl.zeros([STEPS, BLOCK], tl.float32)
+        for part in range(parts):
+            of_part = tl.cast(part, tl.int64) * 2 * T * size
+            gram += tl.load(grams + of_part + at, mask=there, other=0.0)
+        count = tl.load(counts + (1 + which) * T + t, mask=t < T, other=0)
+        fading = tl.where((count > 0)[:, None] & (cell >= 0)[None, :], keep, 1.0)
+        share = tl.where(count > 0, rate / tl.maximum(count, 1), 0.0)[:, None]
+        fading, brought = tl.associative_scan((fading, share * gram.to(tl.float64)), 0, joined)
+        path = fading * total[None, :] + brought
+        tl.store(grams + at, path.to(tl.float32), mask=there)
+        total = last_row(path, line, STEPS)
+        weight = 1 - last_row(fading, line, STEPS) * (1 - weight)
+    end = total / tl.maximum(weight, 1e-300)
+    value = end.to(tl.float32)
+    tl.store(end_cov + 2 * which * size + cell, value, mask=inside)
+    tl.store(end_cov + (2 * which + 1) * size + cell, (end - value).to(tl.float32), mask=inside)
+
+
+@triton.jit
+def books(
+    counts, evidence, steps, evidences, ages, renewals, end_evidence, tally, T,
+    mu, mu_keep, eps, eps_keep, mu_period, eps_period, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Of every step: the evidence, the last renewal of the ridge, and its fadings since."""
+    which, line = tl.program_id(0), tl.arange(0, STEPS)
+    rate, keep = exact(which, mu, mu_keep, eps, eps_keep)
+    period = tl.where(which == 0, mu_period, eps_period)
+    weight = tl.load(evidence + which).to(tl.float64)
+    ticks, clock = tl.load(steps), 0
+    renewed, since = -1, 0
+    for begin in range(0, T, STEPS):
+        t = begin + line
+        live = (tl.load(counts + t, mask=t < T, other=0) > 0).to(tl.int32)
+        counted = (tl.load(counts + (1 + which) * T + t, mask=t < T, other=0) > 0).to(tl.int32)
+        before = ticks + (tl.cumsum(live, 0) - live)
+        clocks = clock + tl.cumsum(counted, 0)
+        renews = (live > 0) & (before % period == 0)
+        latest = tl.associative_scan(tl.where(renews, t, renewed), 0, later)
+        marks = tl.associative_scan(tl.where(renews, clocks - counted, since), 0, later)
+        fading, brought = tl.where(counted > 0, keep, 1.0), tl.where(counted > 0, rate, 0.0)
+        fading, brought = tl.associative_scan((fading, brought), 0, joined)
+        weights = fading * weight + brought
+        at = which * T + t
+        tl.store(evidences + at, weights, mask=t < T)
+        tl.store(ages + at, clocks - marks, mask=t < T)
+        tl.store(renewals + at, latest, mask=t < T)
+        end = line == STEPS - 1
+        weight = tl.sum(tl.where(end, weights, 0.0), 0)
+        ticks += tl.sum(live, 0)
+        clock += tl.sum(counted, 0)
+        renewed = tl.max(latest, 0)
+        since = tl.max(marks, 0)
+    tl.store(end_evidence + which, weight.to(tl.float32))
+    tl.store(tally, ticks, mask=which == 0)
+
+
+@triton.jit
+def ridge_level(
+    totals, renewals, ages, ridges, start_trace, log_keep, high, t, which, T, C, c
+):  # fmt: skip
+    """The ridge that belongs to a step: what it was set to at its last renewal, faded since."""
+    book = which * T + t
+    renewed, age = tl.load(renewals + book), tl.load(ages + book)
+    before = (which * T + tl.maximum(renewed - 1, 0)).to(tl.int64) * C * C
+    there = (c < C) & (renewed > 0)
+    trace = tl.sum(tl.load(totals + before + c * (C + 1), mask=there, other=0.0).to(tl.float64), 0)
+    trace = tl.where(renewed > 0, trace, start_trace)
+    ridge = tl.where(renewed >= 0, high * trace, tl.load(ridges + which).to(tl.float64))
+    return ridge * tl.exp(age * log_keep)
+
+
+@triton.jit
+def swept(matrix, c, C):
+    """The inverse of a matrix with ones on its diagonal, by Gauss's sweeps; its least pivot.
+
+    A pivot's row and column would each need a case of their own. With p - 1 in the pivot's place
+    the plain update gives them too, and leaves a 2 on the diagonal that is taken off at the end.
+    The pivots are at most 1, so that no digits are lost.
+    """
+    least = tl.full([], 1.0, matrix.dtype)
+    for k in range(C):
+        column = tl.sum(matrix * (c == k).to(matrix.dtype)[None, :], 1)
+        pivot = tl.sum(tl.where(c == k, column, 0.0), 0)
+        least = tl.where(pivot > 0, tl.minimum(least, pivot), 0.0)  # a NaN compares as false
+        pivot = tl.where(pivot > 0, pivot, 1.0)
+        column = tl.where(c == k, pivot - 1, column)
+        matrix -= column[:, None] * (column / pivot)[None, :]
+    return tl.where(c[:, None] == c[None, :], 2.0, 0.0).to(matrix.dtype) - matrix, least
+
+
+@triton.jit
+def inverse_matrices(
+    totals, counts, evidences, ages, renewals, ridges, short, short_rest, long, long_rest, evidence,
+    sums, inverses, pushes, end_ridge, tally, parts, T, C, mu_log_keep, eps_log_keep,
+    high, low, noise, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """(W + ridge)^-1 and (B + ridge)^-1 of every step, over the number of streams that count."""
+    t, which = tl.program_id(0), tl.program_id(1)
+    c = tl.arange(0, CHANNELS)
+    diagonal = c * (C + 1)
+    start = read_covariance(short, short_rest, long, long_rest, diagonal, c < C, which)
+    start_trace = tl.sum(start, 0) * tl.load(evidence + which).to(tl.float64)
+    log_keep = tl.where(which == 0, mu_log_keep, eps_log_keep).to(tl.float64)
+    at = (which * T + t).to(tl.int64) * C * C
+    cells, filled = c[:, None] * C + c[None, :], (c < C)[:, None] & (c < C)[None, :]
+    matrix = tl.load(totals + at + cells, mask=filled, other=0.0)
+    spread = tl.load(totals + at + diagonal, mask=c < C, other=0.0).to(tl.float64)
+    other_at = ((1 - which) * T + t).to(tl.int64) * C * C
+    other = tl.load(totals + other_at + diagonal, mask=c < C, other=0.0).to(tl.float64)
+    weight = tl.load(evidences + which * T + t)
+    other_trace = tl.sum(other, 0) / tl.maximum(tl.load(evidences + (1 - which) * T + t), 1e-300)
+    trace = tl.sum(spread, 0)
+    ridge = ridge_level(
+        totals, renewals, ages, ridges, start_trace, log_keep, high, t, which, T, C, c
+    )
+    level = tl.maximum(tl.maximum(ridge, low * trace), noise * other_trace * weight)
+    level = tl.where(trace > 0, level, 1.0)
+    spread = tl.where(c < C, spread + level, 1.0)
+    scale = tl.where(spread > 0, 1 / tl.sqrt(spread), 1.0)
+    if WIDE:
+        matrix = matrix.to(tl.float64)
+    else:
+        scale = scale.to(tl.float32)
+    matrix = matrix * scale[:, None] * scale[None, :]
+    matrix = tl.where(c[:, None] == c[None, :], 1.0, matrix).to(matrix.dtype)
+    inverse, least = swept(matrix, c, C)
+    count = tl.load(counts + (1 + which) * T + t)
+    solved = least > 0
+    factor = tl.where(solved & (trace > 0) & (count > 0), weight / tl.maximum(count, 1), 0.0)
+    inverse = inverse * scale[:, None] * scale[None, :] * factor.to(matrix.dtype)
+    inverse = tl.where(factor > 0, inverse, 0.0).to(tl.float32)
+    tl.store(inverses + at + cells, inverse, mask=filled)
+    book = (which * T + t) * C + c
+    total = tl.zeros([CHANNELS], tl.float32)
+    for part in range(parts):
+        total += tl.load(sums + part * 2 * T * C + book, mask=c < C, other=0.0)
+    tl.store(pushes + book, tl.sum(inverse * total[None, :], 1), mask=c < C)
+    tl.atomic_add(tally + 2, tl.where(solved, 0, 1).to(tl.int64))
+    tl.store(end_ridge + which, ridge.to(tl.float32), mask=t == T - 1)
+
+
+@triton.jit
+def pull_path(
+    pushes, counts, pull, pulls, end_pull, T, C, eps, eps_keep,
+    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The moving average of the gradient of a shift of all outputs together, after each step."""
+    c, line = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, STEPS)
+    rate, keep = exact(1, eps, eps_keep, eps, eps_keep)
+    now = tl.load(pull + c, mask=c < C, other=0.0).to(tl.float64)
+    for begin in range(0, T, STEPS):
+        t = begin + line
+        inside = (t < T)[:, None] & (c < C)[None, :]
+        at = t[:, None] * C + c[None, :]
+        push = tl.load(pushes + at, mask=inside, other=0.0)
+        push -= tl.load(pushes + T * C + at, mask=inside, other=0.0)
+        taking = (tl.load(counts + T + t, mask=t < T, other=0) > 0)[:, None] & inside
+        fading, brought = tl.where(taking, keep, 1.0), tl.where(taking, rate * push, 0.0)
+        fading, brought = tl.associative_scan((fading, brought), 0, joined)
+        path = fading * now[None, :] + brought
+        tl.store(pulls + at, path, mask=inside)
+        now = last_row(path, line, STEPS)
+    tl.store(end_pull + c, now, mask=c < C)
