@@ -14,6 +14,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.command import Call, check_refused
+from tests.films import column
+from ullayers.datasets import thrown_pillow, walking
 from ullayers.experiments.common import (
     Claim,
     Outcome,
@@ -123,4 +125,9 @@ def test_every_experiment_learns(tmp_path: Path) -> None:
         assert result is not None
         assert result.outcome.claims, name
         for picture in result.outcome.pictures:
-            assert (tmp_path / "out" / "results" / name / picture.file).exists()
+            assert (tmp_path / "out" / "results" / name / picture.file).stat().st_size > 5000
+    for name, sequences in (("walk", walking(DATA)), ("pillow", thrown_pillow(DATA))):
+        tracks = tmp_path / "out" / "results" / name / "tracks.csv"
+        rows = column(tracks, "x", "y", "confidence")
+        assert len(rows) == sum(map(len, sequences))
+        assert 0 <= rows.min() <= rows.max() <= 1

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 OVERLAY = 1500  # frames of the video that `learn` makes to look at
 ALL = 10**12  # frames of that of `apply`
-CONFIG = ("task", "outputs", "steps", "restarts", "mu", "eps", "optimizer", "lr", "momentum",
-          "weight_decay", "tolerance", "seed", "device")  # fmt: skip
+CONFIG = ("task", "outputs", "steps", "restarts", "long_mean", "mu", "eps", "optimizer", "lr",
+          "momentum", "weight_decay", "tolerance", "seed", "device")  # fmt: skip
 READING = ("size", "stride", "max_frames", "grey", "follow")
 RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
 MOST = 0.5  # share of unsure frames above which a track cannot be trusted

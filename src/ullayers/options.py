@@ -82,6 +82,9 @@ def _add_learn(commands: Any, do: Do) -> None:
     parser.add_argument("--follow", action="store_true", default=None,
                         help="orient, features: look at a square around what moves and not at the "
                         "whole frame")  # fmt: skip
+    parser.add_argument("--long-mean", choices=["clip", "stream"],
+                        help="what to be rich around: the mean of each clip, or of all (locate: "
+                        "chosen by J; codes: clip if there are many inputs)")  # fmt: skip
     parser.add_argument("--restarts", type=_whole, metavar="N", help="seeds to try (2)")
     parser.add_argument("--masks", action="store_true", help="also write every mask as a PNG")
     _skip_bad(parser)

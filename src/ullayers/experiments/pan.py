@@ -39,7 +39,7 @@ VIEWS = {
     "whole": "Pointing'04, whole pictures, nothing cut out",
     "rendered": "heads3d, rendered heads",
 }
-STEPS = {"boxes": 600, "followed": 600, "whole": 600, "rendered": 600}
+STEPS = {"boxes": 600, "followed": 600, "whole": 300, "rendered": 300}
 QUADRATIC = 24  # principal components, whose products quadratic features are made of
 COLUMNS = ["mean absolute error, degrees", "correlation of the sine"]
 
