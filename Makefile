@@ -33,7 +33,7 @@ $(VENV)/.peers: $(READY)
 bench: $(VENV)/.peers
 	$(PY) benchmarks/slow_features.py
 	$(PY) benchmarks/closed_form.py
-	$(PY) benchmarks/layers.py
+	$(VENV)/bin/ul bench
 	$(PY) benchmarks/mouse.py
 
 results: $(READY)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import Call, check_refused
 from ullayers import bench
 
 
@@ -28,3 +29,15 @@ def test_rows_table_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     written = json.loads((tmp_path / "rows.json").read_text())
     assert written["rows"] == rows
     assert written["machine"]["torch"]
+
+
+def test_the_command_prints_and_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
+) -> None:
+    row = {"kind": "frame", "shape": "1 x 2", "microseconds": {"ours": 9.0}, "times": {"norm": 2.5}}
+    monkeypatch.setattr(bench, "bench", lambda device, quick: iter([row]))
+    code, out, _ = here("bench", "--quick", "--json", tmp_path / "rows.json")
+    assert code == 0
+    assert "2.50 x norm" in out
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == [row]
+    check_refused(here("bench", "--device", "nothing"), "--device cpu")

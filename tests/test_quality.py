@@ -31,7 +31,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ullayers.scene.write_scene", lambda out, seed: write_scene(out, seed, 240))
         given = make_parser(
-            cli._demo, cli._learn, cli._apply, cli._watch, cli._reproduce
+            cli._demo, cli._learn, cli._apply, cli._watch, cli._reproduce, cli._bench
         ).parse_args(["demo", "--out", str(folder / "out"), "--quiet"])
         given.steps, given.restarts, given.size = 50, 1, 48  # the demo's own would take a minute
         cli._demo(given)

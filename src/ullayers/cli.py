@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 2 for what the user can mend and 130 if it is stopped."""
     if sys.stdout is None or sys.stderr is None:  # closed by who called us
         sys.stdout, sys.stderr = (s or open(os.devnull, "w") for s in (sys.stdout, sys.stderr))
-    given = make_parser(_demo, _learn, _apply, _watch, _reproduce).parse_args(arguments)
+    given = make_parser(_demo, _learn, _apply, _watch, _reproduce, _bench).parse_args(arguments)
     try:
         with _whole_imports(), _alone(given):
             code: int = given.do(given) or 0
@@ -372,6 +372,22 @@ def _reproduce(given: Namespace) -> int:
     if not given.quiet:
         print(f"look at {out / PAGE}")
     return int(bool(failed))
+
+
+def _bench(given: Namespace) -> None:
+    import torch
+
+    from ullayers.bench import bench, line, write
+    from ullayers.runs import check_device
+
+    check_device(given.device)
+    torch.set_num_threads(given.threads)
+    rows = []
+    for row in bench(given.device, given.quick):
+        print(line(row), flush=True)
+        rows.append(row)
+    if given.json:
+        write(rows, given.device, Path(given.json))
 
 
 def _check_watch(given: Namespace) -> None:

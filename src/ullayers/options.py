@@ -27,7 +27,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def make_parser(demo: Do, learn: Do, apply: Do, watch: Do, reproduce: Do) -> Parser:
+def make_parser(
+    demo: Do, learn: Do, apply: Do, watch: Do, reproduce: Do, bench: Do
+) -> Parser:  # fmt: skip
     """The parser; what was chosen is in `do`."""
     parser = Parser(prog="ul", description=ABOUT)
     from ullayers import __version__
@@ -39,6 +41,7 @@ def make_parser(demo: Do, learn: Do, apply: Do, watch: Do, reproduce: Do) -> Par
     _add_apply(commands, apply)
     _add_watch(commands, watch)
     _add_reproduce(commands, reproduce)
+    _add_bench(commands, bench)
     return parser
 
 
@@ -169,6 +172,22 @@ def _add_reproduce(commands: Any, do: Do) -> None:
     parser.add_argument("--force", action="store_true", help="replace what is in --out")
     parser.add_argument("--resume", action="store_true", help="keep experiments that are finished")
     parser.set_defaults(do=do)
+
+
+def _add_bench(commands: Any, do: Do) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="measure what the layers cost beside others",
+        description="""Forward and backward of UL layers beside batch norm, layer norm and a
+        convolution, all taking turns in one run; the fastest round counts. Ratios travel between
+        machines, times do not.""",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (the default), cuda, ...")
+    parser.add_argument("--threads", type=_whole, default=1, metavar="N",
+                        help="of the CPU (%(default)s)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="without the large shapes")
+    parser.add_argument("--json", metavar="FILE", help="also write everything to this file")
+    parser.set_defaults(do=do, out=None)
 
 
 def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
