@@ -56,7 +56,8 @@ class Setting:
                     done.append(result)
                     self.progress(self._label(job))
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                for worker in multiprocessing.active_children():
+                    worker.terminate()  # else they would finish what nobody waits for
                 raise
         return done
 

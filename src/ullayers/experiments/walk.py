@@ -225,7 +225,7 @@ def _claims(walks: Walks, quick: bool) -> list[Claim]:
 
 def _pictures(setting: Setting, walks: Walks) -> list[Picture]:
     answers = walks.found[OURS][0].answers
-    masks = overlay_figure(walks.scenes, answers, (192, 288), 6, begin=0.5)
+    masks = overlay_figure(walks.scenes, answers, (216, 144), 9, begin=0.5)
     return [
         setting.picture(_scatter(walks), "scatter",
                         "Found against true x on the second halves, first seed (Fig. 7b)."),
