@@ -74,7 +74,7 @@ def test_the_command_follows(tmp_path: Path, here: Call) -> None:
     assert code == 0, errors
     kept = json.loads((run / "config.json").read_text())["reading"]
     assert kept["follow"]
-    assert kept["size"] == [120, 160]
+    assert kept["size"] == [96, 128]
     codes = column(run / "codes.csv", "y0", "y1", "y2", "y3")
     assert len(codes) == 300
     rows = np.c_[codes, np.ones(300)]

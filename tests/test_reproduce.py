@@ -63,7 +63,7 @@ def test_the_page_says_everything(tmp_path: Path, made_up: pytest.MonkeyPatch) -
     assert "![A curve.](results/synthetic/curve.png)" in page
     assert (tmp_path / "results" / "synthetic" / "curve.png").stat().st_size > 1000
     assert "![Some faces.]" not in page  # frames of the data are named, not shown
-    assert "results/synthetic/faces.png" in page
+    assert "results/synthetic/frames_faces.png" in page
     assert re.search(r"`ul reproduce synthetic --quick`, seeds 3, 4, \d+ s, commit", page)
     assert load_result(tmp_path, "synthetic") == result
     assert not result.failed  # an aim that is missed is no failure
@@ -75,7 +75,7 @@ def test_goals_that_are_missed_are_failures(
     made_up.setattr("ullayers.experiments.synthetic.run", lambda setting: found(setting, np.nan))
     code, _, errors = here("reproduce", "synthetic", "--out", tmp_path / "out")
     assert code == 1
-    assert "does not hold: overlap: nan" in errors
+    assert "synthetic: does not hold: overlap: nan" in errors
 
 
 def test_what_is_there_is_kept(tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call) -> None:

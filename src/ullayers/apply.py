@@ -57,7 +57,7 @@ def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray
 
 
 def _stretches(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
-    """Pieces that are as long, in time, as those that were learned from."""
+    """Pieces as long, in time, as those that were learned from, if memory allows."""
     return cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride))
 
 

@@ -36,7 +36,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 2 for what the user can mend and 130 if it is stopped."""
+    """Run the command; exit code 2: users can mend it, 130: stopped, 1: a goal was missed."""
     if sys.stdout is None or sys.stderr is None:  # closed by who called us
         sys.stdout, sys.stderr = (s or open(os.devnull, "w") for s in (sys.stdout, sys.stderr))
     given = make_parser(_demo, _learn, _apply, _watch, _reproduce, _bench).parse_args(arguments)
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our lines has gone: `ul watch ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         _say(given, _one_line(given, error))
         return 2
 
@@ -357,21 +357,21 @@ def _reproduce(given: Namespace) -> int:
     out, seeds = Path(given.out), range(given.seed, given.seed + count)
     if not (given.resume or given.force) and (out / PAGE).exists():
         raise ValueError(f"{out / PAGE}: exists; --resume keeps it, --force replaces it")
-    failed = []
+    failed = False
     for name in names:
         result = load_result(out, name) if given.resume else None
         if result is None or result.quick != given.quick or result.seeds != tuple(seeds):
             with Progress(name, "runs", quiet=given.quiet) as progress:
                 result = reproduce(name, Path(given.data or ""), out, seeds, quick=given.quick,
                                    progress=progress.one)  # fmt: skip
-        failed += result.failed
         if not given.quiet:
             print(f"{name}: {result.seconds:.0f} s", flush=True)
-    for claim in failed:
-        _say(given, f"does not hold: {claim.what}: {claim.value:.4g}")
+        for claim in result.failed:
+            _say(given, f"{name}: does not hold: {claim.what}: {claim.value:.4g}")
+            failed = True
     if not given.quiet:
         print(f"look at {out / PAGE}")
-    return int(bool(failed))
+    return int(failed)
 
 
 def _bench(given: Namespace) -> None:

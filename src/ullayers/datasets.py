@@ -1,13 +1,13 @@
 """The public data sets of the paper's experiments, read from a folder in their upstream layout.
 
-Truth is there to score with. Nothing here is ever handed to what learns.
+Truth is there to score with, and for what is said to be supervised; nothing else learns from it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,28 +141,19 @@ def _turning(name: str, files: Iterable[Path], pattern: str, what: str) -> Seque
     return Sequence(name, ordered, {what: np.array(angles)}, group=name)
 
 
-def load(
-    sequence: Sequence,
-    size: tuple[int, int],
-    *,
-    grey: bool = False,
-    crop: Callable[[Floats], Floats] | None = None,
-) -> Clip:
+def load(sequence: Sequence, size: tuple[int, int], *, grey: bool = False) -> Clip:
     """The pictures of a sequence as frames.
 
     Args:
         sequence: what to read.
         size: (height, width) of the frames.
         grey: one channel instead of three.
-        crop: from the boxes (time, 4) to those to cut out; None for whole pictures.
     """
-    boxes = None if crop is None or sequence.boxes is None else crop(sequence.boxes)
     frames = []
-    for i, file in enumerate(sequence.files):
+    for file in sequence.files:
         with Image.open(file) as picture:
-            part = None if boxes is None else tuple(boxes[i])
             small = picture.convert("L" if grey else "RGB").resize(
-                size[::-1], Image.Resampling.BILINEAR, box=part, reducing_gap=3.0
+                size[::-1], Image.Resampling.BILINEAR, reducing_gap=3.0
             )
         frames.append(torch.from_numpy(np.array(small)))
     stack = torch.stack(frames)

@@ -116,7 +116,7 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
     A broken source gives what can be read and then raises VideoError.
     """
     height, width = reading.size or reading.target(*_size(source))
-    length = max(SHORTEST, min(length, LARGEST // (3 * height * width)))
+    length = max(SHORTEST, min(length, LARGEST // (reading.channels * height * width)))
     finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None

@@ -260,13 +260,12 @@ def _sightings(
 
 
 def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, None, None]:
-    last = time.monotonic()
-    before = keeper.frame
+    last, seen = time.monotonic(), False
     with keeper.table() as table:
         try:
             for found in _sightings(keeper.watcher, source, keeper.reading()):
                 table.write(found.line())
-                keeper.frame = found.frame
+                keeper.frame, seen = found.frame, True
                 if time.monotonic() - last >= every:
                     keeper.save(table)
                     last = time.monotonic()
@@ -275,8 +274,8 @@ def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, 
             keeper.save(table)
             raise
         keeper.save(table)
-    if keeper.resume and keeper.frame == before:
-        raise RunError(f"{source.path}: has no frame after {before}; begin anew with --force")
+    if keeper.resume and not seen:
+        raise RunError(f"{source.path}: has no frame after {keeper.frame}; begin anew with --force")
 
 
 class _Keeper:

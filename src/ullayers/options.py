@@ -84,7 +84,7 @@ def _add_learn(commands: Any, do: Do) -> None:
     )
     parser.add_argument("--follow", action="store_true", default=None,
                         help="orient, features: look at a square around what moves and not at the "
-                        "whole frame")  # fmt: skip
+                        "whole frame (frames are then read at --size 128)")  # fmt: skip
     parser.add_argument("--long-mean", choices=["clip", "stream"],
                         help="what to be rich around: the mean of each clip, or of all (locate: "
                         "chosen by J; codes: clip if there are many inputs)")  # fmt: skip
@@ -149,8 +149,9 @@ def _add_reproduce(commands: Any, do: Do) -> None:
         "reproduce",
         help="run the paper's experiments on the real data",
         description="""Runs experiments of the paper and more, beside what others use, and writes
-        results.md with tables and figures. Labels score, they train nothing.""",
-        epilog="""examples:
+        results.md with tables and figures. Labels score; they train only the rows that say so.""",
+        epilog="""The exit code is 1 if something that must hold does not.
+examples:
   ul reproduce synthetic
   ul reproduce walk pan --data data --out found
   ul reproduce all --data data --quick""",
@@ -158,13 +159,13 @@ def _add_reproduce(commands: Any, do: Do) -> None:
     )
     parser.add_argument("names", nargs="+", choices=[*NAMES, "all"], metavar="NAME",
                         help=", ".join(NAMES) + ", or all")  # fmt: skip
-    parser.add_argument("--data", default=os.environ.get("ULLAYERS_DATA"), metavar="DIR",
+    parser.add_argument("--data", type=_path, default=os.environ.get("ULLAYERS_DATA") or None,
+                        metavar="DIR",
                         help="the folder of the data sets (default: $ULLAYERS_DATA)")  # fmt: skip
-    parser.add_argument("--out", default="reproduced", metavar="DIR",
+    parser.add_argument("--out", type=_path, default="reproduced", metavar="DIR",
                         help="where to write (%(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true",
-                        help="a small version of each that only checks that learning works; the "
-                        "exit code is 1 if something that must hold does not")  # fmt: skip
+                        help="small versions that only check that learning works")  # fmt: skip
     parser.add_argument("--seeds", type=_whole, metavar="N",
                         help="runs of each row (5; 1 with --quick)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="the first seed (%(default)s)")
@@ -187,7 +188,7 @@ def _add_bench(commands: Any, do: Do) -> None:
                         help="of the CPU (%(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="without the large shapes")
     parser.add_argument("--json", metavar="FILE", help="also write everything to this file")
-    parser.set_defaults(do=do, out=None)
+    parser.set_defaults(do=do, out=None, resume=False)
 
 
 def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
@@ -217,8 +218,7 @@ def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
 def _reading(parser: argparse.ArgumentParser, stride: str, most: str) -> None:
     more = parser.add_argument_group("reading")
     more.add_argument("--size", type=_size, metavar="N|HxW",
-                      help="of frames to learn from: the longer side (64; 192 to --follow "
-                      "something), or 48x64")  # fmt: skip
+                      help="of frames to learn from: the longer side (64), or 48x64")  # fmt: skip
     more.add_argument("--stride", type=_whole, metavar="N", help=stride)
     more.add_argument("--max-frames", type=_whole, metavar="N", help=most)
     more.add_argument("--grey", action="store_true", default=None, help="without colour")

@@ -19,6 +19,9 @@ from ullayers.experiments.common import Claim, Outcome, Picture, Setting, Table
 from ullayers.experiments.names import NAMES
 from ullayers.files import replacing, write_json
 
+SOURCES = """Data: walking people and pillow, github.com/Russell91/labelfree; head poses,
+Pointing'04 (Gourier 2004); objects, COIL-20 (Columbia University); rendered heads, the LeePerrySmith scan of
+three.js (CC BY 3.0) and ICT-FaceKit (MIT)."""
 PAGE, FOLDER, KEPT = "results.md", "results", "outcome.json"
 
 
@@ -63,12 +66,12 @@ def reproduce(
         progress: called with what has just been done.
     """
     experiment = importlib.import_module(f"ullayers.experiments.{name}")
-    begin = time.perf_counter()
+    begin, commit = time.perf_counter(), _commit()
     folder = out / FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     outcome = experiment.run(Setting(data, folder, tuple(seeds), quick, progress))
     seconds = round(time.perf_counter() - begin, 1)
-    result = Result(name, outcome, tuple(seeds), quick, seconds, _commit())
+    result = Result(name, outcome, tuple(seeds), quick, seconds, commit)
     write_json(folder / KEPT, asdict(result))
     write_page(out)
     return result
@@ -95,9 +98,12 @@ def write_page(out: Path) -> None:
     head = [
         "# Results",
         "",
-        "Written by `ul reproduce all --data DATA --out OUT`. Labels score; they train or choose "
-        "nothing but where a row says so. Where there are several seeds, numbers are their mean "
-        "and standard deviation. Bold is the best of a column, whoever it is.",
+        "Written by `ul reproduce`. Labels score; they train or choose nothing but where a row or "
+        "its text says so. Where there are several seeds, numbers are their mean and standard "
+        "deviation. Bold is the best of a column, whoever it is. Pictures of the data and tables "
+        "of places are written beside the figures and not kept here.",
+        "",
+        SOURCES,
         "",
         f"ullayers {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}; {total / 60:.0f} minutes in all.",

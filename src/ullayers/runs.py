@@ -28,7 +28,7 @@ from ullayers.learn import Config, Learner, Record, Trial, build, check_weights
 from ullayers.models import Model, weights
 from ullayers.video import Info, Reading, Source, VideoError
 
-SMALL, WIDE = 64, 192  # pixels of the longer side of frames, whole or to cut a part out of
+SMALL, WIDE = 64, 128  # pixels of the longer side of frames, whole or to cut a part out of
 EVERY = 20  # steps between checkpoints
 
 
@@ -118,7 +118,7 @@ def plan_run(
         config: what to learn and how.
         size: of the frames to learn from: the longer side, or (height, width). All sources are
             brought to the size that the first one gets. Pictures of one folder may differ in size
-            only if both sides are given. None is 64, or 192 if a part is cut out of them.
+            only if both sides are given. None is 64, or 128 if a part is cut out of them.
         stride: learn from every so many frames; None takes about six a second.
         max_frames: of each source, at most so many.
         grey: learn without colour.

@@ -46,7 +46,8 @@ class Setting:
         A job runs in a process of its own with one thread: two seeds side by side are faster than
         one after the other on two threads. So a job is a few plain values and reads its own data.
         """
-        done = []
+        done: list[Done] = []
+        others = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(
             min(os.cpu_count() or 1, len(jobs)), spawn, torch.set_num_threads, (1,)
@@ -56,7 +57,7 @@ class Setting:
                     done.append(result)
                     self.progress(self._label(job))
             except BaseException:
-                for worker in multiprocessing.active_children():
+                for worker in set(multiprocessing.active_children()) - others:
                     worker.terminate()  # else they would finish what nobody waits for
                 raise
         return done
@@ -68,8 +69,9 @@ class Setting:
     def picture(self, figure: Figure, name: str, caption: str, *, of_data: bool = False) -> Picture:
         """Keep a figure as a PNG."""
         self.out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(self.out / f"{name}.png", dpi=110, bbox_inches="tight", facecolor="white")
-        return Picture(f"{name}.png", caption, of_data)
+        file = f"frames_{name}.png" if of_data else f"{name}.png"
+        figure.savefig(self.out / file, dpi=110, bbox_inches="tight", facecolor="white")
+        return Picture(file, caption, of_data)
 
 
 @dataclass(frozen=True)

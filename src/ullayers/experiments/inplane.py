@@ -270,17 +270,17 @@ def _claims(summary: Table, quick: bool) -> list[Claim]:
     head, clear, every = summary.columns
     ours = summary.mean(OURS, head)
     claims = [
-        Claim("inplane: degrees on held-out frames of the head", ours, at_most=3),
-        Claim("inplane: degrees of random weights", summary.mean(RANDOM, head), at_least=20),
-        Claim("inplane: degrees with the paper's network", summary.mean(FOUR, head), at_most=20),
+        Claim("degrees on held-out frames of the head", ours, at_most=3),
+        Claim("degrees of random weights", summary.mean(RANDOM, head), at_least=20),
+        Claim(f"degrees on the head, {FOUR}", summary.mean(FOUR, head), at_most=20),
     ]
     if quick:
         return claims
     return [
         *claims,
-        Claim("inplane: degrees on the head", ours, at_most=1, aim=True),
-        Claim("inplane: degrees on COIL-20, 1-11", summary.mean(OURS, clear), at_most=4),
-        Claim("inplane: degrees on COIL-20, all", summary.mean(OURS, every), at_most=4),
+        Claim("degrees on the head", ours, at_most=1, aim=True),
+        Claim("degrees on COIL-20, 1-11", summary.mean(OURS, clear), at_most=4),
+        Claim("degrees on COIL-20, all", summary.mean(OURS, every), at_most=4),
     ]
 
 
@@ -301,8 +301,8 @@ def _kernels(setting: Setting, turn: Turn, reading: Reading) -> Picture:
         response.set(title=f"map {i + 1}")
     for ax in figure.axes:
         ax.set(xticks=[], yticks=[])
-    caption = "One frame, the four kernels the paper's network learned, and what they answer to it."
-    return setting.picture(figure, "inplane_kernels", caption, of_data=True)
+    caption = "One frame, the kernels of the paper's network after our cost, and what they answer."
+    return setting.picture(figure, "kernels", caption, of_data=True)
 
 
 def _circles(

@@ -15,18 +15,32 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ullayers.datasets import load, walking
-from ullayers.experiments.common import Claim, Outcome, Picture, Setting, Table, correlation
-from ullayers.experiments.heads import Heads, codes, read_heads, score, sweeps, videos
+from ullayers.experiments.common import (
+    Claim,
+    Floats,
+    Outcome,
+    Picture,
+    Setting,
+    Table,
+    correlation,
+)
+from ullayers.experiments.heads import (
+    PEOPLE,
+    UNSEEN,
+    Heads,
+    codes,
+    read_heads,
+    score,
+    sweeps,
+    videos,
+)
 from ullayers.footage import Footage, Piece, make_piece
 from ullayers.layers import UL1d, UL2d, backward, sequences
 from ullayers.learn import Config, Trial, solve_readout
 from ullayers.models import Encoder, Locator
 
-Floats = NDArray[np.floating[Any]]
-
 LOCAL = 0.1  # weight of local UL layers where they are on
 WALK_STEPS, RACE, PAN_STEPS = 120, 20, 200
-PEOPLE, UNSEEN = set(range(1, 11)), {11, 12}
 FIRES = 0.01  # a unit's threshold is such that it fires for this share of all frames
 NEAR = 2  # steps of pan, either way, over which an invariant unit goes on firing
 TOP = 0.2  # of a layer's units, the most invariant, whose mean is the layer's score
@@ -53,7 +67,7 @@ PAN: dict[str, dict[str, Any]] = {
     "UL layers also after all, mu by depth": {"local": (0, 1, 2)},
     "UL layers also after all, mu equal": {"local": (0, 1, 2), "equal": True},
     "long-term mean of the stream": {"kind": "stream"},
-    "without whitening": {"whiten": False},
+    "UL layer on the outputs as they are (whole clips, not whitened)": {"whiten": False},
     "videos of one pan each": {"wander": False},
     "before learning": {"steps": 0},
 }
@@ -83,11 +97,10 @@ def run(setting: Setting) -> Outcome:
     layered = [row for row in LAYERED if row in pan_rows]
     layers = {row: np.array([pans[data, row, seed][1] for seed in seeds]) for row in layered}
     tables = [walk, pan, *_layer_tables(layers)]
+    worst = [walk.mean(row, walk.columns[1]) for row in QUICK]
     claims = [
-        Claim(
-            "parts: walk, pooled correlation", walk.mean(SHIPPED, walk.columns[0]), at_least=0.97
-        ),
-        Claim("parts: pan, degrees", pan.mean(SHIPPED, pan.columns[0]), at_most=16),
+        Claim("walk, worst scene, beyond before learning", worst[0] - worst[1], at_least=0.05),
+        Claim("pan, degrees", pan.mean(SHIPPED, pan.columns[0]), at_most=16),
     ]
     return Outcome(
         "What each part brings (parts)", _TEXT, tables, [_drawn(setting, layers)], claims
@@ -100,16 +113,15 @@ def walk_part(job: Job) -> tuple[float, float]:
     how = WALK[row]
     scenes = walking(data)
     pieces = [make_piece(i, load(scene, (64, 64))) for i, scene in enumerate(scenes)]
-    if not how.get("camera", True):
-        pieces = [_standing(piece) for piece in pieces]
     halves = [_first_half(piece) for piece in pieces]
+    if not how.get("camera", True):
+        pieces, halves = [_standing(p) for p in pieces], [_standing(p) for p in halves]
     footage = Footage([scene.name for scene in scenes], halves)
     trial = _best_trial(footage, how, seed)
     net = trial.net.eval()
     assert isinstance(net, Locator)
     with torch.no_grad():
-        found = [net(piece.foreground(behind=trial.behind.get(piece.source))).centroid[:, 0].numpy()
-                 for piece in pieces]  # fmt: skip
+        found = [net(piece.foreground()).centroid[:, 0].numpy() for piece in pieces]
     true = [scene.truth["x"] for scene in scenes]
     worst = min(correlation(f, t) for f, t in zip(found, true, strict=True))
     return correlation(np.concatenate(found), np.concatenate(true)), worst
@@ -118,12 +130,14 @@ def walk_part(job: Job) -> tuple[float, float]:
 def _best_trial(footage: Footage, how: dict[str, Any], seed: int) -> Trial:
     """The race that `learn.Learner` holds: the lowest J after some steps goes on."""
     kinds = [how["kind"]] if "kind" in how else ["clip", "stream"]
-    racers = [_locating(footage, {**how, "kind": k}, s) for s in (seed, seed + 1) for k in kinds]
+    racers = [
+        _locating(footage, {**how, "kind": k}, s) for s in (2 * seed, 2 * seed + 1) for k in kinds
+    ]
     steps = how.get("steps", WALK_STEPS)
     for trial in racers:
         for _ in range(min(steps, RACE)):
             trial.step()
-    best = min(racers, key=Trial.score)
+    best = min(racers, key=lambda trial: np.nan_to_num(trial.score(), nan=np.inf))
     for _ in range(steps - RACE):
         best.step()
     return best
@@ -151,8 +165,7 @@ def _first_half(piece: Piece) -> Piece:
     half = replace(
         clip, frames=clip.frames[:middle], seconds=clip.seconds[:middle], index=clip.index[:middle]
     )
-    made = make_piece(piece.source, half)
-    return made if piece.path is not None else _standing(made)
+    return make_piece(piece.source, half)
 
 
 def pan_part(job: Job) -> tuple[tuple[float, float], Floats]:
@@ -242,7 +255,7 @@ def _layer_tables(layers: dict[str, Floats]) -> list[Table]:
     tables = []
     names = ["conv1", "conv2", "conv3", "outputs"]
     for number, title in enumerate(("speed of each layer (low is slow)", "invariance")):
-        table = Table(title, names, [("low", "high")[number]] * len(names))
+        table = Table(title, names, [""] * len(names))
         for row, values in layers.items():
             table.add(row, *values[:, :, number].T)
         tables.append(table)
@@ -266,10 +279,13 @@ def _drawn(setting: Setting, layers: dict[str, Floats]) -> Picture:
 
 
 _TEXT = """
-One thing is changed at a time; two seeds. Walking people: first halves train, all frames score.
-Head pan: Pointing'04 in boxes, 200 steps. Local UL layers have weight 0.1. The paper says that
-lower layers, with larger mu, become faster features: the last two tables and the figure show how
-fast (mean squared step over variance) and how invariant each layer is (how much more often than
-at any time its best units fire within two steps of pan of a frame for which they fire), before
-and after learning.
+One thing is changed at a time; two seeds. Walking people: first halves train, whole sequences
+score, with the product's race of starts and kinds of long-term mean. Head pan: Pointing'04 in
+boxes, 200 steps. Local UL layers have weight 0.1. The recipe was developed on these data, so the
+row as shipped is on the optimistic side.
+
+The paper says that lower layers, with larger mu, become faster features: the last two tables and
+the figure show how fast (mean squared step over variance) and how invariant each layer is (how
+much more often than at any time its best units fire within two steps of pan of a frame for which
+they fire), before and after learning.
 """

@@ -45,7 +45,7 @@ UNLEARNED = "ours before learning (random weights)"
 PHYSICS = "physics constraints (constant velocity)"
 MIXTURE, SUPERVISED = (
     "background subtraction (MOG2)",
-    "supervised upper bound (labels of the first halves)",
+    "supervised (labels of the first halves)",
 )
 BY_LABELS = ", decoded with labels"
 TEXT = """
@@ -61,6 +61,10 @@ in their favour. Physics ties no scene to another, so that some are mirrored sti
 score windows of five frames.
 
 As published, on their own splits of this data: the paper 0.965, physics constraints 0.954.
+
+Learning wins where something else moves too (0_seq7, 0_seq4) and costs a little elsewhere: windows
+and the error are better before it. On its second half alone 0_seq7 is not solved. The recipe was
+developed on these sequences, so the numbers are on the optimistic side.
 """
 
 
@@ -91,7 +95,7 @@ def _row(job: tuple[str, str, int, bool]) -> dict[str, Tracked]:
     scenes = walking(data)
     train = [part(scene, slice(0, len(scene) // 2)) for scene in scenes]
     if name == OURS:
-        config = Config(seed=seed, steps=60, restarts=1) if quick else Config(seed=seed)
+        config = Config(seed=2 * seed, steps=60, restarts=1) if quick else Config(seed=2 * seed)
         run = learn(train, SIZE, config)
         ours = {OURS: apply(run, scenes)}
         if not quick:
