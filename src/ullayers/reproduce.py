@@ -20,8 +20,8 @@ from ullayers.experiments.names import NAMES
 from ullayers.files import replacing, write_json
 
 SOURCES = """Data: walking people and pillow, github.com/Russell91/labelfree; head poses,
-Pointing'04 (Gourier 2004); objects, COIL-20 (Columbia University); rendered heads, the LeePerrySmith scan of
-three.js (CC BY 3.0) and ICT-FaceKit (MIT)."""
+Pointing'04 (Gourier 2004); objects, COIL-20 (Columbia University); rendered heads, the
+LeePerrySmith scan of three.js (CC BY 3.0) and ICT-FaceKit (MIT)."""
 PAGE, FOLDER, KEPT = "results.md", "results", "outcome.json"
 
 

@@ -47,7 +47,8 @@ angle; the error is the mean absolute one.
 0.9, weight decay 0.1, mu 0.5, eps 0.001, for 10 epochs (20 at 50 % noise). *Ours*: `UL1d(2)` as it
 comes, Adam at 0.01, the same stream in chunks of 24 frames, 20 epochs. With no noise every
 projection tells the angle, random weights too, so an error of 0 proves nothing there: the second
-table says how much of the weights lies in the plane that the points turn in (1 is all; chance is 0.04).
+table says how much of the weights lies in the plane that the points turn in (1 is all; chance is
+0.04).
 """
 NOTE = """
 Where the paper's settings end is luck above 30 % noise: a W that averages two frames is noisy, and
