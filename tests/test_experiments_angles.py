@@ -1,28 +1,17 @@
-"""The experiments that read an angle: points that turn, and a head and objects that do."""
+"""Parts of the experiments that read an angle: points that turn, and a head and objects that do."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from ullayers.experiments import inplane, synthetic
-from ullayers.experiments.common import Outcome, Setting
 
 DATA = os.environ.get("ULLAYERS_DATA", "")
 needs_data = pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
-
-
-def check(outcome: Outcome, folder: Path) -> None:
-    """What every outcome owes: claims that hold, rows of ours without gaps, figures that exist."""
-    assert [claim for claim in outcome.claims if not (claim.met or claim.aim)] == []
-    for table in outcome.tables:
-        assert np.isfinite(np.concatenate(table.rows["ours"])).all()
-    for picture in outcome.pictures:
-        assert (folder / picture.file).stat().st_size > 10_000
 
 
 def test_points_turn_in_their_plane_with_the_noise_asked_for() -> None:
@@ -44,13 +33,6 @@ def test_no_noise_proves_nothing_but_the_overlap_does() -> None:
     assert synthetic._overlap(learned, train.plane) > 0.95
 
 
-def test_synthetic_learns(tmp_path: Path) -> None:
-    outcome = synthetic.run(Setting(tmp_path, tmp_path, quick=True))
-    check(outcome, tmp_path)
-    errors = outcome.tables[0]
-    assert errors.mean("ours", "50% noise") < 0.5 * errors.mean("random weights", "50% noise")
-
-
 @needs_data
 def test_every_third_frame_is_held_out_and_never_learned_from() -> None:
     turn = inplane.read_turn(DATA, inplane.HEAD)
@@ -58,8 +40,3 @@ def test_every_third_frame_is_held_out_and_never_learned_from() -> None:
     assert len(turn.training) == 48
     for frame in turn.frames[torch.from_numpy(~turn.known)]:
         assert not (turn.training == frame).flatten(1).all(1).any()
-
-
-@needs_data
-def test_inplane_learns(tmp_path: Path) -> None:
-    check(inplane.run(Setting(Path(DATA), tmp_path, quick=True)), tmp_path)
