@@ -41,3 +41,13 @@ def test_the_command_prints_and_writes(
     assert "2.50 x norm" in out
     assert json.loads((tmp_path / "rows.json").read_text())["rows"] == [row]
     check_refused(here("bench", "--device", "nothing"), "--device cpu")
+
+
+def test_a_stop_is_no_traceback(monkeypatch: pytest.MonkeyPatch, here: Call) -> None:
+    def stopped(device: str, quick: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "bench", stopped)
+    code, _, errors = here("bench")
+    assert code == 130
+    assert errors.count("\n") == 1
