@@ -157,10 +157,61 @@ def swept(matrix, c, C):
 
 
 @triton.jit
+def inverse_root(matrix, b, N: tl.constexpr):
+    """The inverse of a matrix's lower Cholesky factor, and the least pivot."""
+    least = tl.full([], 1.0, matrix.dtype)
+    factor = (b[:, None] == b[None, :]).to(matrix.dtype)
+    scale = tl.zeros_like(b).to(matrix.dtype)
+    for k in range(N):
+        column = tl.sum(tl.where((b == k)[None, :], matrix, 0.0), 1)
+        row = tl.sum(tl.where((b == k)[:, None], factor, 0.0), 0)
+        pivot = tl.sum(tl.where(b == k, column, 0.0), 0)
+        least = tl.where(pivot > 0, tl.minimum(least, pivot), 0.0)  # a NaN compares as false
+        pivot = tl.where(pivot > 0, pivot, 1.0)
+        scale = tl.where(b == k, tl.rsqrt(pivot), scale)
+        below = tl.where(b > k, column / pivot, 0.0)
+        matrix -= below[:, None] * column[None, :]
+        factor -= below[:, None] * row[None, :]
+    return factor * scale[:, None], least
+
+
+@triton.jit
+def swept_in_blocks(
+    matrix, scratch, cells, filled, c, C, PIVOT: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """As `swept`, with `PIVOT` rows and columns at a time, on the matrix units.
+
+    A pivot P = L L^T goes in as L^-1: the error of a product with P^-1 would grow with P's
+    condition, this one's with its root. The matrix stays in registers, of which no part can be
+    taken; so the columns that come next go through `scratch`, where the inverse will be.
+    """
+    least = tl.full([], 1.0, tl.float32)
+    b = tl.arange(0, PIVOT)
+    unit = (b[:, None] == b[None, :]).to(tl.float32)
+    for first in range(0, C, PIVOT):
+        k = first + b
+        coming = (c >= first) & (c < first + PIVOT)
+        tl.store(scratch + cells, matrix, mask=filled & coming[None, :])
+        tl.debug_barrier()
+        there = (c < C)[:, None] & (k < C)[None, :]
+        columns = tl.load(scratch + c[:, None] * C + k[None, :], mask=there, other=0.0)
+        there = (k < C)[:, None] & (k < C)[None, :]
+        pivot = tl.load(scratch + k[:, None] * C + k[None, :], mask=there, other=0.0)
+        pivot = tl.where(there, pivot, unit)
+        root, smallest = inverse_root(pivot, b, PIVOT)
+        least = tl.minimum(least, smallest)
+        columns -= (c[:, None] == k[None, :]).to(tl.float32)
+        across = tl.dot(columns, tl.trans(root), input_precision=PRECISION)
+        matrix = tl.dot(-across, tl.trans(across), matrix, input_precision=PRECISION)
+    tl.debug_barrier()
+    return tl.where(c[:, None] == c[None, :], 2.0, 0.0) - matrix, least
+
+
+@triton.jit
 def inverse_matrices(
     totals, counts, evidences, ages, renewals, ridges, short, short_rest, long, long_rest, evidence,
     sums, inverses, pushes, end_ridge, tally, parts, T, C, mu_log_keep, eps_log_keep,
-    high, low, noise, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    high, low, noise, PIVOT: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(W + ridge)^-1 and (B + ridge)^-1 of every step, over the number of streams that count."""
     t, which = tl.program_id(0), tl.program_id(1)
@@ -185,13 +236,18 @@ def inverse_matrices(
     level = tl.where(trace > 0, level, 1.0)
     spread = tl.where(c < C, spread + level, 1.0)
     scale = tl.where(spread > 0, 1 / tl.sqrt(spread), 1.0)
-    if WIDE:
+    if PIVOT == 0:
         matrix = matrix.to(tl.float64)
     else:
         scale = scale.to(tl.float32)
     matrix = matrix * scale[:, None] * scale[None, :]
     matrix = tl.where(c[:, None] == c[None, :], 1.0, matrix).to(matrix.dtype)
-    inverse, least = swept(matrix, c, C)
+    if PIVOT == 0:
+        inverse, least = swept(matrix, c, C)
+    else:
+        inverse, least = swept_in_blocks(
+            matrix, inverses + at, cells, filled, c, C, PIVOT, PRECISION
+        )
     count = tl.load(counts + (1 + which) * T + t)
     solved = least > 0
     factor = tl.where(solved & (trace > 0) & (count > 0), weight / tl.maximum(count, 1), 0.0)
@@ -229,3 +285,39 @@ def pull_path(
         tl.store(pulls + at, path, mask=inside)
         now = last_row(path, line, STEPS)
     tl.store(end_pull + c, now, mask=c < C)
+
+
+@triton.jit
+def commit(
+    end_means, end_seen, end_cov, end_evidence, end_ridge, end_pull, tally,
+    short_mean, short_mean_rest, long_mean, long_mean_rest, short_evidence, long_evidence,
+    short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence, ridge_levels, pull, steps,
+    left_out, continues, S, C,
+    CENTRED: tl.constexpr, CONTINUES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write what the kernels have found to the buffers of the layer."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    moved(end_means, short_mean, i, S * C)
+    moved(end_means + S * C, short_mean_rest, i, S * C)
+    moved(end_means + 2 * S * C, long_mean, i, S * C)
+    moved(end_means + 3 * S * C, long_mean_rest, i, S * C)
+    moved(end_seen, short_evidence, i, S)
+    moved(end_seen + S, long_evidence, i, S)
+    moved(end_cov, short_cov, i, C * C)
+    moved(end_cov + C * C, short_cov_rest, i, C * C)
+    moved(end_cov + 2 * C * C, long_cov, i, C * C)
+    moved(end_cov + 3 * C * C, long_cov_rest, i, C * C)
+    moved(end_evidence, cov_evidence, i, 2)
+    moved(end_ridge, ridge_levels, i, 2)
+    if CENTRED:
+        moved(end_pull, pull, i, C)
+    moved(tally, steps, i, 1)
+    more = tl.load(tally + 1 + i, mask=i < 2, other=0)
+    tl.store(left_out + i, tl.load(left_out + i, mask=i < 2, other=0) + more, mask=i < 2)
+    tl.store(continues + i, (i >= 0) & CONTINUES, mask=i < 1)
+
+
+@triton.jit
+def moved(source, to, i, size):
+    """A block of a copy."""
+    tl.store(to + i, tl.load(source + i, mask=i < size, other=0), mask=i < size)
