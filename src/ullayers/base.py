@@ -182,7 +182,8 @@ class ULBase(Statistics):
         ragged = clips is not None and clips.ragged
         if not y.is_cuda or torch.compiler.is_compiling() or ragged:
             return None
-        if torch.empty_like(y).stride() != y.stride():
+        gradient = torch.empty_like(y)
+        if gradient.stride() != y.stride():  # it has gaps or overlaps
             y = y.clone(memory_format=torch.contiguous_format)
         steps = lengths[0] if lengths else y.shape[y.ndim % 2]
         streams = y.numel() // (steps * self.features)
@@ -205,11 +206,11 @@ class ULBase(Statistics):
                 self._rates(sequences), carry_on, known, self._largest(), clips is None,
             )  # fmt: skip
 
-        gradient = advance_fused(key, y, buffers, ends, scale, call)
-        if gradient is not None:
-            self._layout = _layout(y)
-            if not fits:
-                buffers.update(ends)
+        if not advance_fused(key, y, gradient, buffers, ends, scale, call):
+            return None
+        self._layout = _layout(y)
+        if not fits:
+            buffers.update(ends)
         return gradient
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:

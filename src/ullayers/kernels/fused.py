@@ -175,8 +175,8 @@ def walk(
 
 @triton.jit
 def gram_matrices(
-    within, between, stride_t, stride_n, stride_p, stride_c, positions, grams, sums, T, S, C,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    within, between, stride_t, stride_n, stride_p, stride_c, positions, grams, sums, T, S,
+    C: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums over streams of the squares of what enters W, or B, and of that itself.
 
@@ -207,35 +207,43 @@ def gram_matrices(
 @triton.jit
 def product(
     g, matrix, source, place, stride_c, inside, c, C,
-    SIGN: tl.constexpr, SLICE: tl.constexpr, PRECISION: tl.constexpr,
+    SIGN: tl.constexpr, SLICE: tl.constexpr, PRECISION: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """`g` and a matrix times a tile, or minus it, a slice of channels at a time."""
+    """`g` and a tile times a symmetric matrix, or minus it, a slice of channels at a time."""
     for first in range(0, C, SLICE):
         k = first + tl.arange(0, SLICE)
         filled = (c < C)[:, None] & (k < C)[None, :]
         m = tl.load(matrix + c[:, None] * C + k[None, :], mask=filled, other=0.0)
         there = (k < C)[:, None] & inside[None, :]
         x = tl.load(source + place[None, :] + k[:, None] * stride_c, mask=there, other=0.0)
-        g = tl.dot(m, SIGN * x, g, input_precision=PRECISION)
+        if FLIP:
+            g = tl.dot(SIGN * tl.trans(x), tl.trans(m), g, input_precision=PRECISION)
+        else:
+            g = tl.dot(m, SIGN * x, g, input_precision=PRECISION)
     return g
 
 
 @triton.jit
 def gradients(
     within, between, stride_t, stride_n, stride_p, stride_c, positions, active,
-    inverses, pulls, counts, gradient, T, S, C, scale,
+    inverses, pulls, counts, gradient, T, S, C: tl.constexpr, scale,
     CENTRED: tl.constexpr, CHANNELS: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
     """Eq. 11 for one step of a block of streams. `within` may lie where the gradient goes."""
     t, now = tl.program_id(0), tl.program_id(0).to(tl.int64)
     s, c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
     place = now * stride_t + (s // positions) * stride_n + (s % positions) * stride_p
     inside = s < S
-    g = tl.zeros([CHANNELS, BLOCK], tl.float32)
+    if FLIP:
+        g = tl.zeros([BLOCK, CHANNELS], tl.float32)
+    else:
+        g = tl.zeros([CHANNELS, BLOCK], tl.float32)
     w_inverse, b_inverse = inverses + now * C * C, inverses + (T + now) * C * C
-    g = product(g, w_inverse, within, place, stride_c, inside, c, C, 1, SLICE, PRECISION)
-    g = product(g, b_inverse, between, place, stride_c, inside, c, C, -1, SLICE, PRECISION)
+    g = product(g, w_inverse, within, place, stride_c, inside, c, C, 1, SLICE, PRECISION, FLIP)
+    g = product(g, b_inverse, between, place, stride_c, inside, c, C, -1, SLICE, PRECISION, FLIP)
+    if FLIP:
+        g = tl.trans(g)
     if CENTRED:
         pull = tl.load(pulls + t * C + c, mask=c < C, other=0.0)
         each = pull / tl.maximum(tl.load(counts + T + t), 1)

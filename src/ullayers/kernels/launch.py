@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
-from ullayers.kernels.replay import Recording, can_replay, carve, is_aligned
+from ullayers.kernels.replay import Recording, can_replay, carve
 from ullayers.kernels.state import Rates
 
 PRECISION = "tf32x3"  # three products on the matrix units: float32 in all but its last digit
 # Fewer streams for every channel than this, or smaller frames, are left to float64.
 STREAMS_PER_CHANNEL, SMALL_FRAME = 2, 4096
-WALK, PATH = (16, 128), (64, 32)  # steps and values at a time
+WALK, PATH = (16, 128), (32, 32)  # steps and values at a time
 LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
 
 
@@ -34,15 +35,16 @@ class Plan:
     slice: int  # channels at a time, for gradients
     warps: int
     stages: int
+    flip: bool  # streams, not channels, are the rows of the product
     pivot: int  # channels at a time, for inverses; 0 for one by one in float64
     solve_warps: int
 
 
 PLANS = {  # by the number of channels that it serves
-    16: Plan(128, 4, 2, 128, 16, 4, 2, 0, 2),
-    32: Plan(64, 4, 2, 128, 32, 4, 2, 0, 4),
-    64: Plan(64, 4, 2, 128, 32, 8, 2, 16, 4),
-    128: Plan(32, 8, 2, 128, 32, 8, 2, 16, 8),
+    16: Plan(32, 1, 1, 256, 16, 8, 1, False, 0, 2),
+    32: Plan(64, 4, 1, 128, 32, 4, 1, False, 0, 4),
+    64: Plan(64, 4, 1, 64, 64, 4, 2, True, 16, 2),
+    128: Plan(64, 8, 1, 64, 64, 4, 1, True, 16, 8),
 }
 
 
@@ -75,11 +77,12 @@ _made: dict[Hashable, tuple[Recording, int]] = {}  # with the bytes of workspace
 def advance_fused(
     key: Hashable,
     y: Tensor,
+    gradient: Tensor,
     buffers: Mapping[str, Tensor],
     ends: Mapping[str, Tensor],
     scale: float,
     call: Callable[[], Call],
-) -> Tensor | None:
+) -> bool:
     """What `core.advance` does, from the buffers of a layer to those after the frames.
 
     The last kernel writes the statistics; a failure before it has changed nothing.
@@ -87,37 +90,44 @@ def advance_fused(
     Args:
         key: stands for all that the kernels depend on, but for tensors and scale.
         y: the input of the layer, without gaps in its memory.
+        gradient: written to; with shape and strides of `y`.
         buffers: the layer's statistics.
         ends: where those of `PER_STREAM` go.
         scale: of the gradient.
         call: asked where a key is new.
 
     Returns:
-        the gradient, in shape and layout of `y`; None if the kernels do not take such frames.
+        whether the kernels take such frames.
     """
-    read, written = [buffers[name] for name in POOLED], [ends[name] for name in PER_STREAM]
-    read += [buffers[name] for name in PER_STREAM]
-    aligned = is_aligned((y, *read, *written))
-    made = _made.get(key) if aligned else None
-    asked = call() if made is None else None
-    if asked and not can_fuse(asked.maps(y), asked.rates, buffers["short_cov"].dtype):
-        return None
-    gradient = torch.empty_like(y)
-    with torch.cuda.device(y.device):
-        if made is not None:
-            recording, size = made
-            workspace = torch.empty(size, dtype=torch.uint8, device=y.device)
-            recording.play((workspace, y, gradient, *read, *written), scale)
-            return gradient
-        assert asked is not None
-        run = _Run.of(y, gradient, buffers, ends, asked)
-        run.recording = Recording((run.workspace, run.maps, run.gradient, *read, *written))
+    tensors = [y, gradient, *(buffers[name] for name in POOLED + PER_STREAM)]
+    tensors += [ends[name] for name in PER_STREAM]
+    begins = [tensor.data_ptr() for tensor in tensors]
+    aligned = not any(begin % 16 for begin in begins)  # kernels are compiled for one or the other
+    if aligned and (made := _made.get(key)) is not None:
+        recording, size = made
+        workspace = torch.empty(size, dtype=torch.uint8, device=y.device)
+        with on_device(y.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            recording.play([workspace.data_ptr(), *begins], scale, stream)
+        return True
+    asked = call()
+    if not can_fuse(asked.maps(y), asked.rates, buffers["short_cov"].dtype):
+        return False
+    run = _Run.of(y, gradient, buffers, ends, asked)
+    run.recording = Recording((run.workspace, run.maps, run.gradient, *tensors[2:]))
+    with on_device(y.device):
         run.all(asked.largest, scale)
     if aligned and can_replay():
         if len(_made) >= MOST_MADE:
             _made.clear()
         _made[key] = run.recording.done(), run.workspace.numel()
-    return gradient
+    return True
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    here = device.index == torch.cuda.current_device()
+    return nullcontext() if here else torch.cuda.device(device)
 
 
 def can_fuse(maps: Tensor, rates: Rates, statistics: torch.dtype) -> bool:
@@ -134,11 +144,12 @@ def can_fuse(maps: Tensor, rates: Rates, statistics: torch.dtype) -> bool:
     crowded = N * P >= STREAMS_PER_CHANNEL * C and N * P * C > SMALL_FRAME
     fits = T > 1 and C <= max(PLANS) and maps.numel() <= LARGEST_TENSOR
     simple = maps.is_cuda and narrow and statistics == torch.float32 and plain
-    return simple and crowded and fits and _has_triton()
+    return simple and crowded and fits and has_triton()
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """It comes with PyTorch's CUDA builds."""
     return find_spec("triton") is not None
 
 
@@ -186,10 +197,12 @@ class _Run:
             "between": ((T * S * C,), f32),  # stored as the maps are
             "grams": ((parts, 2, T, C, C), f32),
             "inverses": ((2, T, C, C), f32),
+            "roots": ((2, T, plan.pivot, plan.pivot), f32),
             "sums": ((parts, 2, T, C), f32),
             "pushes": ((2, T, C), f32),
             "pulls": ((T, C), f32),
             "evidences": ((2, T), f64),
+            "shares": ((2, T), f64),  # of a step's Gram matrix
             "ages": ((2, T), i32),  # how often the ridge has faded since
             "renewals": ((2, T), i32),  # when it was renewed
             "end_means": ((4, S, C), f32),
@@ -298,8 +311,8 @@ class _Run:
         b, m, rates = self.buffers, self.memory, self.rates
         self.recording.start(
             _kernels()[1].books, (2,),
-            m["counts"], b["cov_evidence"], b["steps"], m["evidences"], m["ages"], m["renewals"],
-            m["end_evidence"], m["tally"], self.sizes[0], *self.weights,
+            m["counts"], b["cov_evidence"], b["steps"], m["evidences"], m["shares"], m["ages"],
+            m["renewals"], m["end_evidence"], m["tally"], self.sizes[0], *self.weights,
             ridge_period(rates.mu), ridge_period(rates.eps), 128,
         )  # fmt: skip
 
@@ -308,8 +321,8 @@ class _Run:
         (T, _, C), m = self.sizes, self.memory
         self.recording.start(
             _kernels()[1].covariance_path, (-(-C * C // PATH[1]), 2),
-            m["grams"], m["counts"], *self.covariances, self.buffers["cov_evidence"],
-            m["end_cov"], self.parts, T, C, *self.weights, *PATH,
+            m["grams"], m["shares"], *self.covariances, self.buffers["cov_evidence"],
+            m["end_cov"], self.parts, T, C, *self.weights, *PATH, num_warps=max(1, PATH[1] // 32),
         )  # fmt: skip
 
     def invert(self) -> None:
@@ -320,7 +333,7 @@ class _Run:
             _kernels()[1].inverse_matrices, (T, 2),
             m["grams"], m["counts"], m["evidences"], m["ages"], m["renewals"],
             b["ridge_level"], *self.covariances, b["cov_evidence"], m["sums"], m["inverses"],
-            m["pushes"], m["end_ridge"], m["tally"], self.parts, T, C,
+            m["roots"], m["pushes"], m["end_ridge"], m["tally"], self.parts, T, C,
             math.log1p(-rates.mu), math.log1p(-rates.eps), RIDGE_HIGH * rates.ridge / C,
             RIDGE_LOW * rates.ridge / C, noise_share(torch.float32) / C,
             self.plan.pivot, self.channels, PRECISION,
@@ -346,7 +359,7 @@ class _Run:
             self.within, m["between"], *self.source[1:], m["active"], m["inverses"], m["pulls"],
             m["counts"], self.gradient, T, S, C, scale,
             self.rates.centred, self.channels, min(plan.slice, self.channels), plan.block,
-            PRECISION, num_warps=plan.warps, num_stages=plan.stages,
+            PRECISION, plan.flip, num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
 
     def write_statistics(self) -> None:

@@ -21,13 +21,8 @@ SCALE = "scale"  # the one number that may change from pass to pass
 
 @cache
 def can_replay() -> bool:
-    """Whether a compiled kernel of this Triton takes the arguments as they were declared."""
-    return tuple(int(part) for part in version("triton").split(".")[:2]) >= (3, 4)
-
-
-def is_aligned(tensors: Sequence[Tensor]) -> bool:
-    """Whether all begin where Triton's compiled kernels expect it, which depends on this."""
-    return all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+    """Whether this is a Triton whose launcher is known: its arguments are no public interface."""
+    return (3, 6) <= tuple(int(part) for part in version("triton").split(".")[:2]) <= (3, 8)
 
 
 def carve(
@@ -52,6 +47,8 @@ def carve(
 @dataclass
 class _Launch:
     run: Callable[..., None]
+    grid: tuple[int, ...]
+    kernel: tuple[Any, ...]  # what Triton's launcher wants to know of it, and no hooks
     arguments: list[Any]
     places: list[tuple[int, int, int]]  # argument, tensor, bytes from its begin
     scale: int | None  # which argument
@@ -64,7 +61,7 @@ class Recording:
     bases: Sequence[Tensor]
     launches: list[_Launch] = field(default_factory=list)
 
-    def start(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: int) -> None:
+    def start(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         """Launch a kernel, and note how."""
         compiled = kernel[grid](*arguments, **options)
         if compiled is None:  # Triton's interpreter
@@ -72,12 +69,16 @@ class Recording:
         places = [(i, *self._place(a)) for i, a in enumerate(arguments) if isinstance(a, Tensor)]
         scale = kernel.arg_names.index(SCALE) if SCALE in kernel.arg_names else None
         plain = [None if isinstance(a, Tensor) else a for a in arguments]
-        self.launches.append(_Launch(compiled[(*grid, 1, 1)[:3]], plain, places, scale))
+        known = (compiled.function, compiled.packed_metadata, None, None, None)
+        whole = (*grid, 1, 1)[:3]
+        self.launches.append(_Launch(compiled.run, whole, known, plain, places, scale))
 
     def _place(self, tensor: Tensor) -> tuple[int, int]:
         for i, base in enumerate(self.bases):
             if tensor is base:
                 return i, 0
+        if tensor.numel() == 0:  # lies nowhere, and is not looked at
+            return 0, 0
         return 0, tensor.data_ptr() - self.bases[0].data_ptr()
 
     def done(self) -> Recording:
@@ -85,14 +86,12 @@ class Recording:
         self.bases = ()
         return self
 
-    def play(self, bases: Sequence[Tensor], scale: float) -> None:
-        """All launches again, on other tensors of the same kind."""
-        begins = [tensor.data_ptr() for tensor in bases]
-        stream = torch.cuda.current_stream(bases[0].device).cuda_stream
+    def play(self, begins: Sequence[int], scale: float, stream: int) -> None:
+        """All launches again, on other tensors of the same kind, given by their addresses."""
         for launch in self.launches:
             arguments = launch.arguments.copy()
             for i, base, offset in launch.places:
                 arguments[i] = begins[base] + offset
             if launch.scale is not None:
                 arguments[launch.scale] = scale
-            launch.run(*arguments, stream=stream)
+            launch.run(*launch.grid, stream, *launch.kernel, *arguments)
