@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ullayers.core import advance
+from ullayers.kernels.frame import advance_frame
 from ullayers.kernels.launch import PER_STREAM, Call, advance_fused
 from ullayers.kernels.single import Stream, can_step
 from ullayers.kernels.state import LongTerm, Rates, Result, State, on_host
@@ -206,7 +207,10 @@ class ULBase(Statistics):
                 self._rates(sequences), carry_on, known, self._largest(), clips is None,
             )  # fmt: skip
 
-        if not advance_fused(key, y, gradient, buffers, ends, scale, call):
+        if y.numel() == self.features:
+            if not fits or not advance_frame(key, y, gradient, buffers, scale, call):
+                return None
+        elif not advance_fused(key, y, gradient, buffers, ends, scale, call):
             return None
         self._layout = _layout(y)
         if not fits:
