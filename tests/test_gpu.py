@@ -65,10 +65,12 @@ def test_fused_kernels_follow_float64(
     clips: bool,
     spoilt: bool,
 ) -> None:
-    """Two calls, so that the second begins where the first has left off."""
+    """Three calls: the second begins where the first has left off, the third is replayed."""
     torch.manual_seed(0)
     features = shape[-1] if kind is ul.UL1d else shape[-3]
     fused, wide = kind(features, **choices).cuda(), kind(features, **choices).cuda().double()
+    assert isinstance(fused, ULBase)
+    assert isinstance(wide, ULBase)
     launched: list[Tensor | None] = []
     of_layer = ULBase._learn_fused
 
@@ -78,7 +80,8 @@ def test_fused_kernels_follow_float64(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ULBase, "_learn_fused", noted)
-        for _ in range(2):
+        for weight in (1.0, 1.0, 0.5):
+            fused.weight = wide.weight = weight
             y = torch.randn(shape, device="cuda") + 3
             if spoilt:
                 y.view(-1)[:: y.numel() // 7] = float("nan")
@@ -94,6 +97,67 @@ def test_fused_kernels_follow_float64(
             largest = float(value.double().abs().max())
             close = float((state[name].double() - value.double()).abs().max())
             assert close <= 1e-4 * largest, name
+
+
+def test_a_failed_pass_changes_nothing() -> None:
+    layer = ul.UL2d(16).cuda()
+    layer(torch.randn(8, 16, 24, 24, device="cuda", requires_grad=True))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ullayers.kernels.launch._Run.write_gradient", fail)
+        with pytest.raises(RuntimeError, match="no memory"):
+            layer(torch.randn(9, 16, 24, 24, device="cuda", requires_grad=True))
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_maps_with_gaps_between_them() -> None:
+    torch.manual_seed(0)
+    maps = torch.randn(8, 32, 24, 24, device="cuda")
+    layers = [ul.UL2d(16).cuda() for _ in range(2)]
+    gradients = []
+    for layer, gaps in zip(layers, (False, True), strict=True):
+        y = maps[:, ::2].detach().clone().requires_grad_()
+        seen = y if not gaps else torch.stack([y, y], 2).flatten(1, 2)[:, ::2]
+        assert seen.is_contiguous() != gaps
+        ul.backward(layer(seen))
+        gradients.append(y.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_ill_conditioned_maps() -> None:
+    torch.manual_seed(0)
+    for channels in (64, 128):
+        basis = torch.linalg.qr(torch.randn(channels, channels))[0]
+        mix = (basis * torch.logspace(0, -2, channels)) @ basis.T
+        y = torch.einsum("dc,tchw->tdhw", mix, torch.randn(20, channels, 32, 32))
+        got, _ = run(ul.UL2d(channels), y, "cuda")
+        expected, _ = run(ul.UL2d(channels).double(), y.double(), "cuda")
+        assert float((got - expected).norm() / expected.norm()) < 2e-4
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 16, 33, 64])
+@pytest.mark.parametrize("choices", [{}, {"start": "paper", "eps": 0.05}])
+def test_frames_one_by_one(d: int, choices: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    fused, wide = ul.UL1d(d, **choices).cuda(), ul.UL1d(d, **choices).double()
+    for i in range(70):
+        y = torch.randn(1, d) + 3
+        if i == 20:
+            y[0, 0] = float("nan")
+        got, state = run(fused, y, "cuda")
+        expected, exact = run(wide, y.double(), "cpu")
+        error, size = float((got - expected).norm()), float(expected.norm())
+        assert error <= 1e-4 * size, i
+    for name, value in exact.items():
+        if not name.endswith("_rest"):
+            torch.testing.assert_close(
+                state[name].double(), value.double(), rtol=1e-4, atol=1e-6, msg=name
+            )
 
 
 def test_state_moves_between_devices() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from ullayers.core import advance
-from ullayers.kernels.launch import advance_fused, can_fuse
+from ullayers.kernels.frame import advance_frame
+from ullayers.kernels.launch import PER_STREAM, Call, advance_fused
 from ullayers.kernels.single import Stream, can_step
 from ullayers.kernels.state import LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
@@ -177,23 +178,44 @@ class ULBase(Statistics):
     @torch.no_grad()
     def _learn_fused(self, y: Tensor) -> Tensor | None:
         """As `_learn`, in a few kernels on a GPU; None for what they do not take."""
-        packing = self._clips or Packing()
-        if not y.is_cuda or packing.ragged or torch.compiler.is_compiling():
+        clips, buffers = self._clips, cast(dict[str, Tensor], self._buffers)
+        lengths = None if clips is None else clips.lengths
+        ragged = clips is not None and clips.ragged
+        if not y.is_cuda or torch.compiler.is_compiling() or ragged:
             return None
-        maps = packing.pack(self._to_positions(y)).mT
-        rates = self._rates(maps.shape[1])
-        if not can_fuse(maps, rates, self.short_cov.dtype):
+        gradient = torch.empty_like(y)
+        if gradient.stride() != y.stride():  # it has gaps or overlaps
+            y = y.clone(memory_format=torch.contiguous_format)
+        steps = lengths[0] if lengths else y.shape[y.ndim % 2]
+        streams = y.numel() // (steps * self.features)
+        ours = {name: buffers[name] for name in PER_STREAM}
+        fits = all(len(buffer) == streams for buffer in ours.values())
+        carry_on = fits and self._carries_on(y)
+        ends = ours if fits else {n: b.new_empty(streams, *b.shape[1:]) for n, b in ours.items()}
+        key = (
+            type(self), y.shape, y.stride(), y.dtype, y.device, fits, carry_on, clips is None,
+            steps, self.mu, self.eps, self.ridge, self.start, self.long_term, self._diagonal,
+            buffers["short_cov"].dtype,
+        )  # fmt: skip
+        scale = self.weight / (steps if self.reduction == "mean" else 1)
+
+        def call() -> Call:
+            packing, known = clips or Packing(), float(self.start == "paper")
+            sequences = packing.pack(self._to_positions(y)).shape[1]
+            return Call(
+                lambda t: packing.pack(self._to_positions(t)).mT,
+                self._rates(sequences), carry_on, known, self._largest(), clips is None,
+            )  # fmt: skip
+
+        if y.numel() == self.features:
+            if not fits or not advance_frame(key, y, gradient, buffers, scale, call):
+                return None
+        elif not advance_fused(key, y, gradient, buffers, ends, scale, call):
             return None
-        streams = maps.shape[1] * maps.shape[3]
-        carry_on = self._carries_on(y) and len(self.short_mean) == streams
-        scale = self.weight / (len(maps) if self.reduction == "mean" else 1)
-        known = float(self.start == "paper")
-        made = advance_fused(
-            maps, dict(self.named_buffers()), rates, carry_on, known, self._largest(), scale
-        )
-        self._write_all(made.ends, made.tally)
-        self._finish(y)
-        return self._from_positions(packing.unpack(made.gradient.mT), y.shape)
+        self._layout = _layout(y)
+        if not fits:
+            buffers.update(ends)
+        return gradient
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
         before = self._read(sequences, positions, self._carries_on(y), work)

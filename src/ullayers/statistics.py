@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ullayers.health import Health, effective_rank, log_det_ratio
+from ullayers.kernels.launch import PER_STREAM
 from ullayers.kernels.state import Covariance, State
 
 NAMES = ("short_mean", "long_mean", "short_cov", "long_cov")
-PER_STREAM = (
-    "short_mean", "long_mean", "short_mean_rest", "long_mean_rest",
-    "short_evidence", "long_evidence",
-)  # fmt: skip
 
 
 class Statistics(nn.Module):
@@ -162,16 +159,6 @@ class Statistics(nn.Module):
         self._overwrite("pull", state.pull)
         self._overwrite("steps", state.steps)
         self._overwrite("left_out", self.left_out + left_out)
-
-    def _write_all(self, ends: dict[str, Tensor], tally: Tensor) -> None:
-        """What a fused pass has computed, by buffer; its tally is steps, skipped, singular."""
-        ours = {name: getattr(self, name) for name in ends}
-        same = [name for name in ends if ours[name].shape == ends[name].shape]
-        torch._foreach_copy_([ours[name] for name in same], [ends[name] for name in same])
-        for name in ends.keys() - same:  # another number of streams
-            setattr(self, name, ends[name].clone())
-        self.steps.copy_(tally[0])
-        self.left_out.add_(tally[1:])
 
     def _write_pair(self, name: str, base: Tensor, delta: Tensor) -> None:
         value = (base + delta).to(self.short_cov.dtype)

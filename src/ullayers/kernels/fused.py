@@ -1,9 +1,8 @@
-"""The first half of the recurrence on a GPU: moving averages and Gram matrices, in Triton.
+"""The frames on a GPU: moving averages, Gram matrices and gradients, in Triton.
 
 A frame is a (channels, streams) tile wherever its maps are stored; strides say where. The moving
-averages walk through time once and leave a mark at the start of every `GROUP` of steps. Whoever
-needs the deviations of a step later starts from its mark and reads at most a group of frames, so
-that no deviation is ever stored.
+averages walk through time once and write what enters W and B, stored as the frames are. What
+enters W lies where the gradient will be, so that only B's part takes more memory.
 
 Only `kernels.launch` imports this module, and only once it has seen a CUDA tensor: Triton comes
 with PyTorch's CUDA builds and is not there otherwise.
@@ -14,16 +13,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# A mark holds the latest frame, the lag of the short-term and that of the long-term mean.
-LATEST, SHORT, LONG = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-
 
 @triton.jit
 def usable_positions(
-    y, stride_t, stride_n, stride_p, stride_c, positions, active, S, C, largest,
+    y, stride_t, stride_n, stride_p, stride_c, positions, active, counts, tally, T, S, C, largest,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Where every channel is a number whose square fits the statistics."""
+    """Where every channel is a number whose square fits the statistics; all counts become 0."""
     t, s = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     c = tl.arange(0, CHANNELS)
     place = t.to(tl.int64) * stride_t + (s // positions) * stride_n + (s % positions) * stride_p
@@ -31,6 +27,10 @@ def usable_positions(
     x = tl.load(y + place[None, :] + c[:, None] * stride_c, mask=inside, other=0.0)
     bad = tl.sum((~(tl.abs(x.to(tl.float32)) <= largest)).to(tl.int32), 0)
     tl.store(active + t.to(tl.int64) * S + s, (bad == 0).to(tl.int8), mask=s < S)
+    kind = tl.arange(0, 4)
+    leads = (kind < 3) & (tl.program_id(1) == 0)
+    tl.store(counts + kind * T + t, 0, mask=leads)
+    tl.store(tally + kind, 0, mask=leads & (t == 0))
 
 
 @triton.jit
@@ -38,7 +38,10 @@ def count_streams(
     active, seen, continues, known, counts, frames, tally, T, S,
     CARRY: tl.constexpr, CLIP: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """How many streams take part in each step: at all, in W and in B; frames of each stream."""
+    """How many streams take part in each step: at all, in W and in B; frames of each stream.
+
+    Where a stream counts in W, its `active` becomes 3.
+    """
     s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = s < S
     evidence = tl.zeros([BLOCK], tl.float32) + known
@@ -52,6 +55,7 @@ def count_streams(
         on = tl.load(active + t[:, None] * S + s[None, :], mask=there, other=0).to(tl.int32)
         before = total[None, :] + tl.cumsum(on, 0) - on
         past = on * ((before > 0) | (evidence > 0)[None, :]).to(tl.int32)
+        tl.store(active + t[:, None] * S + s[None, :], (on + 2 * past).to(tl.int8), mask=there)
         tl.atomic_add(counts + t, tl.sum(on, 1), mask=t < T)
         tl.atomic_add(counts + T + t, tl.sum(past, 1), mask=t < T)
         if not CLIP:
@@ -64,7 +68,7 @@ def count_streams(
         for begin in range(0, T, STEPS):
             t = begin + tl.arange(0, STEPS)
             there = (t < T)[:, None] & inside[None, :]
-            on = tl.load(active + t[:, None] * S + s[None, :], mask=there, other=0).to(tl.int32)
+            on = tl.load(active + t[:, None] * S + s[None, :], mask=there, other=0).to(tl.int32) & 1
             tl.atomic_add(counts + 2 * T + t, tl.sum(on * many[None, :], 1), mask=t < T)
 
 
@@ -111,18 +115,17 @@ def own_mean(y, place, stride_t, active, s, S, T, inside, AHEAD: tl.constexpr):
             first = tl.where(on & (n == 0), x, first)
             far += tl.where(on, x - first, 0.0)
             n += tl.where(on, 1.0, 0.0)
-    return first, far / tl.maximum(n, 1.0)
+    return first, far / tl.maximum(n, 1.0), n
 
 
 @triton.jit
 def walk(
     y, stride_t, stride_n, stride_p, stride_c, positions, active, continues,
     short_mean, short_rest, short_seen, long_mean, long_rest, long_seen, known,
-    marks, seen_marks, own, end_means, end_seen, T, S, C, mu, mu_keep, eps, eps_keep,
-    CARRY: tl.constexpr, CLIP: tl.constexpr, GROUP: tl.constexpr, AHEAD: tl.constexpr,
-    BLOCK: tl.constexpr,
+    within, between, end_means, end_seen, T, S, C, mu, mu_keep, eps, eps_keep,
+    CARRY: tl.constexpr, CLIP: tl.constexpr, AHEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Both moving averages of one channel of a block of streams, through all steps."""
+    """Both moving averages of one channel of a block of streams; what enters W and B."""
     s, c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
     inside, at, size = s < S, s * C + c, S * C
     place = (s // positions) * stride_n + (s % positions) * stride_p + c * stride_c
@@ -139,32 +142,27 @@ def walk(
         seen = tl.where(goes_on, carried, seen)
         longer_seen = tl.where(goes_on, long_carried, longer_seen)
     if CLIP:
-        first, far = own_mean(y, place, stride_t, active, s, S, T, inside, AHEAD)
-        tl.store(own + c * S + s, first, mask=inside)
-        tl.store(own + size + c * S + s, far, mask=inside)
-    groups = tl.cdiv(T, GROUP)
+        first, far, n = own_mean(y, place, stride_t, active, s, S, T, inside, AHEAD)
     for begin in range(0, T, AHEAD):
         frames, masks = (), ()  # many loads on their way before the first is needed
         for j in tl.static_range(AHEAD):
             there = inside & (begin + j < T)
             step = tl.cast(begin + j, tl.int64)
             frames = frames + (tl.load(y + place + step * stride_t, mask=there, other=0.0),)
-            masks = masks + (tl.load(active + step * S + s, mask=there, other=0) != 0,)
+            masks = masks + (tl.load(active + step * S + s, mask=there, other=0),)
         for j in tl.static_range(AHEAD):
-            if j % GROUP == 0:
-                group = (begin + j) // GROUP
-                there = inside & (begin + j < T)
-                mark = marks + group.to(tl.int64) * size + c * S + s
-                every = tl.cast(groups, tl.int64) * size
-                tl.store(mark + LATEST * every, latest, mask=there)
-                tl.store(mark + SHORT * every, lag, mask=there)
-                tl.store(mark + LONG * every, long_lag, mask=there)
-                tl.store(seen_marks + group * S + s, seen, mask=there & (c == 0))
-                tl.store(seen_marks + (groups + group) * S + s, longer_seen, mask=there & (c == 0))
-            x, on = frames[j].to(tl.float32), masks[j]
+            x, on, counted = frames[j].to(tl.float32), masks[j] != 0, masks[j] > 1
             lag, seen = follow(lag, x - latest, seen, mu, mu_keep, on)
             long_lag, longer_seen = follow(long_lag, x - latest, longer_seen, eps, eps_keep, on)
             latest = tl.where(on, x, latest)
+            if CLIP:
+                far_lag = tl.where(on & (n > 1), (x - first) - far - lag, 0.0)
+            else:
+                far_lag = tl.where(counted, long_lag - lag, 0.0)
+            there = inside & (begin + j < T)
+            step = tl.cast(begin + j, tl.int64)
+            tl.store(within + place + step * stride_t, tl.where(counted, lag, 0.0), mask=there)
+            tl.store(between + place + step * stride_t, far_lag, mask=there)
     write_mean(end_means, at, size, latest, -lag, inside)
     if CLIP:
         write_mean(end_means + 2 * size, at, size, first, far, inside)
@@ -176,134 +174,82 @@ def walk(
 
 
 @triton.jit
-def read_mark(
-    marks, seen_marks, own, frames, group, groups, at, s, S, C, inside,
-    CLIP: tl.constexpr, FAR: tl.constexpr,
-):  # fmt: skip
-    """Where the averages of a tile stood before a group of steps; the long-term one for FAR."""
-    size = tl.cast(S, tl.int64) * C
-    mark = marks + group * size
-    latest = tl.load(mark + at, mask=inside, other=0.0)
-    lag = tl.load(mark + SHORT * groups * size + at, mask=inside, other=0.0)
-    seen = tl.load(seen_marks + group * S + s, mask=s < S, other=0.0)
-    long_lag, rest, longer_seen = lag, lag, seen
-    if FAR and CLIP:  # in place of the long-term lag: the clip's mean, in two parts
-        long_lag = tl.load(own + at, mask=inside, other=0.0)
-        rest = tl.load(own + size + at, mask=inside, other=0.0)
-        longer_seen = tl.load(frames + s, mask=s < S, other=0).to(tl.float32)
-    elif FAR:
-        long_lag = tl.load(mark + LONG * groups * size + at, mask=inside, other=0.0)
-        longer_seen = tl.load(seen_marks + (groups + group) * S + s, mask=s < S, other=0.0)
-    return latest, lag, long_lag, rest, seen, longer_seen
-
-
-@triton.jit
-def deviations(
-    x, on, latest, lag, long_lag, rest, seen, longer_seen, mu, mu_keep, eps, eps_keep,
-    CLIP: tl.constexpr, FAR: tl.constexpr,
-):  # fmt: skip
-    """One step of a tile: what enters W and, for FAR, B; and where the averages stand then."""
-    counted = on & (seen > 0)
-    lag, grown = follow(lag, x - latest, seen[None, :], mu, mu_keep, on[None, :])
-    within = tl.where(counted[None, :], lag, 0.0)
-    between = within
-    if FAR and CLIP:
-        counted = on & (longer_seen > 1)
-        between = tl.where(counted[None, :], (x - long_lag) - rest - lag, 0.0)
-    elif FAR:
-        long_lag, longer = follow(
-            long_lag, x - latest, longer_seen[None, :], eps, eps_keep, on[None, :]
-        )
-        longer_seen = tl.sum(longer, 0)  # one row
-        between = tl.where(counted[None, :], long_lag - lag, 0.0)
-    latest = tl.where(on[None, :], x, latest)
-    return within, between, counted, latest, lag, long_lag, tl.sum(grown, 0), longer_seen
-
-
-@triton.jit
 def gram_matrices(
-    y, stride_t, stride_n, stride_p, stride_c, positions, active, marks, seen_marks, own, frames,
-    grams, sums, T, S, C, mu, mu_keep, eps, eps_keep,
-    CLIP: tl.constexpr, FAR: tl.constexpr, GROUP: tl.constexpr, CHANNELS: tl.constexpr,
-    BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    within, between, stride_t, stride_n, stride_p, stride_c, positions, grams, sums, T, S,
+    C: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums over streams of the squares of what enters W, or B for FAR, and of that itself.
+    """Sums over streams of the squares of what enters W, or B, and of that itself.
 
-    A program does a group of steps of every parts-th block of streams.
+    A program does one step of every parts-th block of streams.
     """
-    group, part = tl.program_id(0), tl.program_id(1)
-    groups, parts = tl.cdiv(T, GROUP), tl.num_programs(1)
-    c, begin = tl.arange(0, CHANNELS), group * GROUP
-    totals, lines = (), ()
-    for j in tl.static_range(GROUP):
-        totals = totals + (tl.zeros([CHANNELS, CHANNELS], tl.float32),)
-        lines = lines + (tl.zeros([CHANNELS], tl.float32),)
+    t, part, which = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    c, parts = tl.arange(0, CHANNELS), tl.num_programs(1)
+    if which == 0:
+        source = within
+    else:
+        source = between
+    source += t.to(tl.int64) * stride_t
+    total = tl.zeros([CHANNELS, CHANNELS], tl.float32)
+    line = tl.zeros([CHANNELS], tl.float32)
     for first in range(part * BLOCK, S, parts * BLOCK):
         s = first + tl.arange(0, BLOCK)
-        inside = (c < C)[:, None] & (s < S)[None, :]
-        latest, lag, long_lag, rest, seen, longer_seen = read_mark(
-            marks, seen_marks, own, frames, group, groups, c[:, None] * S + s[None, :],
-            s, S, C, inside, CLIP, FAR,
-        )  # fmt: skip
         place = (s // positions) * stride_n + (s % positions) * stride_p
-        place = place[None, :] + c[:, None] * stride_c
-        more_totals, more_lines = (), ()
-        for j in tl.static_range(GROUP):
-            there = begin + j < T
-            at = tl.cast(begin + j, tl.int64)
-            x = tl.load(y + at * stride_t + place, mask=inside & there, other=0.0)
-            on = tl.load(active + at * S + s, mask=(s < S) & there, other=0) != 0
-            within, between, counted, latest, lag, long_lag, seen, longer_seen = deviations(
-                x.to(tl.float32), on, latest, lag, long_lag, rest, seen, longer_seen,
-                mu, mu_keep, eps, eps_keep, CLIP, FAR,
-            )  # fmt: skip
-            gram = tl.dot(between, tl.trans(between), totals[j], input_precision=PRECISION)
-            more_totals = more_totals + (gram,)
-            more_lines = more_lines + (lines[j] + tl.sum(between, 1),)
-        totals, lines = more_totals, more_lines
-    cells = c[:, None] * C + c[None, :]
-    filled = (c < C)[:, None] & (c < C)[None, :]
-    for j in tl.static_range(GROUP):
-        at = tl.cast(part * 2 + FAR, tl.int64) * T + begin + j
-        there = begin + j < T
-        tl.store(grams + at * C * C + cells, totals[j], mask=filled & there)
-        tl.store(sums + at * C + c, lines[j], mask=(c < C) & there)
+        inside = (c < C)[:, None] & (s < S)[None, :]
+        x = tl.load(source + place[None, :] + c[:, None] * stride_c, mask=inside, other=0.0)
+        total = tl.dot(x, tl.trans(x), total, input_precision=PRECISION)
+        line += tl.sum(x, 1)
+    at = tl.cast(part * 2 + which, tl.int64) * T + t
+    cells, filled = c[:, None] * C + c[None, :], (c < C)[:, None] & (c < C)[None, :]
+    tl.store(grams + at * C * C + cells, total, mask=filled)
+    tl.store(sums + at * C + c, line, mask=c < C)
+
+
+@triton.jit
+def product(
+    g, matrix, source, place, stride_c, inside, c, C,
+    SIGN: tl.constexpr, SLICE: tl.constexpr, PRECISION: tl.constexpr, FLIP: tl.constexpr,
+):  # fmt: skip
+    """`g` and a tile times a symmetric matrix, or minus it, a slice of channels at a time."""
+    for first in range(0, C, SLICE):
+        k = first + tl.arange(0, SLICE)
+        filled = (c < C)[:, None] & (k < C)[None, :]
+        m = tl.load(matrix + c[:, None] * C + k[None, :], mask=filled, other=0.0)
+        there = (k < C)[:, None] & inside[None, :]
+        x = tl.load(source + place[None, :] + k[:, None] * stride_c, mask=there, other=0.0)
+        if FLIP:
+            g = tl.dot(SIGN * tl.trans(x), tl.trans(m), g, input_precision=PRECISION)
+        else:
+            g = tl.dot(m, SIGN * x, g, input_precision=PRECISION)
+    return g
 
 
 @triton.jit
 def gradients(
-    y, stride_t, stride_n, stride_p, stride_c, positions, active, marks, seen_marks, own, frames,
-    inverses, pulls, counts, gradient, T, S, C, mu, mu_keep, eps, eps_keep, scale,
-    CLIP: tl.constexpr, CENTRED: tl.constexpr, GROUP: tl.constexpr, CHANNELS: tl.constexpr,
-    BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    within, between, stride_t, stride_n, stride_p, stride_c, positions, active,
+    inverses, pulls, counts, gradient, T, S, C: tl.constexpr, scale,
+    CENTRED: tl.constexpr, CHANNELS: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """Eq. 11 for a group of steps of a block of streams, in the layout of the frames."""
-    group, groups = tl.program_id(0), tl.cdiv(T, GROUP)
+    """Eq. 11 for one step of a block of streams. `within` may lie where the gradient goes."""
+    t, now = tl.program_id(0), tl.program_id(0).to(tl.int64)
     s, c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
-    inside = (c < C)[:, None] & (s < S)[None, :]
-    latest, lag, long_lag, rest, seen, longer_seen = read_mark(
-        marks, seen_marks, own, frames, group, groups, c[:, None] * S + s[None, :],
-        s, S, C, inside, CLIP, True,
-    )  # fmt: skip
-    place = (s // positions) * stride_n + (s % positions) * stride_p
-    place = place[None, :] + c[:, None] * stride_c
-    cells = c[:, None] * C + c[None, :]
-    filled = (c < C)[:, None] & (c < C)[None, :]
-    for step in range(group * GROUP, tl.minimum(group * GROUP + GROUP, T)):
-        at = tl.cast(step, tl.int64)
-        x = tl.load(y + at * stride_t + place, mask=inside, other=0.0).to(tl.float32)
-        on = tl.load(active + at * S + s, mask=s < S, other=0) != 0
-        within, between, counted, latest, lag, long_lag, seen, longer_seen = deviations(
-            x, on, latest, lag, long_lag, rest, seen, longer_seen,
-            mu, mu_keep, eps, eps_keep, CLIP, True,
-        )  # fmt: skip
-        w_inverse = tl.load(inverses + at * C * C + cells, mask=filled, other=0.0)
-        g = tl.dot(w_inverse, within, input_precision=PRECISION)
-        b_inverse = tl.load(inverses + (T + at) * C * C + cells, mask=filled, other=0.0)
-        g -= tl.dot(b_inverse, between, input_precision=PRECISION)
-        if CENTRED:
-            pull = tl.load(pulls + step * C + c, mask=c < C, other=0.0)
-            each = pull / tl.maximum(tl.load(counts + T + step), 1)
-            g -= tl.where(counted[None, :], each[:, None], 0.0)
-        g = (g * scale).to(gradient.dtype.element_ty)
-        tl.store(gradient + at * stride_t + place, g, mask=inside)
+    place = now * stride_t + (s // positions) * stride_n + (s % positions) * stride_p
+    inside = s < S
+    if FLIP:
+        g = tl.zeros([BLOCK, CHANNELS], tl.float32)
+    else:
+        g = tl.zeros([CHANNELS, BLOCK], tl.float32)
+    w_inverse, b_inverse = inverses + now * C * C, inverses + (T + now) * C * C
+    g = product(g, w_inverse, within, place, stride_c, inside, c, C, 1, SLICE, PRECISION, FLIP)
+    g = product(g, b_inverse, between, place, stride_c, inside, c, C, -1, SLICE, PRECISION, FLIP)
+    if FLIP:
+        g = tl.trans(g)
+    if CENTRED:
+        pull = tl.load(pulls + t * C + c, mask=c < C, other=0.0)
+        each = pull / tl.maximum(tl.load(counts + T + t), 1)
+        counted = tl.load(active + now * S + s, mask=inside, other=0) > 1
+        g -= tl.where(counted[None, :], each[:, None], 0.0)
+    g = (g * scale).to(gradient.dtype.element_ty)
+    tl.debug_barrier()  # all is read
+    there = (c < C)[:, None] & inside[None, :]
+    tl.store(gradient + place[None, :] + c[:, None] * stride_c, g, mask=there)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib.metadata import version
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
+from ullayers.kernels.replay import Recording, can_replay, carve
 from ullayers.kernels.state import Rates
 
 PRECISION = "tf32x3"  # three products on the matrix units: float32 in all but its last digit
 # Fewer streams for every channel than this, or smaller frames, are left to float64.
 STREAMS_PER_CHANNEL, SMALL_FRAME = 2, 4096
+WALK, PATH = (16, 128), (32, 32)  # steps and values at a time
 LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
 
 
@@ -26,37 +28,106 @@ LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
 class Plan:
     """How much a program takes on, so that it fits the registers; found by trying on an H200."""
 
-    group: int  # steps between two marks
     gram_block: int  # streams at a time, for Gram matrices
     gram_warps: int
+    gram_stages: int
     block: int  # streams at a time, for gradients
+    slice: int  # channels at a time, for gradients
     warps: int
+    stages: int
+    flip: bool  # streams, not channels, are the rows of the product
+    pivot: int  # channels at a time, for inverses; 0 for one by one in float64
     solve_warps: int
 
 
 PLANS = {  # by the number of channels that it serves
-    16: Plan(4, 64, 4, 128, 4, 2),
-    32: Plan(4, 32, 4, 64, 4, 4),
-    64: Plan(4, 32, 8, 32, 4, 4),
-    128: Plan(2, 32, 8, 32, 8, 8),
+    16: Plan(32, 1, 1, 256, 16, 8, 1, False, 0, 2),
+    32: Plan(64, 4, 1, 128, 32, 4, 1, False, 0, 4),
+    64: Plan(64, 4, 1, 64, 64, 4, 2, True, 16, 2),
+    128: Plan(64, 8, 1, 64, 64, 4, 1, True, 16, 8),
 }
 
 
+PER_STREAM = (
+    "short_mean", "short_mean_rest", "long_mean", "long_mean_rest",
+    "short_evidence", "long_evidence",
+)  # fmt: skip
+POOLED = (
+    "short_cov", "short_cov_rest", "long_cov", "long_cov_rest", "cov_evidence", "ridge_level",
+    "pull", "steps", "left_out", "continues",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
-class Fused:
-    """What a fused pass gives: the gradient, and all that is to be written to the buffers."""
+class Call:
+    """What a layer asks for."""
 
-    gradient: Tensor  # in shape and layout of the frames
-    ends: dict[str, Tensor]  # by the name of the buffer
-    tally: Tensor  # (3,) int64: steps so far, unusable positions, steps without an inverse
+    maps: Callable[[Tensor], Tensor]  # views its input as (T, N, C, P), see `can_fuse`
+    rates: Rates
+    carry_on: bool  # whether the streams may go on, if the buffer `continues` says so too
+    known: float  # evidence of means that nothing has been seen of
+    largest: float  # frames with a larger value are left out
+    continues: bool  # what the buffer `continues` is set to
 
 
-_compiled: dict[tuple[Any, ...], Any] = {}
-# How many of each kernel's arguments, the last ones, are part of what is compiled.
-CONSTANTS = {
-    "usable_positions": 2, "count_streams": 4, "walk": 5, "gram_matrices": 6, "gradients": 6,
-    "covariance_path": 2, "books": 1, "inverse_matrices": 2, "pull_path": 2,
-}  # fmt: skip
+MOST_MADE = 256  # rates that change at every call are not to fill the memory
+_made: dict[Hashable, tuple[Recording, int]] = {}  # with the bytes of workspace it takes
+
+
+def advance_fused(
+    key: Hashable,
+    y: Tensor,
+    gradient: Tensor,
+    buffers: Mapping[str, Tensor],
+    ends: Mapping[str, Tensor],
+    scale: float,
+    call: Callable[[], Call],
+) -> bool:
+    """What `core.advance` does, from the buffers of a layer to those after the frames.
+
+    The last kernel writes the statistics; a failure before it has changed nothing.
+
+    Args:
+        key: stands for all that the kernels depend on, but for tensors and scale.
+        y: the input of the layer, without gaps in its memory.
+        gradient: written to; with shape and strides of `y`.
+        buffers: the layer's statistics.
+        ends: where those of `PER_STREAM` go.
+        scale: of the gradient.
+        call: asked where a key is new.
+
+    Returns:
+        whether the kernels take such frames.
+    """
+    tensors = [y, gradient, *(buffers[name] for name in POOLED + PER_STREAM)]
+    tensors += [ends[name] for name in PER_STREAM]
+    begins = [tensor.data_ptr() for tensor in tensors]
+    aligned = not any(begin % 16 for begin in begins)  # kernels are compiled for one or the other
+    if aligned and (made := _made.get(key)) is not None:
+        recording, size = made
+        workspace = torch.empty(size, dtype=torch.uint8, device=y.device)
+        with on_device(y.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            recording.play([workspace.data_ptr(), *begins], scale, stream)
+        return True
+    asked = call()
+    if not can_fuse(asked.maps(y), asked.rates, buffers["short_cov"].dtype):
+        return False
+    run = _Run.of(y, gradient, buffers, ends, asked)
+    run.recording = Recording((run.workspace, run.maps, run.gradient, *tensors[2:]))
+    with on_device(y.device):
+        run.all(asked.largest, scale)
+    if aligned and can_replay():
+        if len(_made) >= MOST_MADE:
+            _made.clear()
+        _made[key] = run.recording.done(), run.workspace.numel()
+    return True
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    here = device.index == torch.cuda.current_device()
+    return nullcontext() if here else torch.cuda.device(device)
 
 
 def can_fuse(maps: Tensor, rates: Rates, statistics: torch.dtype) -> bool:
@@ -73,11 +144,12 @@ def can_fuse(maps: Tensor, rates: Rates, statistics: torch.dtype) -> bool:
     crowded = N * P >= STREAMS_PER_CHANNEL * C and N * P * C > SMALL_FRAME
     fits = T > 1 and C <= max(PLANS) and maps.numel() <= LARGEST_TENSOR
     simple = maps.is_cuda and narrow and statistics == torch.float32 and plain
-    return simple and crowded and fits and _has_triton()
+    return simple and crowded and fits and has_triton()
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """It comes with PyTorch's CUDA builds."""
     return find_spec("triton") is not None
 
 
@@ -90,110 +162,87 @@ def _kernels() -> tuple[Any, Any]:
     return fused, fused_solve
 
 
-@cache
-def _starts_directly() -> bool:
-    """Whether a compiled kernel of this Triton takes the arguments as they were declared."""
-    return tuple(int(part) for part in version("triton").split(".")[:2]) >= (3, 4)
-
-
-def advance_fused(
-    maps: Tensor,
-    buffers: Mapping[str, Tensor],
-    rates: Rates,
-    carry_on: bool,
-    known: float,
-    largest: float,
-    scale: float,
-) -> Fused:
-    """What `core.advance` does, from the buffers of a layer to those after the frames.
-
-    Args:
-        maps: (T, N, C, P) as stored.
-        buffers: the layer's statistics; not changed.
-        rates: the rates and choices of the layer.
-        carry_on: whether the streams may go on, if the buffer `continues` says so too.
-        known: evidence of means that nothing has been seen of.
-        largest: frames with a larger value are left out.
-        scale: of the gradient.
-    """
-    run = _Run.of(maps, buffers, rates, carry_on, known)
-    gradient = torch.empty_like(maps)
-    with torch.cuda.device(maps.device):
-        run.find_usable(largest)
-        run.walk()
-        run.sum_squares()
-        run.keep_books()
-        run.follow_covariances()
-        run.invert()
-        run.follow_pull()
-        run.write_gradient(gradient, scale)
-    return Fused(gradient, run.ends(), run.tally)
-
-
 @dataclass
 class _Run:
     """One pass and its memory on the GPU, all of which is there before the first kernel runs."""
 
     maps: Tensor
+    gradient: Tensor  # in shape and strides of the maps
     buffers: Mapping[str, Tensor]
-    rates: Rates
-    carry: bool
-    known: float
+    written: Mapping[str, Tensor]
+    call: Call
     plan: Plan
     parts: int
-    active: Tensor  # (T, S)
-    counts: Tensor  # (3 * T,) streams that are there, that count in W, that count in B
-    frames: Tensor  # (S,) of each stream
-    marks: Tensor  # (3, groups, C, S)
-    seen_marks: Tensor  # (2, groups, S)
-    own: Tensor  # (2, C, S) each clip's mean
-    grams: Tensor  # (parts, 2, T, C, C)
-    inverses: Tensor  # (2, T, C, C)
-    sums: Tensor  # (parts, 2, T, C)
-    pushes: Tensor  # (2, T, C)
-    pulls: Tensor  # (T, C)
-    evidences: Tensor  # (2, T)
-    ages: Tensor  # (2, T) how often the ridge has faded since
-    renewals: Tensor  # (2, T) when it was renewed
-    end_means: Tensor  # (4, S, C)
-    end_seen: Tensor  # (2, S)
-    end_cov: Tensor  # (4, C, C)
-    end_evidence: Tensor  # (2,)
-    end_ridge: Tensor  # (2,)
-    end_pull: Tensor  # (1, C)
-    tally: Tensor  # (3,)
+    workspace: Tensor
+    memory: dict[str, Tensor]  # in the workspace
+    recording: Recording
 
     @classmethod
     def of(
-        cls, maps: Tensor, buffers: Mapping[str, Tensor], rates: Rates, carry: bool, known: float
-    ) -> _Run:
+        cls, y: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor],
+        ends: Mapping[str, Tensor], call: Call,
+    ) -> _Run:  # fmt: skip
+        maps = call.maps(y)
         T, N, C, P = maps.shape
         plan = next(PLANS[width] for width in PLANS if width >= C)
-        S, groups = N * P, -(-T // plan.group)
+        S = N * P
         parts = max(1, min(1024 // T, S // (8 * C)))
-        clip = rates.long_term == "clip"
-
-        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device=maps.device)
-
-        zeros = torch.zeros(6 + 3 * T, dtype=torch.int32, device=maps.device)
+        f32, f64, i32 = torch.float32, torch.float64, torch.int32
+        layout = {
+            "active": ((T, S), torch.int8),
+            "counts": ((3 * T,), i32),  # streams that are there, count in W, count in B
+            "tally": ((3,), torch.int64),  # steps so far, unusable positions, without inverse
+            "frames": ((S,), i32),  # of each stream
+            "within": ((0 if maps.dtype == f32 else T * S * C,), f32),
+            "between": ((T * S * C,), f32),  # stored as the maps are
+            "grams": ((parts, 2, T, C, C), f32),
+            "inverses": ((2, T, C, C), f32),
+            "roots": ((2, T, plan.pivot, plan.pivot), f32),
+            "sums": ((parts, 2, T, C), f32),
+            "pushes": ((2, T, C), f32),
+            "pulls": ((T, C), f32),
+            "evidences": ((2, T), f64),
+            "shares": ((2, T), f64),  # of a step's Gram matrix
+            "ages": ((2, T), i32),  # how often the ridge has faded since
+            "renewals": ((2, T), i32),  # when it was renewed
+            "end_means": ((4, S, C), f32),
+            "end_seen": ((2, S), f32),
+            "end_cov": ((4, C, C), f32),
+            "end_evidence": ((2,), f32),
+            "end_ridge": ((2,), f32),
+            "end_pull": ((1, C), f32),
+        }
+        workspace, memory = carve(layout, maps.device)
         return cls(
-            maps, buffers, rates, carry, known, plan, parts,
-            active=new(T, S, dtype=torch.int8), counts=zeros[6:],
-            frames=new(S, dtype=torch.int32), marks=new(3, groups, C, S),
-            seen_marks=new(2, groups, S), own=new(2, C, S) if clip else maps,
-            grams=new(parts, 2, T, C, C), inverses=new(2, T, C, C), sums=new(parts, 2, T, C),
-            pushes=new(2, T, C), pulls=new(T, C), evidences=new(2, T, dtype=torch.float64),
-            ages=new(2, T, dtype=torch.int32),
-            renewals=new(2, T, dtype=torch.int32), end_means=new(4, S, C), end_seen=new(2, S),
-            end_cov=new(4, C, C), end_evidence=new(2), end_ridge=new(2), end_pull=new(1, C),
-            tally=zeros[:6].view(torch.int64),
+            maps, call.maps(gradient), buffers, ends, call, plan, parts, workspace, memory,
+            Recording(()),
         )  # fmt: skip
+
+    def all(self, largest: float, scale: float) -> None:
+        """The whole pass."""
+        self.find_usable(largest)
+        self.walk()
+        self.sum_squares()
+        self.keep_books()
+        self.follow_covariances()
+        self.invert()
+        self.follow_pull()
+        self.write_gradient(scale)
+        self.write_statistics()
+
+    @property
+    def rates(self) -> Rates:
+        return self.call.rates
 
     @property
     def source(self) -> tuple[Any, ...]:
         stride_t, stride_n, stride_c, stride_p = self.maps.stride()
         return self.maps, stride_t, stride_n, stride_p, stride_c, self.maps.shape[3]
+
+    @property
+    def within(self) -> Tensor:
+        """What enters W: where the gradient will be, if that is wide enough."""
+        return self.gradient if self.gradient.dtype == torch.float32 else self.memory["within"]
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -219,133 +268,108 @@ class _Run:
         names = ("short_cov", "short_cov_rest", "long_cov", "long_cov_rest")
         return [self.buffers[name] for name in names]
 
-    @cached_property
-    def key(self) -> tuple[Any, ...]:
-        """All that Triton looks at to choose a compiled kernel."""
-        maps, rates = self.maps, self.rates
-        tensors = (maps, *self.buffers.values())
-        aligned = all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-        return maps.shape, maps.stride(), maps.dtype, maps.device, aligned, self.carry, rates
-
-    def start(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: int) -> None:
-        """Launch a kernel. Its constants come last.
-
-        The second time it goes without Triton's own look at every argument, which takes longer
-        than most of these kernels run.
-        """
-        key = (kernel.__name__, arguments[-CONSTANTS[kernel.__name__] :], *self.key)
-        compiled = _compiled.get(key)
-        if compiled is None:
-            compiled = kernel[grid](*arguments, **options)
-            if compiled is not None and _starts_directly():
-                _compiled[key] = compiled
-        else:
-            compiled[(*grid, 1, 1)[:3]](*arguments)
-
     def find_usable(self, largest: float) -> None:
         """Which positions of which frames count, and how many."""
         T, S, C = self.sizes
-        b, kernels = self.buffers, _kernels()[0]
-        self.start(
+        b, m, kernels = self.buffers, self.memory, _kernels()[0]
+        self.recording.start(
             kernels.usable_positions, (T, -(-S // 64)),
-            *self.source, self.active, S, C, largest, self.channels, 64,
+            *self.source, m["active"], m["counts"], m["tally"], T, S, C, largest, self.channels, 64,
         )  # fmt: skip
-        self.start(
+        self.recording.start(
             kernels.count_streams, (-(-S // 32),),
-            self.active, b["short_evidence"], b["continues"], self.known, self.counts, self.frames,
-            self.tally, T, S, self.carry, self.clip, 128, 32,
+            m["active"], b["short_evidence"], b["continues"], self.call.known,
+            m["counts"], m["frames"], m["tally"], T, S, self.call.carry_on, self.clip, 128, 32,
         )  # fmt: skip
 
     def walk(self) -> None:
         """The moving averages, with their marks."""
         T, S, C = self.sizes
-        b = self.buffers
-        self.start(
-            _kernels()[0].walk, (-(-S // 128), C),
-            *self.source, self.active, b["continues"],
+        b, m = self.buffers, self.memory
+        self.recording.start(
+            _kernels()[0].walk, (-(-S // WALK[1]), C),
+            *self.source, m["active"], b["continues"],
             b["short_mean"], b["short_mean_rest"], b["short_evidence"],
-            b["long_mean"], b["long_mean_rest"], b["long_evidence"], self.known,
-            self.marks, self.seen_marks, self.own, self.end_means, self.end_seen,
-            T, S, C, *self.weights, self.carry, self.clip, self.plan.group, 16, 128,
+            b["long_mean"], b["long_mean_rest"], b["long_evidence"], self.call.known,
+            self.within, m["between"], m["end_means"], m["end_seen"],
+            T, S, C, *self.weights, self.call.carry_on, self.clip, *WALK,
         )  # fmt: skip
 
     def sum_squares(self) -> None:
         """The Gram matrices of all steps."""
         T, S, C = self.sizes
-        plan = self.plan
-        for far in (False, True):
-            self.start(
-                _kernels()[0].gram_matrices, (self.marks.shape[1], self.parts),
-                *self.source, self.active, self.marks, self.seen_marks, self.own, self.frames,
-                self.grams, self.sums, T, S, C, *self.weights,
-                self.clip, far, plan.group, self.channels, plan.gram_block, PRECISION,
-                num_warps=plan.gram_warps, num_stages=1,
-            )  # fmt: skip
+        plan, m = self.plan, self.memory
+        self.recording.start(
+            _kernels()[0].gram_matrices, (T, self.parts, 2),
+            self.within, m["between"], *self.source[1:], m["grams"], m["sums"], T, S, C,
+            self.channels, plan.gram_block, PRECISION,
+            num_warps=plan.gram_warps, num_stages=plan.gram_stages,
+        )  # fmt: skip
 
     def keep_books(self) -> None:
         """What every step's ridge and evidence are made of."""
-        b, rates = self.buffers, self.rates
-        self.start(
+        b, m, rates = self.buffers, self.memory, self.rates
+        self.recording.start(
             _kernels()[1].books, (2,),
-            self.counts, b["cov_evidence"], b["steps"], self.evidences, self.ages, self.renewals,
-            self.end_evidence, self.tally, self.sizes[0], *self.weights,
+            m["counts"], b["cov_evidence"], b["steps"], m["evidences"], m["shares"], m["ages"],
+            m["renewals"], m["end_evidence"], m["tally"], self.sizes[0], *self.weights,
             ridge_period(rates.mu), ridge_period(rates.eps), 128,
         )  # fmt: skip
 
     def follow_covariances(self) -> None:
         """Covariances after every step."""
-        T, _, C = self.sizes
-        self.start(
-            _kernels()[1].covariance_path, (-(-C * C // 32), 2),
-            self.grams, self.counts, *self.covariances, self.buffers["cov_evidence"],
-            self.end_cov, self.parts, T, C, *self.weights, 64, 32,
+        (T, _, C), m = self.sizes, self.memory
+        self.recording.start(
+            _kernels()[1].covariance_path, (-(-C * C // PATH[1]), 2),
+            m["grams"], m["shares"], *self.covariances, self.buffers["cov_evidence"],
+            m["end_cov"], self.parts, T, C, *self.weights, *PATH, num_warps=max(1, PATH[1] // 32),
         )  # fmt: skip
 
     def invert(self) -> None:
         """The inverses after every step."""
         T, _, C = self.sizes
-        b, rates = self.buffers, self.rates
-        self.start(
+        b, m, rates = self.buffers, self.memory, self.rates
+        self.recording.start(
             _kernels()[1].inverse_matrices, (T, 2),
-            self.grams, self.counts, self.evidences, self.ages, self.renewals,
-            b["ridge_level"], *self.covariances, b["cov_evidence"], self.sums, self.inverses,
-            self.pushes, self.end_ridge, self.tally, self.parts, T, C,
+            m["grams"], m["counts"], m["evidences"], m["ages"], m["renewals"],
+            b["ridge_level"], *self.covariances, b["cov_evidence"], m["sums"], m["inverses"],
+            m["roots"], m["pushes"], m["end_ridge"], m["tally"], self.parts, T, C,
             math.log1p(-rates.mu), math.log1p(-rates.eps), RIDGE_HIGH * rates.ridge / C,
             RIDGE_LOW * rates.ridge / C, noise_share(torch.float32) / C,
-            C <= 64, self.channels, num_warps=self.plan.solve_warps,
+            self.plan.pivot, self.channels, PRECISION,
+            num_warps=self.plan.solve_warps, num_stages=1,
         )  # fmt: skip
 
     def follow_pull(self) -> None:
         """What is to be taken off every gradient."""
-        T, _, C = self.sizes
+        (T, _, C), m = self.sizes, self.memory
         if self.rates.centred:
-            self.start(
+            self.recording.start(
                 _kernels()[1].pull_path, (-(-C // 16),),
-                self.pushes, self.counts, self.buffers["pull"], self.pulls, self.end_pull, T, C,
+                m["pushes"], m["counts"], self.buffers["pull"], m["pulls"], m["end_pull"], T, C,
                 *self.weights[2:], 128, 16,
             )  # fmt: skip
 
-    def write_gradient(self, gradient: Tensor, scale: float) -> None:
+    def write_gradient(self, scale: float) -> None:
         """Eq. 11 for all steps."""
         T, S, C = self.sizes
-        plan = self.plan
-        self.start(
-            _kernels()[0].gradients, (self.marks.shape[1], -(-S // plan.block)),
-            *self.source, self.active, self.marks, self.seen_marks, self.own, self.frames,
-            self.inverses, self.pulls, self.counts, gradient, T, S, C, *self.weights, scale,
-            self.clip, self.rates.centred, plan.group, self.channels, plan.block, PRECISION,
-            num_warps=plan.warps, num_stages=1,
+        plan, m = self.plan, self.memory
+        self.recording.start(
+            _kernels()[0].gradients, (T, -(-S // plan.block)),
+            self.within, m["between"], *self.source[1:], m["active"], m["inverses"], m["pulls"],
+            m["counts"], self.gradient, T, S, C, scale,
+            self.rates.centred, self.channels, min(plan.slice, self.channels), plan.block,
+            PRECISION, plan.flip, num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
 
-    def ends(self) -> dict[str, Tensor]:
-        """The statistics after the frames, by buffer."""
-        means, covs = self.end_means, self.end_cov
-        return {
-            "short_mean": means[0], "short_mean_rest": means[1],
-            "long_mean": means[2], "long_mean_rest": means[3],
-            "short_cov": covs[0], "short_cov_rest": covs[1],
-            "long_cov": covs[2], "long_cov_rest": covs[3],
-            "short_evidence": self.end_seen[0], "long_evidence": self.end_seen[1],
-            "cov_evidence": self.end_evidence, "ridge_level": self.end_ridge,
-            "pull": self.end_pull if self.rates.centred else self.buffers["pull"],
-        }  # fmt: skip
+    def write_statistics(self) -> None:
+        """All buffers at once, when all is computed."""
+        _, S, C = self.sizes
+        b, m, ends = self.buffers, self.memory, self.written
+        self.recording.start(
+            _kernels()[1].commit, (-(-S * C // 1024),),
+            m["end_means"], m["end_seen"], m["end_cov"], m["end_evidence"], m["end_ridge"],
+            m["end_pull"], m["tally"], *(ends[name] for name in PER_STREAM), *self.covariances,
+            b["cov_evidence"], b["ridge_level"], b["pull"], b["steps"], b["left_out"],
+            b["continues"], S, C, self.rates.centred, self.call.continues, 1024,
+        )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Kernels that are launched over and over: their arguments are put together once.
+
+What PyTorch and Triton do around a launch takes longer than most of our kernels run. So the
+first pass of a kind is recorded, and those that follow only put in where tensors lie now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 256  # bytes, of everything inside the workspace
+SCALE = "scale"  # the one number that may change from pass to pass
+
+
+@cache
+def can_replay() -> bool:
+    """Whether this is a Triton whose launcher is known: its arguments are no public interface."""
+    return (3, 6) <= tuple(int(part) for part in version("triton").split(".")[:2]) <= (3, 8)
+
+
+def carve(
+    layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]], device: torch.device
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """One allocation, and the tensors in it: every other call of the allocator costs as much."""
+    places, size = {}, 0
+    for name, (shape, dtype) in layout.items():
+        n = dtype.itemsize
+        for extent in shape:
+            n *= extent
+        places[name] = (size, n)
+        size += -(-n // ALIGNMENT) * ALIGNMENT
+    whole = torch.empty(size, dtype=torch.uint8, device=device)
+    parts = {}
+    for name, (begin, n) in places.items():
+        shape, dtype = layout[name]
+        parts[name] = whole[begin : begin + n].view(dtype).view(shape)
+    return whole, parts
+
+
+@dataclass
+class _Launch:
+    run: Callable[..., None]
+    grid: tuple[int, ...]
+    kernel: tuple[Any, ...]  # what Triton's launcher wants to know of it, and no hooks
+    arguments: list[Any]
+    places: list[tuple[int, int, int]]  # argument, tensor, bytes from its begin
+    scale: int | None  # which argument
+
+
+@dataclass
+class Recording:
+    """A sequence of launches. `bases` are the tensors given anew each time, workspace first."""
+
+    bases: Sequence[Tensor]
+    launches: list[_Launch] = field(default_factory=list)
+
+    def start(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        """Launch a kernel, and note how."""
+        compiled = kernel[grid](*arguments, **options)
+        if compiled is None:  # Triton's interpreter
+            return
+        places = [(i, *self._place(a)) for i, a in enumerate(arguments) if isinstance(a, Tensor)]
+        scale = kernel.arg_names.index(SCALE) if SCALE in kernel.arg_names else None
+        plain = [None if isinstance(a, Tensor) else a for a in arguments]
+        known = (compiled.function, compiled.packed_metadata, None, None, None)
+        whole = (*grid, 1, 1)[:3]
+        self.launches.append(_Launch(compiled.run, whole, known, plain, places, scale))
+
+    def _place(self, tensor: Tensor) -> tuple[int, int]:
+        for i, base in enumerate(self.bases):
+            if tensor is base:
+                return i, 0
+        if tensor.numel() == 0:  # lies nowhere, and is not looked at
+            return 0, 0
+        return 0, tensor.data_ptr() - self.bases[0].data_ptr()
+
+    def done(self) -> Recording:
+        """Without the tensors, which are not to be kept."""
+        self.bases = ()
+        return self
+
+    def play(self, begins: Sequence[int], scale: float, stream: int) -> None:
+        """All launches again, on other tensors of the same kind, given by their addresses."""
+        for launch in self.launches:
+            arguments = launch.arguments.copy()
+            for i, base, offset in launch.places:
+                arguments[i] = begins[base] + offset
+            if launch.scale is not None:
+                arguments[launch.scale] = scale
+            launch.run(*launch.grid, stream, *launch.kernel, *arguments)
