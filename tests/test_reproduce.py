@@ -131,3 +131,20 @@ def test_every_experiment_learns(tmp_path: Path) -> None:
         rows = column(tracks, "x", "y", "confidence")
         assert len(rows) == sum(map(len, sequences))
         assert 0 <= rows.min() <= rows.max() <= 1
+
+
+def test_what_is_damaged_or_of_another_source_is_run_again(
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call
+) -> None:
+    out = tmp_path / "out"
+    assert here("reproduce", "synthetic", "--out", out)[0] == 0
+    other = out / "results" / "pan" / "outcome.json"
+    other.parent.mkdir()
+    other.write_text("{}")  # of another experiment, and damaged: it costs its section, no more
+    made_up.setattr("ullayers.reproduce._commit", lambda: "1234567")
+    assert here("reproduce", "synthetic", "--out", out, "--resume")[0] == 0
+    page = (out / "results.md").read_text()
+    assert "commit 1234567" in page
+    assert "Head pan" not in page
+    check_refused(here("reproduce", "synthetic", "--out", out, "--resume", "--force"), "--force")
+    check_refused(here("reproduce", "synthetic", "--out", out, "--force", "--seed", -1), "from 0")

@@ -346,31 +346,37 @@ def _watch(given: Namespace) -> int:
 
 
 def _reproduce(given: Namespace) -> int:
+    from ullayers import reproduce as experiments
     from ullayers.experiments.names import NAMES
     from ullayers.progress import Progress
-    from ullayers.reproduce import PAGE, load_result, reproduce
 
     names = NAMES if "all" in given.names else tuple(dict.fromkeys(given.names))
     if given.data is None and names != ("synthetic",):
         raise ValueError("give --data, the folder of the data sets")
     count = given.seeds or (1 if given.quick else 5)
-    out, seeds = Path(given.out), range(given.seed, given.seed + count)
-    if not (given.resume or given.force) and (out / PAGE).exists():
-        raise ValueError(f"{out / PAGE}: exists; --resume keeps it, --force replaces it")
+    if given.resume and given.force:
+        raise ValueError("--resume keeps what --force replaces; give one of them")
+    out, data = Path(given.out), Path(given.data or "")
+    page, seeds = out / experiments.PAGE, experiments.seeds_from(given.seed, count)
+    experiments.check_data(names, data)
+    if not (given.resume or given.force) and page.exists():
+        raise ValueError(f"{page}: exists; --resume keeps it, --force replaces it")
     failed = False
     for name in names:
-        result = load_result(out, name) if given.resume else None
-        if result is None or result.quick != given.quick or result.seeds != tuple(seeds):
+        result = experiments.load_result(out, name) if given.resume else None
+        if result is None or not experiments.is_done(result, seeds, given.quick):
             with Progress(name, "runs", quiet=given.quiet) as progress:
-                result = reproduce(name, Path(given.data or ""), out, seeds, quick=given.quick,
-                                   progress=progress.one)  # fmt: skip
+                result = experiments.reproduce(
+                    name, data, out, seeds, quick=given.quick, progress=progress.one
+                )
         if not given.quiet:
             print(f"{name}: {result.seconds:.0f} s", flush=True)
         for claim in result.failed:
             _say(given, f"{name}: does not hold: {claim.what}: {claim.value:.4g}")
             failed = True
+    experiments.write_page(out)
     if not given.quiet:
-        print(f"look at {out / PAGE}")
+        print(f"look at {page}")
     return int(failed)
 
 
@@ -381,6 +387,8 @@ def _bench(given: Namespace) -> None:
     from ullayers.runs import check_device
 
     check_device(given.device)
+    if given.json and not Path(given.json).absolute().parent.is_dir():
+        raise ValueError(f"{given.json}: there is no such folder; give another --json")
     torch.set_num_threads(given.threads)
     rows = []
     for row in bench(given.device, given.quick):

@@ -54,8 +54,11 @@ def walking(folder: str | Path) -> list[Sequence]:
     A new sequence begins where the prefix or the number jumps; those under 16 frames are left out.
     """
     place = _there(folder, "labelfree/DaSide")
-    with open(place / "daside.json", encoding="utf-8") as file:
-        rects = {entry["image_path"]: entry["rects"] for entry in json.load(file)}
+    try:
+        with open(place / "daside.json", encoding="utf-8") as file:
+            rects = {entry["image_path"]: entry["rects"] for entry in json.load(file)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise VideoError(f"{place / 'daside.json'}: is damaged; get it again") from error
     name = re.compile(r"(?P<half>\d)_(?P<scene>.+)-(?P<number>\d+)\.png")
     found = []
     for files in _runs(place.glob("*.png"), name, ("half", "scene")):

@@ -7,21 +7,31 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ullayers import __version__
+from ullayers import __version__, datasets
 from ullayers.experiments.common import Claim, Outcome, Picture, Setting, Table
 from ullayers.experiments.names import NAMES
 from ullayers.files import replacing, write_json
+from ullayers.video import VideoError
 
 SOURCES = """Data: walking people and pillow, github.com/Russell91/labelfree; head poses,
 Pointing'04 (Gourier 2004); objects, COIL-20 (Columbia University); rendered heads, the
 LeePerrySmith scan of three.js (CC BY 3.0) and ICT-FaceKit (MIT)."""
+NEEDED: dict[str, tuple[Callable[[Path], list[datasets.Sequence]], ...]] = {
+    "inplane": (datasets.turning_head, datasets.turntable),
+    "pan": (datasets.head_poses, datasets.panning_heads),
+    "pillow": (datasets.thrown_pillow,),
+    "walk": (datasets.walking,),
+    "semi": (datasets.head_poses,),
+    "parts": (datasets.walking, datasets.head_poses),
+}
+MOST = 1000  # seeds
 PAGE, FOLDER, KEPT = "results.md", "results", "outcome.json"
 
 
@@ -69,6 +79,7 @@ def reproduce(
     begin, commit = time.perf_counter(), _commit()
     folder = out / FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / KEPT).unlink(missing_ok=True)  # what is there is of another run
     outcome = experiment.run(Setting(data, folder, tuple(seeds), quick, progress))
     seconds = round(time.perf_counter() - begin, 1)
     result = Result(name, outcome, tuple(seeds), quick, seconds, commit)
@@ -77,18 +88,39 @@ def reproduce(
     return result
 
 
+def seeds_from(first: int, count: int) -> range:
+    """The seeds of every row."""
+    if first < 0 or first + count > MOST:
+        raise ValueError(f"expected seeds from 0 to {MOST}, got {count} from {first} on")
+    return range(first, first + count)
+
+
+def check_data(names: Iterable[str], data: Path) -> None:
+    """Look for everything that these experiments need, before the first of them begins."""
+    for reader in {reader: None for name in names for reader in NEEDED.get(name, ())}:
+        if not reader(data):
+            raise VideoError(f"{data}: holds no pictures for {reader.__name__}; get the data again")
+
+
 def load_result(out: Path, name: str) -> Result | None:
-    """What an experiment found earlier, if it was run to its end."""
-    file = out / FOLDER / name / KEPT
-    if not file.exists():
-        return None
-    kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    parts = {"tables": Table, "pictures": Picture, "claims": Claim}
-    for key, kind in parts.items():
-        kept["outcome"][key] = [kind(**values) for values in kept["outcome"][key]]
-    kept["outcome"] = Outcome(**kept["outcome"])
-    kept["seeds"] = tuple(kept["seeds"])
-    return Result(**{field.name: kept[field.name] for field in fields(Result)})
+    """What an experiment found earlier, if it was run to its end and can be read."""
+    try:
+        kept: dict[str, Any] = json.loads((out / FOLDER / name / KEPT).read_text(encoding="utf-8"))
+        parts = {"tables": Table, "pictures": Picture, "claims": Claim}
+        for key, kind in parts.items():
+            kept["outcome"][key] = [kind(**values) for values in kept["outcome"][key]]
+        kept["outcome"] = Outcome(**kept["outcome"])
+        kept["seeds"] = tuple(kept["seeds"])
+        return Result(**{field.name: kept[field.name] for field in fields(Result)})
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # of another version, or damaged: it is run again
+
+
+def is_done(result: Result | None, seeds: Sequence[int], quick: bool) -> bool:
+    """Whether an experiment need not be run again: same seeds, same size, same source."""
+    return result is not None and (
+        (result.seeds, result.quick, result.commit) == (tuple(seeds), quick, _commit())
+    )
 
 
 def write_page(out: Path) -> None:
@@ -115,7 +147,10 @@ def write_page(out: Path) -> None:
 
 def _section(result: Result) -> str:
     outcome, place = result.outcome, f"{FOLDER}/{result.name}"
-    lines = [f"## {outcome.title}", "", outcome.text.strip(), ""]
+    lines = [f"## {outcome.title}", ""]
+    if result.quick:
+        lines += ["**A quick check of a small version; the text is that of the whole.**", ""]
+    lines += [outcome.text.strip(), ""]
     for table in outcome.tables:
         lines += [table.markdown(), ""]
     if outcome.claims:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +57,10 @@ class Setting:
                 for job, result in zip(jobs, pool.map(function, jobs), strict=True):
                     done.append(result)
                     self.progress(self._label(job))
+            except BrokenProcessPool as error:
+                raise OSError("a worker was killed; is there enough memory?") from error
             except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
                 for worker in set(multiprocessing.active_children()) - others:
                     worker.terminate()  # else they would finish what nobody waits for
                 raise
