@@ -136,7 +136,7 @@ class Table:
             cells = [_cell(v) if name not in w else f"**{_cell(v)}**" for v, w in
                      zip(values, winners, strict=True)]  # fmt: skip
             lines.append(f"| {' | '.join([name, *cells])} |")
-        return "\n".join(lines + [f"\n{self.note}"] * bool(self.note))
+        return "\n".join(lines + [f"\n{self.note.strip()}"] * bool(self.note))
 
     def _winner(self, column: int) -> set[str]:
         means = {name: np.mean(values[column]) for name, values in self.rows.items()}
