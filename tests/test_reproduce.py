@@ -114,13 +114,15 @@ def test_numbers_that_are_scored_with() -> None:
 @pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
 @pytest.mark.timeout(900)
 def test_every_experiment_learns(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ullayers.cli", "reproduce", "all", "--data", DATA, "--quick",
-               "--out", str(tmp_path / "out")]  # fmt: skip
+    # Not the ablations: they are made of the same parts, and have tests of their own.
+    names = [name for name in NAMES if name != "parts"]
+    command = [sys.executable, "-m", "ullayers.cli", "reproduce", *names, "--data", DATA,
+               "--quick", "--out", str(tmp_path / "out")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
     page = (tmp_path / "out" / "results.md").read_text()
     assert "not met" not in page.replace("(aim) | **not met**", "")
-    for name in NAMES:
+    for name in names:
         result = load_result(tmp_path / "out", name)
         assert result is not None
         assert result.outcome.claims, name
