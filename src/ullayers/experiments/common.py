@@ -213,11 +213,19 @@ def decode_angle(codes: Floats, angles: Floats, unseen: Floats) -> Floats:
         >>> round(np.degrees(np.arctan2(sine, cosine)))
         30
     """
-    radians = np.radians(angles)
-    wanted = np.stack([np.sin(radians), np.cos(radians)], 1)
-    solution = np.linalg.lstsq(_with_one(codes), wanted, rcond=None)[0]
+    solution = np.linalg.lstsq(_with_one(codes), sine_and_cosine(angles), rcond=None)[0]
     read: Floats = _with_one(unseen) @ solution
     return read
+
+
+def sine_and_cosine(degrees: Floats) -> Floats:
+    """(n, 2) of angles (n,).
+
+    >>> sine_and_cosine(np.array([0.0, 90.0])).round().tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    radians = np.radians(degrees)
+    return np.stack([np.sin(radians), np.cos(radians)], 1)
 
 
 def _with_one(codes: Floats) -> Floats:

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ullayers.datasets import Sequence, head_poses, load, panning_heads
-from ullayers.experiments.common import Floats, apart, correlation, decode_angle
+from ullayers.experiments.common import Floats, apart, correlation
 from ullayers.follow import SIDE, cut_squares, follow
 from ullayers.footage import Footage, Piece
 from ullayers.frames import Clip
@@ -45,6 +45,10 @@ class Heads:
     def of(self, people: set[int]) -> NDArray[np.int64]:
         """The series of these people."""
         return np.flatnonzero(np.isin(self.person, list(people)))
+
+    def pictures(self, series: NDArray[np.int64]) -> Tensor:
+        """All frames of these series, one after the other, in 0..1."""
+        return self.frames[series].flatten(0, 2).float() / 255
 
     def angles(self, series: NDArray[np.int64]) -> Floats:
         """The pan of every frame of these series, one after the other."""
@@ -147,20 +151,18 @@ def learn(footage: Footage, seed: int, **how: Any) -> Encoder:
 @torch.no_grad()
 def codes(net: Encoder, heads: Heads, series: NDArray[np.int64]) -> Floats:
     """The code of every frame of these series, one after the other."""
-    frames = heads.frames[series].flatten(0, 2)
-    code: Floats = torch.cat([net.code(part.float() / 255) for part in frames.split(256)]).numpy()
+    parts = heads.pictures(series).split(256)
+    code: Floats = torch.cat([net.code(part) for part in parts]).numpy()
     return code
 
 
-def score(known: Floats, angles: Floats, unseen: Floats, true: Floats) -> tuple[float, float]:
-    """Mean absolute error in degrees, and the correlation of the sine, on unseen people.
+def score(read: Floats, true: Floats) -> tuple[float, float]:
+    """Mean absolute error in degrees, and the correlation of the sine.
 
     Args:
-        known: codes to fit the linear map to sine and cosine on.
-        angles: their truth.
-        unseen: codes to decode.
-        true: their truth.
+        read: (n, 2) sine and cosine that were read from codes.
+        true: (n,) degrees.
     """
-    sine, cosine = decode_angle(known, angles, unseen).T
+    sine, cosine = read.T
     found = np.degrees(np.arctan2(sine, np.maximum(cosine, 0)))  # nobody looks backwards
     return float(apart(found, true).mean()), correlation(sine, np.sin(np.radians(true)))

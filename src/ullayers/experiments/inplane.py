@@ -21,6 +21,7 @@ from ullayers.experiments.common import (
     Table,
     apart,
     decode_angle,
+    sine_and_cosine,
 )
 from ullayers.experiments.heads import learn, piece
 from ullayers.footage import Footage
@@ -154,8 +155,7 @@ def _code(turn: Turn, row: str, seed: int) -> tuple[Floats, nn.Module | None]:
     else:
         net = random_weights(Config(task="orient"), "stream", 1, (SIDE, SIDE), seed)  # type: ignore[assignment]
     if row == TAUGHT:
-        radians = np.radians(turn.degrees[turn.known])
-        truth = np.stack([np.sin(radians), np.cos(radians)], 1)
+        truth = sine_and_cosine(turn.degrees[turn.known])
         learn_supervised(
             net, net.embed, [turn.training], [truth], steps=SUPERVISED_STEPS, seed=seed
         )

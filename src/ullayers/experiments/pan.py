@@ -28,6 +28,7 @@ from ullayers.experiments.common import (
     Setting,
     Table,
     decode_angle,
+    sine_and_cosine,
 )
 from ullayers.experiments.heads import (
     PEOPLE,
@@ -100,10 +101,9 @@ def unseen_people(job: Job) -> tuple[float, float, Floats]:
     heads = read_heads(data, view)
     known, unseen = (heads.of(people) for people in people_of(heads))
     code = _coder(heads, row, seed, steps)
-    a, b = code(known), code(unseen)
-    error, correlated = score(a, heads.angles(known), b, heads.angles(unseen))
-    sine = decode_angle(a, heads.angles(known), b)[:, 0]
-    return error, correlated, np.stack([sine, heads.angles(unseen)], 1)
+    read = decode_angle(code(known), heads.angles(known), code(unseen))
+    true = heads.angles(unseen)
+    return *score(read, true), np.stack([read[:, 0], true], 1)
 
 
 def _coder(heads: Heads, row: str, seed: int, steps: int) -> Any:
@@ -119,7 +119,7 @@ def _coder(heads: Heads, row: str, seed: int, steps: int) -> Any:
 
         @torch.no_grad()
         def turned(series: NDArray[np.int64]) -> Floats:
-            one = turn(heads.frames[series].flatten(0, 2).float() / 255).numpy()
+            one = turn(heads.pictures(series)).numpy()
             return np.concatenate([one, one**2], 1)  # one number cannot be on a circle
 
         return turned
@@ -134,10 +134,8 @@ def _coder(heads: Heads, row: str, seed: int, steps: int) -> Any:
 
 def _teach(net: Encoder, heads: Heads, people: set[int], seed: int) -> None:
     series = heads.of(people)
-    radians = np.radians(heads.angles(series))
-    truth = np.stack([np.sin(radians), np.cos(radians)], 1)
-    frames = heads.frames[series].flatten(0, 2).float() / 255
-    learn_supervised(net, net.embed, [frames], [truth], seed=seed, lr=1e-3)
+    truth = sine_and_cosine(heads.angles(series))
+    learn_supervised(net, net.embed, [heads.pictures(series)], [truth], seed=seed, lr=1e-3)
 
 
 def _slow(heads: Heads, footage: Footage, row: str) -> Any:

@@ -23,6 +23,7 @@ from ullayers.experiments.common import (
     Setting,
     Table,
     correlation,
+    decode_angle,
 )
 from ullayers.experiments.heads import (
     PEOPLE,
@@ -184,8 +185,8 @@ def pan_part(job: Job) -> tuple[tuple[float, float], Floats]:
         else:
             _plain_step(trial, net)
     solve_readout(net.eval(), footage, "cpu")
-    scores = score(codes(net, heads, seen), heads.angles(seen), codes(net, heads, unseen),
-                   heads.angles(unseen))  # fmt: skip
+    known, new = (codes(net, heads, series) for series in (seen, unseen))
+    scores = score(decode_angle(known, heads.angles(seen), new), heads.angles(unseen))
     return scores, layer_scores(net, heads, unseen)
 
 

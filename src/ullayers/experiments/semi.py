@@ -9,9 +9,16 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ullayers.experiments.common import Claim, Outcome, Picture, Setting, Table, apart
+from ullayers.experiments.common import (
+    Claim,
+    Outcome,
+    Picture,
+    Setting,
+    Table,
+    decode_angle,
+    sine_and_cosine,
+)
 from ullayers.experiments.heads import (
     PEOPLE,
     UNSEEN,
@@ -66,13 +73,12 @@ def few_labels(job: Job) -> float:
     if row == AFTER:
         net = _unlabelled(data, seed)
         known = codes(net, heads, labelled)
-        return score(known, heads.angles(labelled), codes(net, heads, unseen),
-                     heads.angles(unseen))[0]  # fmt: skip
-    net = _together(heads, labelled, WEIGHT[row], seed)
-    with torch.no_grad():
-        sine, cosine = net.embed(_frames(heads, unseen)).double().numpy().T
-    found = np.degrees(np.arctan2(sine, np.maximum(cosine, 0)))
-    return float(apart(found, heads.angles(unseen)).mean())
+        read = decode_angle(known, heads.angles(labelled), codes(net, heads, unseen))
+    else:
+        net = _together(heads, labelled, WEIGHT[row], seed)
+        with torch.no_grad():
+            read = net.embed(heads.pictures(unseen)).double().numpy()
+    return score(read, heads.angles(unseen))[0]
 
 
 @cache
@@ -88,9 +94,8 @@ def _together(heads: Heads, labelled: NDArray[np.int64], weight: float, seed: in
     net = trial.net
     assert isinstance(net, Encoder)
     net.cost.weight = weight
-    pictures = _frames(heads, labelled)
-    radians = torch.from_numpy(np.radians(heads.angles(labelled))).float()
-    wanted = torch.stack([radians.sin(), radians.cos()], 1)
+    pictures = heads.pictures(labelled)
+    wanted = torch.from_numpy(sine_and_cosine(heads.angles(labelled))).float()
     generator = torch.Generator().manual_seed(seed)
     for _ in range(STEPS):
         trial.optimizer.zero_grad()
@@ -101,10 +106,6 @@ def _together(heads: Heads, labelled: NDArray[np.int64], weight: float, seed: in
         F.mse_loss(net.embed(pictures[some]), wanted[some]).backward()
         trial.optimizer.step()
     return net.eval()
-
-
-def _frames(heads: Heads, series: NDArray[np.int64]) -> Tensor:
-    return heads.frames[series].flatten(0, 2).float() / 255
 
 
 def _errors(setting: Setting, table: Table, counts: tuple[int, ...]) -> Picture:

@@ -21,6 +21,7 @@ from ullayers.experiments.common import (
     Setting,
     Table,
     decode_angle,
+    sine_and_cosine,
 )
 from ullayers.layers import UL1d, backward
 from ullayers.spectral import objective
@@ -145,8 +146,6 @@ def one_sequence(job: tuple[float, int, int, int]) -> Learned:
     ours = list(learn_as_we_do(frames, epochs))
     cost = [objective(SlowFeatures(2).fit_transform(train.frames @ w.T)) for w in paper]
     chosen = paper[int(np.argmin(cost))]
-    radians = np.radians(train.degrees)
-    labels = np.stack([np.sin(radians), np.cos(radians)], 1)
     linear = {
         OURS: ours[-1],
         LAST: paper[-1],
@@ -154,7 +153,9 @@ def one_sequence(job: tuple[float, int, int, int]) -> Learned:
         SFA: SlowFeatures(2).fit(train.frames).components_,
         "PCA": major_eigenvectors(train.frames),
         RANDOM: np.random.default_rng(seed).standard_normal((2, 2 * POINTS)),
-        "supervised": np.linalg.lstsq(train.frames, labels, rcond=None)[0].T,
+        "supervised": np.linalg.lstsq(train.frames, sine_and_cosine(train.degrees), rcond=None)[
+            0
+        ].T,
         ORACLE: train.plane.T,
     }
     scores = {

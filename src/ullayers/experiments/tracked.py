@@ -21,6 +21,7 @@ from ullayers.apply import answers
 from ullayers.baselines import Coder, random_weights, similarity_codes, slow_codes
 from ullayers.datasets import Sequence as Pictures
 from ullayers.datasets import load
+from ullayers.experiments.common import Floats
 from ullayers.footage import gather
 from ullayers.learn import Config
 from ullayers.models import Locator
@@ -29,7 +30,6 @@ from ullayers.results import TRACK, Answer, header
 from ullayers.runs import Run, learn_run, plan_run
 from ullayers.video import find_sources
 
-Floats = NDArray[np.floating[Any]]
 Size = tuple[int, int]
 
 BLUR, COARSE = 5, 2  # pixels over which energy is averaged, and from one average to the next
