@@ -14,9 +14,9 @@ import ullayers as ul
 SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
-    "kernels.state", "kernels.covariance", "kernels.reference", "kernels.single", "kernels.fused",
-    "kernels.fused_solve", "kernels.fused_frame", "kernels.replay", "kernels.launch",
-    "kernels.frame", "core", "health", "statistics", "packing", "base",
+    "kernels.state", "kernels.covariance", "kernels.gapless", "kernels.reference", "kernels.single",
+    "kernels.fused", "kernels.fused_solve", "kernels.fused_frame", "kernels.replay",
+    "kernels.launch", "kernels.frame", "core", "health", "statistics", "packing", "base",
     "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "datasets", "camera", "follow", "scene", "footage",
     "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online", "overlay",

@@ -13,13 +13,13 @@ from ullayers.core import advance
 from ullayers.kernels.frame import advance_frame
 from ullayers.kernels.launch import PER_STREAM, Call, advance_fused
 from ullayers.kernels.single import Stream, can_step
-from ullayers.kernels.state import LongTerm, Rates, Result, State, on_host
+from ullayers.kernels.state import LongTerm, Rates, Result, State, on_host, room_like
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing
 
 # Covariances of few streams are ill-conditioned, so these are computed in float64: small frames,
 # where it costs nothing, and those with fewer streams than this for every feature.
-SMALL_FRAME, FEW_STREAMS = 4096, 4
+SMALL_FRAME, FEW_STREAMS = 4096, 2
 
 
 class _AddGradient(torch.autograd.Function):
@@ -32,11 +32,20 @@ class _AddGradient(torch.autograd.Function):
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
         ctx.gradient, ctx.scatter_gradient = gradient, scatter_gradient
-        return y.clone()  # a view would forbid in-place layers to follow
+        return room_like(y).copy_(y)  # a view would forbid in-place layers to follow
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        return above + ctx.gradient, ctx.scatter_gradient, None, None
+        gradient, scatter_gradient = ctx.gradient, ctx.scatter_gradient
+        if gradient is None:
+            raise RuntimeError(
+                "backward through a UL layer a second time: use backward(retain_graph=True) the "
+                "first time"
+            )
+        if _graph_is_kept():
+            return above + gradient, scatter_gradient, None, None
+        ctx.gradient = ctx.scatter_gradient = None
+        return gradient.add_(above), scatter_gradient, None, None
 
 
 @dataclass(frozen=True)
@@ -308,6 +317,13 @@ def _normal_tensors() -> AbstractContextManager[Any]:
 def _hooks_save_tensors() -> bool:
     """Whether activation checkpointing of the other kind, use_reentrant=False, is at work."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def _graph_is_kept() -> bool:
+    """Whether the running backward pass may come again, or be differentiated itself."""
+    if torch.compiler.is_compiling():
+        return True
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:

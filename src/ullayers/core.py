@@ -21,6 +21,7 @@ from ullayers.kernels.covariance import (
     solve,
     trace_path,
 )
+from ullayers.kernels.gapless import advance_groups, can_group
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import (
     Rates,
@@ -33,6 +34,7 @@ from ullayers.kernels.state import (
     mean_scatter,
     on_host,
     relative,
+    room_like,
     with_anchor,
 )
 
@@ -58,9 +60,11 @@ def advance(
     if len(y) == 1 and on_host(y):  # a single step has no loop to save
         return reference(y, state, rates, active, scatter)
     state = with_anchor(y, state, active)
+    if scatter is None and not may_use_low_rank(y) and can_group(y, state, rates, active):
+        return advance_groups(y, state, rates)
     is_clip = rates.long_term == "clip"
     own_mean = clip_mean(relative(y, state, active), active) if is_clip else None
-    gradient = torch.empty_like(y)
+    gradient = room_like(y)
     scatter_gradients = []
     singular = torch.zeros((), dtype=torch.int64, device=y.device)
     block = _block_length(y, rates)

@@ -22,6 +22,7 @@ RIDGE_HIGH, RIDGE_LOW = 4.0, 0.25
 # this many units in the last place of B, and B of W.
 NOISE_UNITS = 16
 MAX_RANGE_BITS = 40.0  # how far weights inside one low-rank segment may lie apart
+WIDEST_FACTOR = 32  # wider matrices are inverted by halves
 LOW_RANK_FROM = 64  # below this width plain batched factors are faster
 
 
@@ -96,6 +97,47 @@ def apply_inverse(
     if deviation.mT.is_contiguous():  # stored channels first: leave it so
         return (narrow @ deviation.mT).mT, inverse
     return deviation @ narrow, inverse
+
+
+def inverses(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a batch (N, d, d) of symmetric matrices, and (N,) which are not positive definite.
+
+    The inverse of a bad one has no meaning.
+    """
+    root, bad = _inverse_factors(matrices)
+    half = matrices.shape[-1] // 2
+    if half < WIDEST_FACTOR:
+        return torch.bmm(root.mT, root), bad
+    top, side, low = root[:, :half, :half], root[:, half:, :half], root[:, half:, half:]
+    whole = torch.empty_like(root)  # a quarter of the roots is zero: the product by quarters
+    whole[:, :half, :half] = torch.baddbmm(torch.bmm(top.mT, top), side.mT, side)
+    whole[:, half:, half:] = torch.bmm(low.mT, low)
+    whole[:, half:, :half] = corner = torch.bmm(low.mT, side)
+    whole[:, :half, half:] = corner.mT
+    return whole, bad
+
+
+def _inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverses of Cholesky factors, and which matrices have none.
+
+    Wide ones are taken by halves: what is left of the work then is products for the most part,
+    which run several times as fast as factors do.
+    """
+    d = matrices.shape[-1]
+    eye = torch.eye(d, dtype=matrices.dtype, device=matrices.device)
+    if d <= WIDEST_FACTOR:
+        factor, info = torch.linalg.cholesky_ex(matrices)
+        factor = torch.where((info == 0)[:, None, None], factor, eye)
+        return torch.linalg.solve_triangular(factor, eye, upper=False), info != 0
+    half = d // 2
+    top, bad_top = _inverse_factors(matrices[:, :half, :half])
+    side = torch.bmm(matrices[:, half:, :half], top.mT)
+    rest = torch.baddbmm(matrices[:, half:, half:], side, side.mT, alpha=-1)
+    low, bad_low = _inverse_factors(rest)
+    whole = torch.zeros_like(matrices)
+    whole[:, :half, :half], whole[:, half:, half:] = top, low
+    whole[:, half:, :half] = torch.bmm(torch.bmm(low, side), top).neg_()
+    return whole, bad_top | bad_low
 
 
 def solve(

@@ -1,0 +1,302 @@
+"""The recurrence on a CPU for streams that are all there at every step, as maps of a video are.
+
+All streams then weigh their frames alike, so that a group of steps is a handful of matrix products:
+one for both moving averages, one for the Gram matrices of each covariance, one for the covariances
+after every step, one for each term of the gradient. A group is as long as its frames stay in the
+cache from one product to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ullayers.kernels.covariance import (
+    RIDGE_HIGH,
+    RIDGE_LOW,
+    inverses,
+    noise_share,
+    ridge_period,
+)
+from ullayers.kernels.state import Covariance, Rates, Result, State, is_full, on_host, room_like
+
+GROUP_VALUES, LONGEST_GROUP = 2**19, 16  # of a group's frames, and steps
+SMALLEST_FRAME = 2**11  # values; below, a call costs more than its work
+TINY = 1e-300
+Weights = tuple[float, ...]
+
+
+def can_group(y: Tensor, state: State, rates: Rates, active: Tensor) -> bool:
+    """Whether `advance_groups` takes these frames."""
+    large = y[0].numel() >= SMALLEST_FRAME and len(y) > 1
+    plain = rates.long_term != "shared" and not rates.diagonal
+    plain = plain and rates.eps < rates.mu  # equal means differ by nothing, not by rounding errors
+    if not (large and plain and on_host(y) and is_full(active)):
+        return False
+    short, long = state.short_evidence, state.long_evidence
+    alike = is_full(short == short[0]) and is_full(long == long[0])
+    return alike and (rates.long_term == "clip" or bool((short[0] > 0) == (long[0] > 0)))
+
+
+def advance_groups(y: Tensor, state: State, rates: Rates) -> Result:
+    """What `core.advance` does; the anchors of `state` are the first frame."""
+    gradient = room_like(y)
+    if y.mT.is_contiguous():  # stored channels first: leave it so
+        walk = _Walk.of(y.mT, state, rates, channels_first=True)
+        walk.all(y.mT, gradient.mT)
+    else:
+        walk = _Walk.of(y, state, rates, channels_first=False)
+        walk.all(y, gradient)
+    return Result(gradient, None, walk.end(y, state), torch.tensor(walk.singular))
+
+
+@lru_cache(maxsize=64)
+def _recurrence(keeps: Weights, brings: Weights) -> Tensor:
+    """(T, 1 + T): v_t = keep_t v_(t-1) + bring_t x_t for all t at once, from v_0 and all x."""
+    rows, row = [], [1.0] + [0.0] * len(keeps)
+    for t, (keep, bring) in enumerate(zip(keeps, brings, strict=True)):
+        row = [keep * value for value in row]
+        row[1 + t] = bring
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@lru_cache(maxsize=64)
+def _mixing(short: Weights, long: Weights) -> Tensor:
+    """(2 T, 2 + T): from the lags before and all steps to what enters W and B at each step.
+
+    A mean that keeps the share k of its lag has lag_t = k_t (lag_(t-1) + step_t).
+    """
+    lags = [_recurrence(keeps, keeps) for keeps in (short, long)]
+    none = torch.zeros(len(short), 1, dtype=torch.float64)
+    within = torch.cat([lags[0][:, :1], none, lags[0][:, 1:]], dim=1)
+    beyond = torch.cat([none, lags[1][:, :1], lags[1][:, 1:]], dim=1)
+    return torch.stack([within, beyond - within], dim=1).flatten(0, 1)
+
+
+@dataclass
+class _Path:
+    """W or B from group to group, in units of value * evidence."""
+
+    total: Tensor  # (d, d)
+    trace: float
+    evidence: float
+    ridge: float
+    rate: float
+    period: int
+
+    @classmethod
+    def of(cls, cov: Covariance, rate: float) -> _Path:
+        total = cov.value * cov.evidence
+        seen, ridge = float(cov.evidence), float(cov.ridge)
+        return cls(total, float(total.trace()), seen, ridge, rate, ridge_period(rate))
+
+    def move(
+        self, grams: Tensor, streams: int, counted: list[bool], step: int, ridge: float
+    ) -> _Steps:
+        """Go on by a group of steps."""
+        keeps = tuple(1 - self.rate if counts else 1.0 for counts in counted)
+        brings = tuple(self.rate if counts else 0.0 for counts in counted)
+        weights = _recurrence(keeps, brings) * self._per_stream(streams, len(keeps))
+        known = torch.cat([self.total[None], grams.double()])
+        totals = (weights @ known.flatten(1)).view(grams.shape)
+        traces = _diagonals(totals).sum(1).tolist()
+        evidences, levels = [], []
+        high, low = (factor * ridge / len(self.total) for factor in (RIDGE_HIGH, RIDGE_LOW))
+        for t, trace in enumerate(traces):
+            if (step + t) % self.period == 0:
+                self.ridge = high * self.trace
+            self.ridge *= keeps[t]
+            self.evidence = keeps[t] * self.evidence + brings[t]
+            self.trace = trace
+            evidences.append(self.evidence)
+            levels.append(max(self.ridge, low * trace))
+        self.total = totals[-1].clone()
+        return _Steps(totals, traces, evidences, levels)
+
+    @staticmethod
+    def _per_stream(streams: int, steps: int) -> Tensor:
+        return torch.tensor([1.0] + [1 / streams] * steps, dtype=torch.float64)
+
+    def done(self) -> Covariance:
+        """As the state keeps it."""
+        evidence, ridge = (self.total.new_tensor(value) for value in (self.evidence, self.ridge))
+        return Covariance(self.total / max(self.evidence, TINY), evidence, ridge)
+
+
+@dataclass
+class _Steps:
+    """A covariance after each step of a group."""
+
+    totals: Tensor  # (T, d, d) value * evidence
+    traces: list[float]  # of them
+    evidences: list[float]
+    levels: list[float]  # what the ridge asks for
+
+    def protect(self, other: _Steps, noise: float) -> None:
+        """Raise the diagonals to the ridge, and above the rounding errors of the other."""
+        for t, trace in enumerate(self.traces):
+            least = noise * other.traces[t] / max(other.evidences[t], TINY) * self.evidences[t]
+            # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
+            self.levels[t] = max(self.levels[t], least) if trace > 0 else 1.0
+        _diagonals(self.totals).add_(self.totals.new_tensor(self.levels)[:, None])
+
+    def scales(self, bad: list[bool], counted: list[bool], streams: int) -> Tensor:
+        """(T,): what makes the inverse of a total that of a stream's share in the covariance."""
+        usable = [
+            trace > 0 and counts and not singular
+            for trace, counts, singular in zip(self.traces, counted, bad, strict=True)
+        ]
+        values = [seen / streams * use for seen, use in zip(self.evidences, usable, strict=True)]
+        return self.totals.new_tensor(values)
+
+
+@dataclass
+class _Walk:
+    """A pass over the frames, group by group. Frames are (d, S) or (S, d), as they are stored."""
+
+    rates: Rates
+    channels_first: bool
+    streams: int
+    lags: Tensor  # (2, *frame): the latest frame minus the short-term and the long-term mean
+    own_mean: Tensor | None  # of whole clips, relative to their first frame
+    seen: list[float]  # evidence of the two means
+    W: _Path
+    B: _Path
+    pull: Tensor  # (1, d)
+    step: int
+    singular: int = 0
+
+    @classmethod
+    def of(cls, frames: Tensor, state: State, rates: Rates, *, channels_first: bool) -> _Walk:
+        short, long = state.short, state.long
+        seen = [float(state.short_evidence[0]), float(state.long_evidence[0])]
+        if channels_first:
+            short, long = short.mT, long.mT
+        own_mean = None
+        if rates.long_term == "clip":
+            parts = frames.split(_group_length(frames))
+            own_mean = torch.stack([(part - frames[0]).sum(0) for part in parts]).sum(0)
+            own_mean = long = own_mean / len(frames)
+            seen[1] = 1.0
+        W, B = _Path.of(state.W, rates.mu), _Path.of(state.B, rates.eps)
+        lags = torch.stack([-short, -long])
+        streams = len(state.short)
+        return cls(
+            rates, channels_first, streams, lags, own_mean, seen, W, B, state.pull, int(state.steps)
+        )
+
+    def all(self, frames: Tensor, gradient: Tensor) -> None:
+        """Every group of steps; `gradient` is written to."""
+        length = _group_length(frames)
+        steps = frames.new_empty(2 + length, *frames.shape[1:])
+        room = frames.new_empty(length, 2, *frames.shape[1:])
+        for begin in range(0, len(frames), length):
+            end = min(begin + length, len(frames))
+            n = end - begin
+            had_past = [self.seen[0] > 0] + [True] * (n - 1)
+            counted = had_past if self.own_mean is None else [True] * n  # and so takes part
+            deviations = self._follow(frames, begin, end, steps[: 2 + n], room[:n])
+            inverse = self._solve(deviations, had_past, counted)
+            self._write(deviations, inverse, counted, gradient[begin:end])
+            self.step += n
+
+    def _follow(self, frames: Tensor, begin: int, end: int, steps: Tensor, out: Tensor) -> Tensor:
+        """(T, 2, *frame): what enters W and B at each step."""
+        steps[:2] = self.lags
+        torch.sub(frames[begin], frames[max(0, begin - 1)], out=steps[2])
+        torch.sub(frames[begin + 1 : end], frames[begin : end - 1], out=steps[3:])
+        n = end - begin
+        keeps = [self._keeps(i, rate, n) for i, rate in enumerate((self.rates.mu, self.rates.eps))]
+        mixing = _mixing(*keeps).to(steps.dtype)
+        torch.mm(mixing, steps.flatten(1), out=out.view(2 * n, -1))
+        within, between = out[-1]
+        self.lags[0] = within
+        if self.own_mean is None:
+            torch.add(within, between, out=self.lags[1])
+        else:
+            torch.sub(frames[end - 1], frames[0], out=self.lags[1]).sub_(self.own_mean)
+        return out
+
+    def _keeps(self, mean: int, rate: float, n: int) -> Weights:
+        """Which share of its lag a mean keeps at each step."""
+        if mean == 1 and self.own_mean is not None:
+            return (1.0,) * n
+        keeps = []
+        for _ in range(n):
+            before, self.seen[mean] = self.seen[mean], (1 - rate) * self.seen[mean] + rate
+            keeps.append((1 - rate) * before / self.seen[mean])
+        return tuple(keeps)
+
+    def _solve(self, deviations: Tensor, had_past: list[bool], counted: list[bool]) -> Tensor:
+        """(2, T, d, d): what the deviations are multiplied with, for W and B."""
+        within, between = deviations.unbind(1)
+        ridge, noise = self.rates.ridge, noise_share(within.dtype) / len(self.W.total)
+        w = self.W.move(self._gram(within), self.streams, had_past, self.step, ridge)
+        b = self.B.move(self._gram(between), self.streams, counted, self.step, ridge)
+        w.protect(b, noise)
+        b.protect(w, noise)
+        inverse, singular = _inverses(torch.cat([w.totals, b.totals]), within.dtype)
+        bad, n = singular.tolist(), len(deviations)
+        self.singular += sum(bad)
+        scales = w.scales(bad[:n], had_past, self.streams), b.scales(bad[n:], counted, self.streams)
+        scale = torch.cat(scales).to(inverse.dtype)
+        return inverse.mul_(scale[:, None, None]).view(2, n, *inverse.shape[1:])
+
+    def _gram(self, deviation: Tensor) -> Tensor:
+        return (
+            torch.bmm(deviation, deviation.mT)
+            if self.channels_first
+            else torch.bmm(deviation.mT, deviation)
+        )
+
+    def _write(self, deviations: Tensor, inverse: Tensor, taking: list[bool], out: Tensor) -> None:
+        """Eq. 11, and its own long-term mean taken off."""
+        within, between = deviations.unbind(1)
+        w, b = inverse
+        if self.channels_first:
+            torch.bmm(w, within, out=out)
+            torch.baddbmm(out, b, between, alpha=-1, out=out)
+        else:
+            torch.bmm(within, w, out=out)
+            torch.baddbmm(out, between, b, alpha=-1, out=out)
+        if self.rates.centred:
+            sums = deviations.sum(-1 if self.channels_first else -2)
+            push = w @ sums[:, 0, :, None] - b @ sums[:, 1, :, None]
+            eps = self.rates.eps
+            keeps = tuple(1 - eps if takes else 1.0 for takes in taking)
+            brings = tuple(eps if takes else 0.0 for takes in taking)
+            known = torch.cat([self.pull, push[..., 0]])
+            pulls = _recurrence(keeps, brings).to(known.dtype) @ known
+            self.pull = pulls[-1:].clone()
+            each = pulls / self.streams * pulls.new_tensor(taking)[:, None]
+            out.sub_(each.unsqueeze(-1 if self.channels_first else -2))
+
+    def end(self, y: Tensor, state: State) -> State:
+        """The state after the last frame, relative to the same anchors."""
+        lags = [lag.mT if self.channels_first else lag for lag in self.lags]
+        short, long = ((y[-1] - state.anchor) - lag for lag in lags)
+        short_seen, long_seen = (state.short_evidence.new_full((len(short),), n) for n in self.seen)
+        W, B, steps = self.W.done(), self.B.done(), torch.full_like(state.steps, self.step)
+        return State(state.anchor, short, long, short_seen, long_seen, self.pull, W, B, steps)
+
+
+def _inverses(totals: Tensor, work: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `inverses`, in the precision of the work, which is that of what the totals are made of."""
+    inverse, singular = inverses(totals.to(work))
+    if singular.any() and work != totals.dtype:
+        again, bad = inverses(totals[singular])
+        inverse[singular] = again.to(work)
+        singular[singular.clone()] = bad
+    return inverse, singular
+
+
+def _diagonals(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=1, dim2=2)
+
+
+def _group_length(frames: Tensor) -> int:
+    return max(1, min(GROUP_VALUES // frames[0].numel(), LONGEST_GROUP))

@@ -1,0 +1,120 @@
+"""Groups of whole frames on the CPU give what the plain loop gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+import ullayers as ul
+from tests.test_core import TOLERANCE, Case, assert_same, cases, fresh_state
+from ullayers.kernels.covariance import inverses
+from ullayers.kernels.gapless import advance_groups, can_group
+from ullayers.kernels.reference import reference
+from ullayers.kernels.state import Rates, Result, State, room_like, with_anchor
+
+HOST = torch.device("cpu")
+
+
+def in_groups(y: Tensor, state: State, rates: Rates) -> Result:
+    active = torch.ones(y.shape[:2], dtype=torch.bool)
+    return advance_groups(y, with_anchor(y, state, active), rates)
+
+
+@given(cases())
+def test_groups_equal_the_loop(case: Case) -> None:
+    rates = replace(case.rates, diagonal=False)
+    rates = replace(rates, long_term="stream") if rates.long_term == "shared" else rates
+    active = torch.ones_like(case.active)
+    if len(case.y) == 1 or rates.eps == rates.mu:
+        return  # not taken
+    for y in (case.y, case.y.mT.contiguous().mT):  # both layouts
+        got, expected = in_groups(y, case.start(), rates), reference(y, case.start(), rates, active)
+        assert_same(got, expected, TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("long_term", ["stream", "clip"])
+@pytest.mark.parametrize(("streams", "d"), [(1000, 5), (400, 40), (600, 130)])
+def test_float32_maps_equal_the_loop(streams: int, d: int, long_term: str) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(40, d, streams).cumsum(0).mT + 30
+    state = fresh_state(streams, d, paper=False, dtype=torch.float32, device=HOST)
+    rates = Rates(0.4, 0.02, 1e-4, long_term)  # type: ignore[arg-type]
+    active = torch.ones(40, streams, dtype=torch.bool)
+    assert can_group(y, state, rates, active)
+    expected = reference(y, state, rates, active)
+    assert_same(in_groups(y, state, rates), expected, TOLERANCE[torch.float32])
+
+
+def test_what_float32_cannot_invert_is_inverted_in_float64() -> None:
+    torch.manual_seed(0)
+    common = torch.randn(20, 1, 2048).cumsum(0)
+    y = common.expand(-1, 60, -1).contiguous().mT  # sixty channels that are one
+    state = fresh_state(2048, 60, paper=False, dtype=torch.float32, device=HOST)
+    rates = Rates(0.5, 0.05, 1e-6)
+    narrow = in_groups(y, state, rates)
+    assert int(narrow.singular) == 0
+    assert narrow.gradient[5:].abs().amax((1, 2)).min() > 0
+
+
+def test_a_scene_at_rest_fades_with_all_its_digits() -> None:
+    torch.manual_seed(0)
+    y = torch.cat([torch.randn(20, 3000, 4), torch.randn(1, 3000, 4).expand(60, -1, -1)]) + 100
+    state = fresh_state(3000, 4, paper=False, dtype=torch.float32, device=HOST)
+    rates = Rates(0.5, 0.01, 1e-4)
+    expected = reference(y, state, rates, torch.ones(80, 3000, dtype=torch.bool))
+    assert_same(in_groups(y, state, rates), expected, 1e-4)
+
+
+def test_what_has_gaps_is_not_taken() -> None:
+    state = fresh_state(2048, 4, paper=False, dtype=torch.float32, device=HOST)
+    active, y, rates = (
+        torch.ones(5, 2048, dtype=torch.bool),
+        torch.randn(5, 2048, 4),
+        Rates(0.5, 0.1, 0),
+    )
+    assert can_group(y, state, rates, active)
+    gap = active.clone()
+    gap[2, 7] = False
+    assert not can_group(y, state, rates, gap)
+    uneven = replace(state, short_evidence=torch.rand(2048))
+    assert not can_group(y, uneven, rates, active)
+    assert not can_group(y, state, replace(rates, long_term="shared"), active)
+    assert not can_group(y, state, replace(rates, eps=rates.mu), active)
+
+
+@pytest.mark.parametrize("d", [3, 32, 33, 64, 127])
+def test_inverses_and_what_has_none(d: int) -> None:
+    torch.manual_seed(0)
+    root = torch.randn(5, d, 2 * d, dtype=torch.float64)
+    matrices = root @ root.mT / d
+    matrices[3, -1, -1] = -1.0
+    inverse, bad = inverses(matrices)
+    assert bad.tolist() == [False, False, False, True, False]
+    eye = torch.eye(d, dtype=torch.float64).expand(4, d, d)
+    torch.testing.assert_close(inverse[~bad] @ matrices[~bad], eye, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1100, 1000)])
+def test_room_has_the_layout_of_what_it_is_for(shape: tuple[int, int]) -> None:
+    for like in (torch.zeros(shape), torch.zeros(shape).mT, torch.zeros(shape).double()[:, ::2]):
+        room = room_like(like)
+        assert (room.shape, room.dtype) == (like.shape, like.dtype)
+        assert room.stride() == torch.empty_like(like).stride()
+        assert torch.equal(room.copy_(like), like)
+
+
+def test_a_second_backward_pass_needs_the_graph() -> None:
+    layer, y = ul.UL1d(3), torch.randn(5, 3, requires_grad=True)
+    above = torch.randn(5, 3)
+    out = layer(y)
+    out.backward(above, retain_graph=True)
+    assert y.grad is not None
+    first, y.grad = y.grad.clone(), None
+    out.backward(above)
+    torch.testing.assert_close(y.grad, first, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        out.backward(above)
