@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ullayers.core import advance
 from ullayers.kernels.frame import advance_frame
-from ullayers.kernels.launch import PER_STREAM, Call, advance_fused
-from ullayers.kernels.single import Stream, can_step
-from ullayers.kernels.state import LongTerm, Rates, Result, State, on_host, room_like
+from ullayers.kernels.launch import Call, advance_fused
+from ullayers.kernels.small import PRECISIONS, Plan, plan
+from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, copied, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing
 
@@ -32,7 +32,7 @@ class _AddGradient(torch.autograd.Function):
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
         ctx.gradient, ctx.scatter_gradient = gradient, scatter_gradient
-        return room_like(y).copy_(y)  # a view would forbid in-place layers to follow
+        return copied(y)  # a view would forbid in-place layers to follow
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
@@ -83,7 +83,7 @@ class ULBase(Statistics):
         self._check_rates()
         self._clips: Packing | None = None  # set by sequences(), for the time of its block
         self._replay: _Pass | None = None  # the last pass without gradients
-        self._stream: Stream | None = None  # made when a single frame comes
+        self._plan: Plan | None = None  # made when small frames come
 
     def extra_repr(self) -> str:
         """Shown by print(net)."""
@@ -93,8 +93,8 @@ class ULBase(Statistics):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: the stream points into this layer's memory."""
-        return {**self.__dict__, "_stream": None}
+        """For copies and pickles: the plan has views of this layer's memory."""
+        return {**self.__dict__, "_plan": None}
 
     def _to_positions(self, y: Tensor) -> Tensor:
         """The input as (time, positions, features), with sequences ahead if there are many."""
@@ -116,10 +116,12 @@ class ULBase(Statistics):
             return y
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
-        if wants_gradient and scatter is None:
-            gradient = self._learn_single(y) if y.is_cpu else self._learn_fused(y)
+        if wants_gradient:
+            gradient, spread = self._learn_small(y, scatter) if y.is_cpu else (None, None)
+            if scatter is None and not y.is_cpu:
+                gradient = self._learn_fused(y)
             if gradient is not None:
-                return _add_gradient(y, None, gradient, None)
+                return _add_gradient(y, scatter, gradient, spread)
         made, gradients = self._learn(y, scatter)
         if not wants_gradient:
             self._replay = made
@@ -171,18 +173,51 @@ class ULBase(Statistics):
             spread = packing.unpack(result.scatter_gradient * scale).reshape(scatter.shape)
             return made, (gradient, spread.to(scatter.dtype))
 
-    def _learn_single(self, y: Tensor) -> Tensor | None:
-        """As `_learn`, for one frame of one stream; None for what is not."""
-        if y.numel() != self.features or torch.compiler.is_compiling() or not self._goes_on(y):
-            return None
-        rates, buffers = self._rates(1), self._buffers
-        if not can_step(y, rates, buffers):  # type: ignore[arg-type]
-            return None
-        if self._stream is None or not self._stream.is_of(buffers):  # type: ignore[arg-type]
-            self._stream = Stream(buffers)  # type: ignore[arg-type]
-        frame = y.detach().numpy()
-        gradient = self._stream.step(frame.reshape(-1), rates, self._largest()) * self.weight
-        return torch.from_numpy(gradient.astype(frame.dtype).reshape(frame.shape))
+    def _learn_small(
+        self, y: Tensor, scatter: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """As `_learn`, in one compiled call; no gradient for what that does not take."""
+        if type(y) is not Tensor or torch.compiler.is_compiling():
+            return None, None
+        plan, frames = self._plan_small(y), y.detach()
+        if plan is None:
+            return None, None
+        packing, extra, single = plan.packing, None, y.ndim == 2 and self._clips is None
+        if not single:
+            frames = packing.pack(self._to_positions(frames))
+        if scatter is not None:
+            extra = packing.pack(scatter.detach().double()).contiguous().numpy()
+        frames = frames if y.dtype in PRECISIONS else frames.double()
+        gradient, spread = plan.run(frames.numpy(), extra, self._carries_on(y))
+        if plan.new:
+            cast(dict[str, Tensor], self._buffers).update(plan.new)
+            self._plan = None  # the next call is of another kind: its streams are there
+        plan.continues[0] = self._clips is None
+        self._remember(y)
+        if single:
+            below = torch.from_numpy(gradient.reshape(y.shape))
+        else:
+            below = self._from_positions(packing.unpack(torch.from_numpy(gradient)), y.shape)
+        below = below if y.dtype == torch.float64 else below.to(y.dtype)
+        if scatter is None or spread is None:
+            return below, None
+        return below, packing.unpack(torch.from_numpy(spread)).reshape(scatter.shape).to(scatter)
+
+    def _plan_small(self, y: Tensor) -> Plan | None:
+        clips, buffers = self._clips, cast(dict[str, Tensor], self._buffers)
+        key = (
+            y.shape, clips, self.mu, self.eps, self.weight, self.reduction, self.long_term,
+            self.ridge, self.start, self._diagonal,
+        )  # fmt: skip
+        if self._plan is not None and self._plan.is_of(key, buffers):
+            return self._plan
+        packing, positions = clips or Packing(), self._to_positions(y.detach())
+        steps, sequences = packing.size(positions)
+        scale = self.weight / (steps if self.reduction == "mean" else 1)
+        scalars = (float(self.start == "paper"), self._largest(), scale)
+        size = (steps, sequences, positions.shape[-2])
+        self._plan = plan(key, packing, size, self._rates(sequences), buffers, scalars)
+        return self._plan
 
     @torch.no_grad()
     def _learn_fused(self, y: Tensor) -> Tensor | None:
@@ -235,12 +270,14 @@ class ULBase(Statistics):
         same = self._layout is None or self._layout == _layout(y)
         return self._clips is None and same
 
-    def _goes_on(self, y: Tensor) -> bool:
-        return self._clips is None and self._layout == _layout(y)
-
     def _finish(self, y: Tensor) -> None:
-        self._layout = _layout(y)
+        self._remember(y)
         self.continues.fill_(self._clips is None)
+
+    def _remember(self, y: Tensor) -> None:
+        layout = _layout(y)
+        if self._layout != layout:  # a module takes its time to set what is the same
+            self._layout = layout
 
     def _largest(self) -> float:
         """Of what the square, and sums of it, fit the statistics."""

@@ -31,6 +31,12 @@ class Packing:
                 f"got leading dimensions {lead}"
             )
 
+    def size(self, frames: Tensor) -> tuple[int, int]:
+        """Steps and sequences of (..., positions, features), once packed."""
+        if self.lengths is not None:
+            return max(self.lengths), len(self.lengths)
+        return (frames.shape[1], frames.shape[0]) if frames.ndim == 4 else (frames.shape[0], 1)
+
     def pack(self, frames: Tensor) -> Tensor:
         """(..., positions, features) to (time, sequences, positions, features)."""
         if self.lengths is not None and not self.ragged:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ullayers.health import Health, effective_rank, log_det_ratio
-from ullayers.kernels.launch import PER_STREAM
-from ullayers.kernels.state import Covariance, State
+from ullayers.kernels.state import PER_STREAM, Covariance, State
 
 NAMES = ("short_mean", "long_mean", "short_cov", "long_cov")
 

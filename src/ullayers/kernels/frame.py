@@ -12,13 +12,13 @@ from torch import Tensor
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
 from ullayers.kernels.launch import (
     MOST_MADE,
-    PER_STREAM,
     POOLED,
     Call,
     has_triton,
     on_device,
 )
 from ullayers.kernels.replay import Recording, can_replay
+from ullayers.kernels.state import PER_STREAM
 
 WIDEST = 64  # the matrices of wider frames do not fit the registers
 _made: dict[Hashable, Recording] = {}

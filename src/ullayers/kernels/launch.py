@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
 from ullayers.kernels.replay import Recording, can_replay, carve
-from ullayers.kernels.state import Rates
+from ullayers.kernels.state import PER_STREAM, Rates
 
 PRECISION = "tf32x3"  # three products on the matrix units: float32 in all but its last digit
 # Fewer streams for every channel than this, or smaller frames, are left to float64.
@@ -48,10 +48,6 @@ PLANS = {  # by the number of channels that it serves
 }
 
 
-PER_STREAM = (
-    "short_mean", "short_mean_rest", "long_mean", "long_mean_rest",
-    "short_evidence", "long_evidence",
-)  # fmt: skip
 POOLED = (
     "short_cov", "short_cov_rest", "long_cov", "long_cov_rest", "cov_evidence", "ridge_level",
     "pull", "steps", "left_out", "continues",

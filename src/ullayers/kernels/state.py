@@ -20,6 +20,10 @@ import torch
 from torch import Tensor
 
 HUGE, LINE = 2**22, 64  # bytes: from where numpy asks for huge pages; what a cache reads at once
+PER_STREAM = (
+    "short_mean", "short_mean_rest", "long_mean", "long_mean_rest",
+    "short_evidence", "long_evidence",
+)  # fmt: skip
 LongTerm = Literal["stream", "clip", "shared"]
 
 
@@ -135,6 +139,12 @@ def room_like(tensor: Tensor) -> Tensor:
     begin = -values.data_ptr() % LINE // tensor.element_size()
     like = torch.empty_like(tensor, device="meta")  # dense, also where the tensor has gaps
     return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """As `clone`, in such memory."""
+    small = tensor.numel() * tensor.element_size() < HUGE
+    return tensor.clone() if small else room_like(tensor).copy_(tensor)
 
 
 def before_each(first: Tensor, values: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
-"""A frame at a time on the CPU, by the short way, is what the plain loop gives."""
+"""Small frames on the CPU, by the compiled loop, are what the way of large frames gives."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -15,11 +17,12 @@ from torch import Tensor
 import ullayers as ul
 from tests.test_layers import gradient_of, relative
 from ullayers.base import ULBase
+from ullayers.kernels.small import takes
 
 
 def by_the_loop(layer: ULBase) -> ULBase:
     """A layer that takes the plain loop, whatever comes."""
-    layer._learn_single = lambda y: None  # type: ignore[method-assign]
+    layer._learn_small = lambda y, scatter: (None, None)  # type: ignore[method-assign]
     return layer
 
 
@@ -60,6 +63,63 @@ def test_single_frames_equal_the_loop(
     # The loop keeps its pull and scalars in the layer's precision from step to step.
     assert relative(got, expected) <= (1e-8 if wide else 1e-4)
     assert_same_state(short, plain, 1e-8 if wide else 1e-4)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    """A layer, and what it sees: chunks or clips, some of unequal length, some with a scatter."""
+    maps, d = draw(st.booleans()), draw(st.integers(1, 9))
+    sequences, steps = draw(st.integers(1, 3)), draw(st.integers(1, 20))
+    long_term = draw(st.sampled_from(["auto", "clip", "stream", "shared"]))
+    lengths = draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    lead = (sum(lengths),) if lengths else (sequences, steps)
+    choices: dict[str, Any] = {"long_term": long_term, "start": "warm"}
+    if maps:
+        choices["diagonal"] = draw(st.booleans())
+    return {
+        "layer": ul.UL2d if maps else ul.UL1d,
+        "d": d,
+        "choices": choices,
+        "shape": (*lead, d, 2, 3) if maps else (*lead, d),
+        "lengths": lengths,
+        "as_clips": lengths is not None or draw(st.booleans()),
+        "scatter": not maps and draw(st.booleans()),
+        "seed": draw(st.integers(0, 1000)),
+        "bad": draw(st.booleans()),
+    }
+
+
+def passes(layer: ULBase, call: dict[str, Any]) -> list[Tensor]:
+    """The gradients of two calls, one after the other."""
+    torch.manual_seed(call["seed"])
+    results = []
+    for _ in range(2):
+        y = torch.randn(call["shape"]).double().cumsum(0) + 5
+        if call["bad"]:
+            y[y > 8] = float("inf")
+        y.requires_grad_()
+        inputs = [y]
+        if call["scatter"]:
+            root = torch.randn(*y.shape, y.shape[-1]).double()
+            inputs.append((root @ root.mT).requires_grad_())
+        if call["as_clips"]:
+            with ul.sequences(layer, call["lengths"]):
+                out = layer(*inputs)
+        else:
+            out = layer(*inputs)
+        out.backward(torch.zeros_like(out))
+        results += [value.grad for value in inputs if value.grad is not None]
+    return results
+
+
+@given(calls())
+def test_chunks_and_clips_equal_the_way_of_large_frames(call: dict[str, Any]) -> None:
+    layers = [call["layer"](call["d"], 0.4, 0.05, **call["choices"]).double() for _ in range(2)]
+    by_the_loop(layers[1])
+    assert takes(1, 1, call["d"])
+    for got, expected in zip(*(passes(layer, call) for layer in layers), strict=True):
+        assert relative(got, expected) <= 1e-8 or float((got - expected).abs().max()) < 1e-12
+    assert_same_state(layers[0], layers[1], 1e-8)
 
 
 @pytest.mark.parametrize("d", [2, 64, 130])
@@ -126,18 +186,33 @@ def test_shared_memory_and_other_precisions() -> None:
     assert_same_state(layer, plain, 1e-5)
 
 
-def test_a_failing_solver_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     layer = ul.UL1d(3)
     some_frames(layer)
     before = copy.deepcopy(layer.state_dict())
 
-    def broken() -> Any:
+    def broken(*_: Any) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("ullayers.kernels.single._solver", broken)
+        patch.setattr("ullayers.kernels.small.Plan.run", broken)
         with pytest.raises(MemoryError):
             layer(torch.randn(1, 3, requires_grad=True))
     assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before.items())
     some_frames(layer)
+
+
+def test_nothing_but_speed_is_lost_without_numba() -> None:
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import torch, ullayers as ul\n"
+        "torch.manual_seed(0); net = torch.nn.Sequential(torch.nn.Linear(4, 3), ul.UL1d(3))\n"
+        "for frames in torch.randn(40, 4).split([1, 1, 20, 18]): ul.backward(net(frames))\n"
+        "print(net[0].weight.grad.norm().item(), *net[1].short_cov.flatten().tolist())"
+    )
+    outputs = []
+    for each in (code, code.partition("\n")[2]):
+        shown = subprocess.run([sys.executable, "-c", each], capture_output=True, check=True)
+        outputs.append([float(number) for number in shown.stdout.split()])
+    assert outputs[0] == pytest.approx(outputs[1], rel=1e-5)

@@ -1,0 +1,144 @@
+"""Small frames on a CPU: which of them the compiled loop takes, and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from operator import is_
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
+from ullayers.kernels.state import PER_STREAM, Rates
+from ullayers.packing import Packing
+
+# Larger or wider frames are faster as products of matrices, unless they come one by one.
+LARGEST_FRAME, WIDEST = 2**11, 96
+PRECISIONS = (torch.float32, torch.float64)
+MODES = {"stream": 0, "clip": 1, "shared": 2}
+Array = NDArray[Any]
+
+
+@cache
+def has_numba() -> bool:
+    """Without it, small frames take the way of large ones."""
+    return find_spec("numba") is not None
+
+
+@cache
+def _loop() -> Any:
+    """To load it takes its time, and to compile it some seconds, once on a machine."""
+    from ullayers.kernels.compiled import advance
+    from ullayers.kernels.compiled_state import Buffers, Choices
+
+    return advance, Buffers, Choices
+
+
+def takes(steps: int, streams: int, d: int) -> bool:
+    """Whether the loop is the fastest way for such frames."""
+    small = streams * d <= LARGEST_FRAME and d <= WIDEST
+    return has_numba() and (small or steps * streams == 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that calls of one kind share: to put it together takes longer than most of them."""
+
+    key: Hashable  # stands for what it depends on, beside the buffers
+    packing: Packing
+    buffers: list[Tensor]  # of the layer
+    new: dict[str, Tensor]  # those of them that are to be put in, for another number of streams
+    place: int
+    arrays: Any  # the buffers, as the loop wants them
+    lengths: Array
+    continues: Array  # the buffer of that name
+    shape: tuple[int, ...]  # (T, N, P, d)
+    no_scatter: Array
+    chosen: tuple[Any, Any]  # for streams that do not go on, and for those that do
+
+    def is_of(self, key: Hashable, buffers: Mapping[str, Tensor]) -> bool:
+        """Whether it still holds: these are the buffers, in their old place."""
+        same = self.key == key and all(map(is_, self.buffers, buffers.values()))
+        return same and buffers["short_cov"].data_ptr() == self.place
+
+    def run(
+        self, frames: Array, scatter: Array | None, carries_on: bool
+    ) -> tuple[Array, Array | None]:
+        """What `core.advance` does, from the buffers of a layer to those after the frames.
+
+        Args:
+            frames: of the plan's shape, or one that is as good.
+            scatter: (T, N * P, d, d) in float64, if there is any.
+            carries_on: whether the streams may go on with those of the call before.
+
+        Returns:
+            the gradients, scaled, in float64.
+        """
+        y = np.ascontiguousarray(frames, dtype=np.float64).reshape(self.shape)
+        chosen = self.chosen[carries_on and not self.new and bool(self.continues[0])]
+        gradient = np.empty(self.shape)
+        if scatter is None:
+            none = self.no_scatter
+            _loop()[0](y, self.lengths, none, gradient, none, self.arrays, chosen)
+            return gradient, None
+        spread = np.zeros(scatter.shape)
+        _loop()[0](y, self.lengths, scatter, gradient, spread, self.arrays, chosen)
+        return gradient, spread
+
+
+def plan(
+    key: Hashable,
+    packing: Packing,
+    size: tuple[int, int, int],
+    rates: Rates,
+    buffers: Mapping[str, Tensor],
+    scalars: tuple[float, float, float],
+) -> Plan | None:
+    """Of calls with frames of the size (T, N, P); None if another way is better.
+
+    Args:
+        key: see `Plan`.
+        packing: how sequences lie in the input.
+        size: steps, sequences, positions.
+        rates: the rates and choices of the layer.
+        buffers: its statistics.
+        scalars: evidence of means that nothing has been seen of, the largest value that a frame
+            may have, and what gradients are multiplied with.
+    """
+    (steps, sequences, positions), cov = size, buffers["short_cov"]
+    streams, d = sequences * positions, len(cov)
+    here = cov.device.type == "cpu" and cov.dtype in PRECISIONS
+    if not (here and takes(steps, streams, d) and all(b.is_contiguous() for b in buffers.values())):
+        return None
+    shared = rates.long_term == "shared"
+    rows = {n: positions if shared and n.startswith("long") else streams for n in PER_STREAM}
+    other = [name for name in PER_STREAM if len(buffers[name]) != rows[name]]
+    new = {n: buffers[n].new_zeros(rows[n], *buffers[n].shape[1:]) for n in other}
+    now, (_, kind, _) = {**buffers, **new}, _loop()
+    arrays = kind(*(np.atleast_1d(now[name].numpy()) for name in kind._fields))
+    lengths = np.array(packing.lengths or [steps] * sequences, dtype=np.int64)
+    common = shared and "long_mean" not in new
+    chosen = tuple(_choices(rates, d, scalars, goes_on, common) for goes_on in (False, True))
+    return Plan(
+        key, packing, list(now.values()), new, cov.data_ptr(), arrays, lengths,
+        np.atleast_1d(now["continues"].numpy()), (*size, d), np.zeros((0, 1, d, d)),
+        (chosen[0], chosen[1]),
+    )  # fmt: skip
+
+
+def _choices(
+    rates: Rates, d: int, scalars: tuple[float, float, float], goes_on: bool, common: bool
+) -> Any:
+    ridge = rates.ridge / d
+    periods = np.array([ridge_period(rates.mu), ridge_period(rates.eps)])
+    return _loop()[2](
+        np.array([rates.mu, rates.eps]), periods, RIDGE_HIGH * ridge, RIDGE_LOW * ridge,
+        noise_share(torch.float64) / d, MODES[rates.long_term], rates.diagonal, rates.centred,
+        goes_on, common, *scalars,
+    )  # fmt: skip
