@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ullayers.core import advance
+from ullayers.kernels import low_rank
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import Covariance, LongTerm, Rates, Result, State
 
@@ -260,3 +262,27 @@ def test_scatter_gradient_is_the_derivative() -> None:
     lower = torch.logdet(got.state.W.value)
     slope = (higher - lower) / 2 / step / rates.mu  # per unit of rate, as Eq. 11
     torch.testing.assert_close(got.scatter_gradient[-1, 1, 0, 0], slope, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("mu", "streams", "kind"), [(0.5, 1, "smooth"), (0.5, 2, "noise")])
+def test_a_wide_covariance_made_of_few_frames(
+    mu: float, streams: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(150, streams, 500, dtype=torch.float64)
+    y = y.cumsum(0) + y.flip(0) if kind == "smooth" else y
+    y[70] = y[69]  # a step without any change
+    state = fresh_state(streams, 500, paper=False, dtype=y.dtype, device=torch.device("cpu"))
+    rates, active = Rates(mu, 1e-3, 1e-4), torch.ones(150, streams, dtype=torch.bool)
+    active[40:45, 0] = False
+    taken, whole = [], low_rank._solve_remembered
+
+    def watched(*arguments: Any) -> Any:
+        outcome = whole(*arguments)
+        taken.append(outcome is not None)
+        return outcome
+
+    monkeypatch.setattr(low_rank, "_solve_remembered", watched)
+    got = advance(y, state, rates, active)
+    assert sum(taken[::2]) == len(taken) / 2  # W remembers about fifty frames, in every block
+    assert_same(got, reference(y, state, rates, active), 1e-8)

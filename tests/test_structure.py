@@ -14,8 +14,8 @@ import ullayers as ul
 SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
-    "packing", "kernels.state", "kernels.covariance", "kernels.gapless", "kernels.reference",
-    "kernels.compiled_state", "kernels.compiled", "kernels.small",
+    "packing", "kernels.state", "kernels.covariance", "kernels.low_rank", "kernels.gapless",
+    "kernels.reference", "kernels.compiled_state", "kernels.compiled", "kernels.small",
     "kernels.fused", "kernels.fused_solve", "kernels.fused_frame", "kernels.replay",
     "kernels.launch", "kernels.frame", "core", "health", "statistics", "base",
     "layers", "whiten", "spatial", "eigen", "spectral", "estimator",

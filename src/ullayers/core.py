@@ -15,13 +15,12 @@ from torch import Tensor
 
 from ullayers.kernels.covariance import (
     forgotten_bits,
-    may_use_low_rank,
     noise_share,
     ridge_renewals,
-    solve,
     trace_path,
 )
 from ullayers.kernels.gapless import advance_groups, can_group
+from ullayers.kernels.low_rank import may_use_low_rank, solve
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import (
     Rates,

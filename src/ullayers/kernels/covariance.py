@@ -1,8 +1,4 @@
-"""Eq. 8, 9 and the solves of Eq. 11, for a whole block of steps.
-
-Two ways to the same numbers: a batch of d x d factors, and, where frames are fewer than
-dimensions, one factor of the frames' own Gram matrix. Both are derived in docs/maths.md.
-"""
+"""Eq. 8, 9 and the solves of Eq. 11, for a whole block of steps as one batch of d x d factors."""
 
 from __future__ import annotations
 
@@ -21,9 +17,7 @@ RIDGE_HIGH, RIDGE_LOW = 4.0, 0.25
 # In a still scene W fades away and only rounding errors are left to divide by it; it is kept above
 # this many units in the last place of B, and B of W.
 NOISE_UNITS = 16
-MAX_RANGE_BITS = 40.0  # how far weights inside one low-rank segment may lie apart
 WIDEST_FACTOR = 32  # wider matrices are inverted by halves
-LOW_RANK_FROM = 64  # below this width plain batched factors are faster
 
 
 def ridge_renewals(rate: float, steps: Tensor, live: Tensor) -> Tensor:
@@ -56,28 +50,32 @@ def trace_path(
     brought = brought / count.clamp(min=1)
     if scatter is not None:
         brought = brought + scatter.diagonal(dim1=1, dim2=2).sum(1)
-    fading = _Fading.of(count, cov, rate)
+    fading = Fading.of(count, cov, rate)
     total: Tensor = fading.decay * cov.value.trace() * cov.evidence + fading.weights @ brought
     return total / fading.evidence.clamp(min=1e-300)
 
 
 @dataclass(frozen=True)
-class _Fading:
+class Fading:
     """How a covariance forgets over a block; a step without a counted stream does not count."""
 
+    features: int
+    rate: float
     clock: Tensor  # (T,) steps that counted so far
     decay: Tensor  # (T,) what is left of the start's weight
     evidence: Tensor  # (T,) the sum of all weights
     weights: Tensor  # (T, T) rate * a^(c_t - c_r) for r <= t: the sum of Eq. 8 is a product
 
     @classmethod
-    def of(cls, count: Tensor, cov: Covariance, rate: float) -> _Fading:
+    def of(cls, count: Tensor, cov: Covariance, rate: float) -> Fading:
+        """A covariance over the steps of a block."""
         log_a = math.log1p(-rate)
         clock = (count > 0).double().cumsum(0)
         decay = torch.exp(clock * log_a)
         age = (clock[:, None] - clock[None, :]).clamp(min=0)
         weights = (rate * torch.exp(age * log_a) * (count > 0)).tril()
-        return cls(clock, decay, decay * cov.evidence - torch.expm1(clock * log_a), weights)
+        evidence = decay * cov.evidence - torch.expm1(clock * log_a)
+        return cls(len(cov.value), rate, clock, decay, evidence, weights)
 
 
 def apply_inverse(
@@ -140,41 +138,7 @@ def _inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return whole, bad_top | bad_low
 
 
-def solve(
-    deviation: Tensor,
-    counted: Tensor,
-    cov: Covariance,
-    rate: float,
-    rates: Rates,
-    renewals: Tensor,
-    noise: Tensor,
-    scatter: Tensor | None,
-) -> tuple[Tensor, Tensor | None, Covariance, Tensor]:
-    """Move `cov` on by a block of steps and solve it for every step's deviations.
-
-    Args:
-        deviation: (T, S, d), zero where not counted.
-        counted: (T, S) bool, the streams that take part in each step.
-        cov: the covariance before the block.
-        rate: how fast it forgets.
-        rates: the choices of the layer.
-        renewals: (T,) bool, as from `ridge_renewals`.
-        noise: (T,), what the diagonal may not fall below.
-        scatter: (T, d, d), more scatter for each step to bring.
-
-    Returns:
-        the solved deviations (T, S, d), each divided by the step's number of counted streams; the
-        inverses (T, d, d) likewise, where they were formed; the end covariance; and how many
-        steps could not be solved (their result is zero).
-    """
-    count = counted.sum(1)
-    if may_use_low_rank(deviation) and scatter is None and not rates.diagonal:
-        solved, cov, singular = _solve_low_rank(deviation, count, cov, rate, rates, renewals, noise)
-        return solved, None, cov, singular
-    return _solve_batched(deviation, count, cov, rate, rates, renewals, noise, scatter)
-
-
-def _solve_batched(
+def solve_batched(
     deviation: Tensor,
     count: Tensor,
     cov: Covariance,
@@ -187,7 +151,7 @@ def _solve_batched(
     """Every step's covariance and its Cholesky factor, as one batch of d x d matrices."""
     T, _, d = deviation.shape
     counts = count.clamp(min=1).double()
-    fading = _Fading.of(count, cov, rate)
+    fading = Fading.of(count, cov, rate)
     if rates.diagonal:
         gram = torch.diag_embed(deviation.square().sum(1).double())
     else:
@@ -199,12 +163,7 @@ def _solve_batched(
     brought = (fading.weights @ gram.flatten(1)).view(T, d, d)
     total = fading.decay[:, None, None] * start + brought
     trace = total.diagonal(dim1=1, dim2=2).sum(1)
-    renewed = RIDGE_HIGH * rates.ridge / d * before_each(start.trace(), trace)
-    ridge = _ridge_levels(cov.ridge, renewed, renewals, fading.clock, rate)
-    level = torch.maximum(ridge, RIDGE_LOW * rates.ridge / d * trace)
-    level = torch.maximum(level, noise * evidence)
-    # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
-    level = torch.where(trace > 0, level, 1.0)
+    level, ridge = diagonal_path(trace, start.trace(), cov.ridge, fading, rates, renewals, noise)
     factor, info = torch.linalg.cholesky_ex(total + torch.diag_embed(level[:, None].expand(T, d)))
     eye = torch.eye(d, dtype=total.dtype, device=total.device)
     factor = torch.where((info == 0)[:, None, None], factor, eye)
@@ -213,6 +172,35 @@ def _solve_batched(
     solved, inverse = apply_inverse(factor, deviation, scale, has_scatter)
     end = Covariance(total[-1] / evidence[-1].clamp(min=1e-300), evidence[-1], ridge[-1])
     return solved, inverse, end, (info != 0).sum()
+
+
+def diagonal_path(
+    trace: Tensor,
+    before: Tensor,
+    ridge: Tensor,
+    fading: Fading,
+    rates: Rates,
+    renewals: Tensor,
+    noise: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """(T,), (T,): what is added to the diagonal at each step, and the ridge, which is part of it.
+
+    Args:
+        trace: (T,), of value * evidence after each step.
+        before: () before the first.
+        ridge: () before the first.
+        fading: how the covariance forgets.
+        rates: the choices of the layer.
+        renewals: (T,) bool, as from `ridge_renewals`.
+        noise: (T,), what the diagonal may not fall below.
+    """
+    relative = rates.ridge / fading.features
+    renewed = RIDGE_HIGH * relative * before_each(before, trace)
+    path = _ridge_levels(ridge, renewed, renewals, fading.clock, fading.rate)
+    level = torch.maximum(path, RIDGE_LOW * relative * trace)
+    level = torch.maximum(level, noise * fading.evidence)
+    # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
+    return torch.where(trace > 0, level, 1.0), path
 
 
 def _ridge_levels(
@@ -224,85 +212,3 @@ def _ridge_levels(
     ever, last = last >= 0, last.clamp(min=0)
     since = torch.where(ever, before_each(torch.zeros_like(clock[0]), clock)[last], 0)
     return torch.where(ever, renewed[last], ridge) * torch.exp((clock - since) * math.log1p(-rate))
-
-
-def may_use_low_rank(deviation: Tensor) -> bool:
-    """Few streams and many features: frames are fewer than dimensions.
-
-    The low-rank path looks at step counts on the host, which a compiled graph must not do.
-    """
-    _, streams, d = deviation.shape
-    return d >= LOW_RANK_FROM and 8 * streams <= d and not torch.compiler.is_compiling()
-
-
-def _solve_low_rank(
-    deviation: Tensor,
-    count: Tensor,
-    cov: Covariance,
-    rate: float,
-    rates: Rates,
-    renewals: Tensor,
-    noise: Tensor,
-) -> tuple[Tensor, Covariance, Tensor]:
-    """As `_solve_batched`, segment by segment with one factor of the start and no (T, d, d)."""
-    T, streams, d = deviation.shape
-    solved = torch.empty_like(deviation)
-    singular = torch.zeros((), dtype=torch.int64, device=deviation.device)
-    longest = max(1, min(int(MAX_RANGE_BITS / forgotten_bits(rate)), d // streams))
-    renewed = set(renewals.nonzero().flatten().tolist()) if rates.ridge else set()
-    begin = 0
-    while begin < T:
-        end = begin + 1
-        while end < T and end not in renewed and end - begin < longest:
-            end += 1
-        part = slice(begin, end)
-        renew = begin in renewed
-        outcome = _solve_segment(deviation[part], count[part], cov, rate, rates, renew, noise[part])
-        if outcome is None:  # the ridge had to be raised inside: take the general path
-            solved[part], _, cov, bad = _solve_batched(
-                deviation[part], count[part], cov, rate, rates, renewals[part], noise[part], None
-            )
-            singular = singular + bad
-        else:
-            solved[part], cov = outcome
-        begin = end
-    return solved, cov, singular
-
-
-def _solve_segment(
-    deviation: Tensor,
-    count: Tensor,
-    cov: Covariance,
-    rate: float,
-    rates: Rates,
-    renew: bool,
-    noise: Tensor,
-) -> tuple[Tensor, Covariance] | None:
-    """All solves of a segment from one Cholesky factor of its rows' Gram matrix in W_0^-1."""
-    T, S, d = deviation.shape
-    start = cov.value * cov.evidence
-    relative = rates.ridge / d
-    ridge = RIDGE_HIGH * relative * start.trace() if renew else cov.ridge
-    fading = _Fading.of(count, cov, rate)
-    decay, evidence = fading.decay, fading.evidence
-    rows = deviation.double().reshape(T * S, d)
-    counts = count.clamp(min=1).double()
-    share = fading.weights[-1] / counts  # of each row's square in the end state
-    squares = rows.square().sum(1).view(T, S).sum(1) / counts
-    traces = decay * start.trace() + fading.weights @ squares
-    lowest = torch.maximum(RIDGE_LOW * relative * traces, noise * evidence)
-    eye = torch.eye(d, dtype=start.dtype, device=start.device)
-    base, bad_base = torch.linalg.cholesky_ex(start + ridge * eye)
-    projected = torch.cholesky_solve(rows.T, base).T  # D P
-    per_row = (decay * counts / rate).repeat_interleave(S)
-    small, bad_small = torch.linalg.cholesky_ex(rows @ projected.T + torch.diag(per_row))
-    too_low = (ridge * decay < lowest).any()
-    if bool(too_low | (bad_base != 0) | (bad_small != 0)):
-        return None
-    half = torch.linalg.solve_triangular(small, projected, upper=False).view(T, S, d)
-    diagonal = small.view(T, S, T, S).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # (T, S, S)
-    solved = torch.linalg.solve_triangular(diagonal.mT, half, upper=True)
-    scale = evidence / rate * (count > 0)
-    total = decay[-1] * start + (rows * share.repeat_interleave(S)[:, None]).T @ rows
-    end = Covariance(total / evidence[-1].clamp(min=1e-300), evidence[-1], ridge * decay[-1])
-    return (solved * scale[:, None, None]).to(deviation.dtype), end
