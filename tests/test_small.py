@@ -17,6 +17,7 @@ from torch import Tensor
 import ullayers as ul
 from tests.test_layers import gradient_of, relative
 from ullayers.base import ULBase
+from ullayers.kernels import compiled_state
 from ullayers.kernels.small import takes
 
 
@@ -216,3 +217,17 @@ def test_nothing_but_speed_is_lost_without_numba() -> None:
         shown = subprocess.run([sys.executable, "-c", each], capture_output=True, check=True)
         outputs.append([float(number) for number in shown.stdout.split()])
     assert outputs[0] == pytest.approx(outputs[1], rel=1e-5)
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def njit(cache: bool = False, **_: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        made.append(cache)
+        return lambda function: function
+
+    monkeypatch.setattr(compiled_state, "njit", njit)
+    assert compiled_state.compiled(len) is len
+    assert made == [False]

@@ -5,6 +5,7 @@ Whatever comes in pairs is of W first, then of B.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,11 @@ Array = Any  # numba finds out by itself
 
 def compiled(function: Any) -> Any:
     """Sums may be taken in any order; what is not a number stays one."""
-    fast = {"reassoc", "contract"}
-    return njit(cache=True, nogil=True, error_model="numpy", fastmath=fast)(function)
+    make = partial(njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+    try:
+        return make(cache=True)(function)
+    except RuntimeError:  # there is no folder to keep it in: every process compiles anew
+        return make()(function)
 
 
 class Choices(NamedTuple):
