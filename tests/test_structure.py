@@ -23,8 +23,10 @@ FLOW = [
     "export", "charts", "report", "summary", "demo", "baselines", "experiments.names",
     "experiments.common", "experiments.heads", "experiments.tracked", "experiments.synthetic",
     "experiments.inplane", "experiments.pan", "experiments.pillow", "experiments.walk",
-    "experiments.semi", "experiments.parts", "reproduce", "view", "bench", "progress", "options",
-    "cli",
+    "experiments.semi", "experiments.parts", "reproduce", "view", "bench.names", "bench.timing",
+    "bench.layers", "bench.curves", "bench.memory", "bench.chart", "bench.growth",
+    "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.run",
+    "progress", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 
