@@ -34,7 +34,6 @@ bench: $(VENV)/.peers
 	mkdir -p benchmarks/out
 	$(VENV)/bin/ul bench all --json benchmarks/out/bench.json --plots benchmarks/out
 	$(PY) benchmarks/closed_form.py
-	$(PY) benchmarks/mouse.py
 
 results: $(READY)
 	$(VENV)/bin/ul reproduce all --data $(DATA) --out docs --force

@@ -25,8 +25,8 @@ FLOW = [
     "experiments.inplane", "experiments.pan", "experiments.pillow", "experiments.walk",
     "experiments.semi", "experiments.parts", "reproduce", "view", "bench.names", "bench.timing",
     "bench.layers", "bench.curves", "bench.memory", "bench.chart", "bench.growth",
-    "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.run",
-    "progress", "options", "cli",
+    "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.profile",
+    "bench.video", "bench.run", "progress", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 

@@ -187,6 +187,7 @@ def _add_bench(commands: Any, do: Do) -> None:
   layers  forward and backward beside batch norm, layer norm and a convolution (the default)
   growth  time and memory against the size of everything, with fitted exponents
   peers   SlowFeatures and learning beside deeptime, sklearn-sfa, scikit-learn and CEBRA
+  video   decoding and locating beside OpenCV; where `ul learn` spends its time
   all     everything""",
         epilog="""Peers come with: pip install 'ullayers[peers]'
 examples:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -48,10 +49,11 @@ def rows(how: How) -> Iterator[Row]:
             found["MDP SFANode"] = _mdp(how, x, rounds)
         best = found["ullayers fit"][0]
         for method, (seconds, quality) in found.items():
+            known = seconds < np.inf  # JSON has no infinity
             yield {
-                "kind": "slow features", "data": name, "method": method,
-                "milliseconds": round(1e3 * seconds, 3), "r2": quality,
-                "times ours": round(seconds / best, 3),
+                "kind": "slow features", "data": name, "method": method, "r2": quality,
+                "milliseconds": round(1e3 * seconds, 3) if known else None,
+                "times ours": round(seconds / best, 3) if known else None,
             }  # fmt: skip
 
 
@@ -169,12 +171,15 @@ def _mdp(how: How, x: Floats, rounds: int) -> tuple[float, Any]:
         command = [how.mdp, "-W", "ignore", "-c", MDP, given, taken, str(SLOW), str(rounds)]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | alone)
         if done.returncode:
-            return float("inf"), (done.stderr.strip().splitlines() or ["failed"])[-1][:80]
+            told = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", done.stderr, re.MULTILINE)
+            return float("inf"), (told or ["failed"])[-1][:60]
         return json.loads(done.stdout)["seconds"], round(read_out_r2(np.load(taken)), 4)
 
 
 def line(row: Row) -> str:
     """A row of the table."""
+    if row["milliseconds"] is None:
+        return f"{row['data']:30} {row['method']:30} failed: {row['r2']}"
     r2 = row["r2"] if isinstance(row["r2"], str) else f"R2 {row['r2']:.4f}"
     return (
         f"{row['data']:30} {row['method']:30} {row['milliseconds']:10.2f} ms"

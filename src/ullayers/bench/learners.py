@@ -42,6 +42,7 @@ def rows(how: How) -> Iterator[Row]:
     sizes, budget = ((500, 10), 0.0) if how.quick else ((10_000, 50), BUDGET)
     x = mixture(*sizes, condition=ILL)
     makers: dict[str, Callable[[], Learner]] = own_learners(x)
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))]).step()  # torch loads a lot at the first one
     for package, peers in PEERS.items():
         try:
             makers |= peers(x)
@@ -87,10 +88,10 @@ def whitened(x: Floats) -> Floats:
 class Ours:
     """A network under UL1d, one pass of chunks after the other."""
 
-    def __init__(self, x: Floats, *layers: nn.Module) -> None:
+    def __init__(self, x: Floats, *layers: nn.Module, lr: float = 0.01) -> None:
         self.x = torch.from_numpy(x).float()
-        self.net = nn.Sequential(*layers, UL1d(SLOW, mu=0.2))
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        self.net = nn.Sequential(*layers, UL1d(SLOW, mu=0.05))
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=lr)
 
     def learn(self) -> None:
         """One pass over the data."""
@@ -112,7 +113,7 @@ def own_learners(x: Floats) -> dict[str, Callable[[], Learner]]:
     d = x.shape[1]
     return {
         "ullayers Whiten + linear": lambda: Ours(x, Whiten(d), nn.Linear(d, SLOW)),
-        "ullayers Whiten + MLP": lambda: Ours(x, Whiten(d), *mlp(d)),
+        "ullayers Whiten + MLP": lambda: Ours(x, Whiten(d), *mlp(d), lr=1e-3),
         "ullayers linear, standardised": lambda: Ours(standardised(x), nn.Linear(d, SLOW)),
     }
 
