@@ -12,7 +12,7 @@ from ullayers.bench.memory import Meter
 from ullayers.bench.timing import How, Row, Step, fastest
 
 SECONDS = 0.3  # of rounds at each size, one round at least
-LONG = 3.0  # seconds beyond which a step is taken once: no warm-up would show
+LONG = 3.0  # seconds beyond which a step is taken twice only, the first time to warm up
 
 
 def rows(how: How) -> Iterator[Row]:
@@ -52,12 +52,16 @@ def points(name: str, curve: Curve, how: How, meter: Meter) -> Iterator[Row]:
 
 
 def _time(step: Step, quick: bool) -> float:
+    first = _once(step)
+    if first > LONG:
+        return min(first, _once(step))
+    return fastest({"step": step}, seconds=0 if quick else SECONDS)["step"]
+
+
+def _once(step: Step) -> float:
     begin = time.perf_counter()
     step()
-    first = time.perf_counter() - begin
-    if first > LONG:
-        return first
-    return fastest({"step": step}, seconds=0 if quick else SECONDS)["step"]
+    return time.perf_counter() - begin
 
 
 def upper_half(sizes: Sequence[int]) -> list[int]:
