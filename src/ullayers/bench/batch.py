@@ -1,6 +1,6 @@
 """SlowFeatures beside what others offer for the same answer: time to a solution, and its R2.
 
-Every round runs each method once. A method that solves nothing until it is asked is asked.
+Every round runs each method in turn. A method that solves nothing until it is asked is asked.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ Method = Callable[[Floats], Callable[[Floats], Any]]  # from rows to what transf
 
 ILL = 1.5e7
 # rows, features, condition of the mixing, rounds
-SIZES = [(10_000, 50, None, 50), (10_000, 50, ILL, 10), (10_000, 500, None, 5),
+SIZES = [(10_000, 50, None, 20), (10_000, 50, ILL, 10), (10_000, 500, None, 5),
          (10_000, 2000, None, 2)]  # fmt: skip
 SMALL = [(500, 10, None, 1), (500, 10, 1e4, 1)]
 CHUNKS = 10
+FAST = 0.1  # seconds
 
 
 def rows(how: How) -> Iterator[Row]:
@@ -65,14 +66,23 @@ def compare(methods: dict[str, Method], x: Floats, rounds: int) -> dict[str, tup
         for _ in range(rounds):
             for name, method in methods.items():
                 try:
-                    begin = time.perf_counter()
-                    transform = method(x)
-                    best[name] = min(best[name], time.perf_counter() - begin)
+                    seconds, transform = _turn(method, x)
+                    best[name] = min(best[name], seconds)
                     if name not in quality:
                         quality[name] = round(read_out_r2(np.real(transform(x))), 4)
                 except Exception as error:
                     quality[name] = type(error).__name__  # a result too
     return {name: (best[name], quality[name]) for name in methods}
+
+
+def _turn(method: Method, x: Floats) -> tuple[float, Callable[[Floats], Any]]:
+    """Fast ones run a few times in a row: the first pays for memory that another has given back."""
+    best, runs = np.inf, 0
+    while runs == 0 or (best < FAST and runs < 4):
+        begin = time.perf_counter()
+        transform = method(x)
+        best, runs = min(best, time.perf_counter() - begin), runs + 1
+    return best, transform
 
 
 def own_methods() -> dict[str, Method]:

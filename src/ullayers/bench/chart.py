@@ -71,10 +71,22 @@ def _panel(axes: Axes, name: str, rows: list[Row], key: str, unit: float, page: 
     _tick(axes)
 
 
+def short(value: float) -> str:
+    """A number that fits beside its tick.
+
+    >>> [short(value) for value in (0.1, 100, 10_000, 1e6)]
+    ['0.1', '100', '10k', '1M']
+    """
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
 def _tick(axes: Axes) -> None:
-    """Plain numbers at powers of ten; whole decades, so that noise looks small."""
+    """Short numbers at powers of ten; whole decades, so that noise looks small."""
     low, high = np.log10(axes.get_ylim())
     axes.set_ylim(10 ** np.floor(low), 10 ** np.ceil(high))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         axis.set_minor_formatter(NullFormatter())
