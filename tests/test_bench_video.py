@@ -37,7 +37,9 @@ def test_every_read_is_noted_and_everything_is_as_before_after_it(tmp_path: Path
     stages = profile.Stages()
     with profile.watched(stages) as reads:
         assert sum(len(clip.index) for clip in source.clips(5, Reading(stride=2))) == 6
-    assert reads == [(source, 5, Reading(stride=2))]
+        next(source.clips(5))
+    assert reads[0] == profile.Read(source, 5, Reading(stride=2), 6)
+    assert [read.again() for read in reads] == [6, 5]
     assert stages.end()[profile.WAITING] > 0
     assert (Source.clips, Trial.step) == before
 

@@ -26,14 +26,7 @@ LARGE = 2**16  # bytes from which on memory is the system's again once it is fre
 
 
 class Meter:
-    """Asks the process that measures; where the system cannot tell, every answer is None.
-
-    Example:
-        >>> with Meter(threads=1) as meter:
-        ...     peak = meter.peak("frames-1d", 16)
-        >>> peak is None or peak >= 0
-        True
-    """
+    """Asks the process that measures; where the system cannot tell, every answer is None."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

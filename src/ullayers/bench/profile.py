@@ -14,11 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ullayers.apply
 import ullayers.footage
+import ullayers.summary
 import ullayers.video
 from ullayers.bench.timing import POOLS, Row
 from ullayers.export import Wanted, export
@@ -27,7 +29,7 @@ from ullayers.learn import Config, Trial
 from ullayers.overlay import Overlay
 from ullayers.runs import learn_run, plan_run
 from ullayers.summary import report_run
-from ullayers.video import Reading, Source
+from ullayers.video import Clip, Reading, Source
 
 WAITING, LEARNING, REPORT, REST = "waiting for frames", "learning", "report", "everything else"
 # Whose time it is: an object, the name of its function, the stage.
@@ -39,8 +41,26 @@ ROOMS: list[tuple[Any, str, str]] = [
     (ullayers.apply, "make_piece", "camera and backdrop"),
     (ullayers.apply, "_track", "locating"),
     (Overlay, "add", "overlay.mp4"),
+    (ullayers.summary, "frames_at", WAITING),
 ]
 SHOWN = 1500  # frames of the overlay, as `ul learn` has it
+
+
+@dataclass
+class Read:
+    """A source that was read in chunks, and how many frames of it were taken."""
+
+    source: Source
+    length: int
+    reading: Reading
+    frames: int = 0
+
+    def again(self) -> int:
+        """Read as many frames once more."""
+        if not self.frames:
+            return 0
+        reading = replace(self.reading, max_frames=self.frames)
+        return sum(len(clip.index) for clip in self.source.clips(self.length, reading))
 
 
 class Stages:
@@ -79,14 +99,20 @@ class Stages:
 
 
 @contextmanager
-def watched(stages: Stages) -> Iterator[list[tuple[Source, int, Reading]]]:
-    """Clocks in all rooms; gives what was read: the source, chunk length and reading of each."""
-    reads: list[tuple[Source, int, Reading]] = []
+def watched(stages: Stages) -> Iterator[list[Read]]:
+    """Clocks in all rooms; gives what was read."""
+    reads: list[Read] = []
     clips, background = Source.clips, ullayers.video._in_background
 
-    def noted(source: Source, length: int, reading: Reading = READ_AS_IS, **how: Any) -> Any:
-        reads.append((source, length, reading))
-        return clips(source, length, reading, **how)
+    def noted(
+        source: Source, length: int, reading: Reading = READ_AS_IS, **how: Any
+    ) -> Generator[Clip, None, None]:
+        handed, read = clips(source, length, reading, **how), Read(source, length, reading)
+        reads.append(read)
+        with closing(handed):
+            for clip in handed:
+                read.frames += len(clip.index)
+                yield clip
 
     def waiting(*arguments: Any) -> Generator[Any, None, None]:
         handed = background(*arguments)
@@ -139,11 +165,10 @@ def learn(video: str, folder: str, config: Config) -> Row:
     }  # fmt: skip
 
 
-def _read_again(reads: list[tuple[Source, int, Reading]]) -> Row:
+def _read_again(reads: list[Read]) -> Row:
     """The cost of the same reading alone: on the clock, and of the processor in all its threads."""
-    begin, used, frames = time.perf_counter(), time.process_time(), 0
-    for source, length, reading in reads:
-        frames += sum(len(clip.index) for clip in source.clips(length, reading))
+    begin, used = time.perf_counter(), time.process_time()
+    frames = sum(read.again() for read in reads)
     return {
         "seconds": time.perf_counter() - begin, "processor": time.process_time() - used,
         "passes": len(reads), "frames": frames,
