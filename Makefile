@@ -32,10 +32,9 @@ $(VENV)/.peers: $(READY)
 	touch $@
 
 bench: $(VENV)/.peers
-	$(PY) benchmarks/slow_features.py
+	mkdir -p benchmarks/out
+	$(VENV)/bin/ul bench all --json benchmarks/out/bench.json --plots benchmarks/out
 	$(PY) benchmarks/closed_form.py
-	$(VENV)/bin/ul bench
-	$(PY) benchmarks/mouse.py
 
 results: $(READY)
 	$(VENV)/bin/ul reproduce all --data $(DATA) --out docs --force

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from ullayers.bench.curves import grid
 from ullayers.spectral import closed_form, transitions
 
 CAP = 120
@@ -25,16 +26,6 @@ D = 4
 def random_graph(states: int) -> Any:
     """One sequence that jumps anywhere: six pairs a state, a graph that mixes fast."""
     return transitions(np.random.default_rng(0).integers(states, size=6 * states + 1), n=states)
-
-
-def grid(states: int) -> Any:
-    """Neighbours on a square grid, each linked by one pair plus a random count: six a state."""
-    side = round(states**0.5)
-    at = np.arange(side * side).reshape(side, side)
-    i = np.concatenate([at[:, 1:].ravel(), at[1:].ravel()])
-    j = np.concatenate([at[:, :-1].ravel(), at[:-1].ravel()])
-    counts = 1 + np.random.default_rng(0).poisson(2, i.size)
-    return sp.coo_array((counts, (i, j)), shape=(at.size, at.size)).tocsr()
 
 
 def ours(counts: Any) -> dict[str, Any]:

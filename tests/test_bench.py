@@ -1,53 +1,88 @@
-"""The measurement of the layers runs and says what it should; how fast they are is not tested."""
+"""What `ul bench` measures is the right thing, and told in full; how fast it is is not tested."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.command import Call, check_refused
-from ullayers import bench
+from ullayers.bench import layers, timing
+from ullayers.bench.timing import How, Row
 
 
-def test_rows_table_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "SECONDS", 0.0)
-    monkeypatch.setattr(bench, "ROUNDS", 1)
+@pytest.fixture(autouse=True)
+def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+
+
+def test_the_fastest_round_counts_and_all_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = 0.0, ""
+    lasts = {"a": iter([9.0, 4.0, 2.0, 3.0]), "b": iter([9.0, 5.0, 7.0, 6.0])}
+
+    def step(name: str) -> None:
+        nonlocal clock, calls
+        clock, calls = clock + next(lasts[name]), calls + name
+
+    monkeypatch.setattr("time.perf_counter", lambda: clock)
+    monkeypatch.setattr(timing, "ROUNDS", 3)
+    assert timing.fastest({"a": lambda: step("a"), "b": lambda: step("b")}) == {"a": 2, "b": 5}
+    assert calls == "ab" + "ababab"  # a call of each to warm up
+
+
+def test_rows_of_the_layers() -> None:
     rows = [
-        bench.maps_row(4, 3, 8, "cpu"),
-        bench.codes_row(8, 4, "cpu"),
-        bench.frame_row(2, "cpu"),
-        bench.training_row("cpu"),
+        layers.maps_row(4, 3, 8, "cpu"),
+        layers.codes_row(8, 4, "cpu"),
+        layers.frame_row(2, "cpu"),
+        layers.training_row("cpu"),
     ]
     assert [row["kind"] for row in rows] == ["maps", "codes", "frame", "training"]
     assert rows[0]["times"].keys() == {"batch norm", "conv"}
     for row in rows:
         assert row["microseconds"]["ours"] > 0
-        assert row["shape"] in bench.line(row)
-    bench.write(rows, "cpu", tmp_path / "rows.json")
-    written = json.loads((tmp_path / "rows.json").read_text())
-    assert written["rows"] == rows
-    assert written["machine"]["torch"]
+        assert row["shape"] in layers.line(row)
+
+
+def test_the_machine_has_a_name_and_versions(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Abacus 9: fast\n")
+    assert timing.cpu_name(tmp_path / "cpuinfo") == "Abacus 9: fast"
+    assert timing.cpu_name(tmp_path / "nothing")
+    found = timing.machine("cpu", 1)
+    assert found["threads"] == 1
+    assert {"torch", "numpy", "scipy", "scikit-learn"} <= found["versions"].keys()
+    assert found["python"].startswith("3.")
 
 
 def test_the_command_prints_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
 ) -> None:
     row = {"kind": "frame", "shape": "1 x 2", "microseconds": {"ours": 9.0}, "times": {"norm": 2.5}}
-    monkeypatch.setattr(bench, "bench", lambda device, quick: iter([row]))
+    monkeypatch.setattr(layers, "rows", lambda how: iter([row, timing.missing("abacus")]))
     code, out, _ = here("bench", "--quick", "--json", tmp_path / "rows.json")
     assert code == 0
     assert "2.50 x norm" in out
-    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == [row]
+    assert "abacus is not installed: pip install 'ullayers[peers]'\n" in out
+    written = json.loads((tmp_path / "rows.json").read_text())
+    assert written["rows"][0] == {"part": "layers", **row}
+    assert written["machine"]["versions"]["torch"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
     check_refused(here("bench", "--device", "nothing"), "--device cpu")
+    check_refused(here("bench", "--json", tmp_path / "no" / "rows.json"), "--json")
+    check_refused(here("bench", "everything"), "layers")
 
 
-def test_a_stop_is_no_traceback(monkeypatch: pytest.MonkeyPatch, here: Call) -> None:
-    def stopped(device: str, quick: bool) -> None:
+def test_a_stop_is_no_traceback_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
+) -> None:
+    def stopped(how: How) -> Iterator[Row]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "bench", stopped)
-    code, _, errors = here("bench")
+    monkeypatch.setattr(layers, "rows", stopped)
+    code, _, errors = here("bench", "--json", tmp_path / "rows.json")
     assert code == 130
     assert errors.count("\n") == 1
+    assert not any(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 import ullayers
 from tests.films import contents, files_in, write_ball
 from ullayers import runs
+from ullayers.apply import answers
 from ullayers.checkpoint import RunError, load_state, save_state
 from ullayers.folders import check_free
 from ullayers.learn import Config
@@ -375,3 +377,18 @@ def test_inputs_mean_the_same_in_any_folder(
     stopped("b*l.mp4", tmp_path / "run", 2)
     monkeypatch.chdir("/")
     assert resume(tmp_path / "run").result["sources"] == ["ball"]
+
+
+@pytest.mark.parametrize("max_frames", [None, 31])
+def test_applying_looks_no_second_time_for_what_learning_has_seen(
+    film: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_frames: int | None
+) -> None:
+    config = replace(SHORT, long_mean="stream")
+    run = learn(film, tmp_path / "run", config, stride=2, max_frames=max_frames)
+    [source] = sources_of(run)
+    again = [part.values for part in answers(load_run(run.folder), source, max_frames=max_frames)]
+    other = [part.values for part in answers(run, source, max_frames=20)]  # of other frames
+    monkeypatch.setattr("ullayers.apply.gather", None)
+    at_once = [part.values for part in answers(run, source, max_frames=max_frames)]
+    assert np.array_equal(np.concatenate(at_once), np.concatenate(again))
+    assert not np.array_equal(np.concatenate(at_once)[:20], np.concatenate(other))

@@ -19,13 +19,15 @@ FLOW = [
     "kernels.fused", "kernels.fused_solve", "kernels.fused_frame", "kernels.replay",
     "kernels.launch", "kernels.frame", "core", "health", "statistics", "base",
     "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
-    "files", "frames", "capture", "video", "datasets", "camera", "follow", "scene", "footage",
-    "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online", "overlay",
-    "export", "charts", "report", "summary", "demo", "baselines", "experiments.names",
+    "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",
+    "footage", "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online",
+    "overlay", "export", "charts", "report", "summary", "demo", "baselines", "experiments.names",
     "experiments.common", "experiments.heads", "experiments.tracked", "experiments.synthetic",
     "experiments.inplane", "experiments.pan", "experiments.pillow", "experiments.walk",
-    "experiments.semi", "experiments.parts", "reproduce", "view", "bench", "progress", "options",
-    "cli",
+    "experiments.semi", "experiments.parts", "reproduce", "view", "bench.names", "bench.timing",
+    "bench.layers", "bench.curves", "bench.memory", "bench.chart", "bench.growth",
+    "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.profile",
+    "bench.video", "bench.run", "progress", "options", "cli",
 ]  # fmt: skip
 LIGHT = FLOW[: FLOW.index("estimator")]
 

@@ -538,14 +538,14 @@ def test_early_close_stops_the_thread(tmp_path: Path, ahead: int, taken: int) ->
 
 def test_reading_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = 0
-    convert = frames._to_picture
+    convert = frames.to_picture
 
     def counting(*args: Any) -> torch.Tensor:
         nonlocal decoded
         decoded += 1
         return convert(*args)
 
-    monkeypatch.setattr(frames, "_to_picture", counting)
+    monkeypatch.setattr(frames, "to_picture", counting)
     [source] = find_sources([write_video(tmp_path / "a.mp4", 70)])
     clips = source.clips(5, ahead=2)
     next(clips)
@@ -566,7 +566,7 @@ def test_a_bug_in_the_thread_is_not_hidden(tmp_path: Path, monkeypatch: pytest.M
     def fail(*args: Any) -> torch.Tensor:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(frames, "_to_picture", fail)
+    monkeypatch.setattr(frames, "to_picture", fail)
     [source] = find_sources([write_video(tmp_path / "a.mp4", 3)])
     with pytest.raises(RuntimeError, match="a bug"):
         next(source.clips(4))

@@ -69,7 +69,10 @@ def _locate(
         stride = max(reading.stride, run.reading.stride)
         most = reading.max_frames and (reading.max_frames - 1) * reading.stride // stride + 1
         seen = replace(reading, stride=stride, max_frames=most)
-        behind = gather([source], seen, skip_bad=True).backdrops().get(0)  # cut() will complain
+        if seen == run.reading and source in run.backdrops:  # learning has looked already
+            behind = run.backdrops[source]
+        else:
+            behind = gather([source], seen, skip_bad=True).backdrops().get(0)  # cut() complains
     for clip in _stretches(run, source, reading):
         piece = make_piece(0, clip)
         for start in range(0, len(piece), BLOCK):

@@ -6,6 +6,8 @@ standing still, so that a static camera is left alone however much moves in fron
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -194,8 +196,9 @@ def _shifts(before: Tensor, after: Tensor) -> Tensor:
         centre = best
         for down in (-step, 0.0, step):
             for right in (-step, 0.0, step):
-                moved = centre + centre.new_tensor([down, right])
-                best, score = _better(before, after, moved, best, score)
+                if down or right:  # the centre itself has its score
+                    moved = centre + centre.new_tensor([down, right])
+                    best, score = _better(before, after, moved, best, score)
     return torch.where((score < BELIEVED * still)[:, None], best, 0)
 
 
@@ -203,15 +206,28 @@ def _better(
     before: Tensor, after: Tensor, shift: Tensor, best: Tensor, score: Tensor
 ) -> tuple[Tensor, Tensor]:
     """For each pair keep the shift with the smaller residual."""
-    residual = _residual(before, after, shift)
-    wins = residual < score
-    return torch.where(wins[:, None], shift, best), torch.where(wins, residual, score)
+    difference = _difference(before, after, shift)
+    # A median is below the score if half of the values are. Counting them is faster than finding
+    # it, which is left to the few that win.
+    lower, there = (difference < score[:, None]).sum(1), (~difference.isnan()).sum(1)
+    wins = (lower >= (there + 1) // 2) & (there > 0)
+    if not bool(wins.any()):
+        return best, score
+    score = score.clone()
+    score[wins] = difference[wins].nanmedian(1).values
+    return torch.where(wins[:, None], shift, best), score
 
 
 def _residual(before: Tensor, after: Tensor, shift: Tensor) -> Tensor:
     """Median difference where both pictures are; the median does not see a small object."""
-    difference = (_moved(before, shift) - after).abs().mean(1)
-    return difference.flatten(1).nanmedian(1).values
+    return _difference(before, after, shift).nanmedian(1).values
+
+
+def _difference(before: Tensor, after: Tensor, shift: Tensor) -> Tensor:
+    """(pairs, pixels) of the one picture moved from the other; NaN where it is not."""
+    grid = _grid(before, shift)
+    difference = (_sampled(before, grid) - after).abs().mean(1)
+    return difference.masked_fill(grid.outside, torch.nan).flatten(1)
 
 
 def _correlation_peaks(before: Tensor, after: Tensor) -> Tensor:
@@ -235,19 +251,31 @@ def _correlation_peaks(before: Tensor, after: Tensor) -> Tensor:
 
 def _moved(frames: Tensor, shift: Tensor) -> Tensor:
     """Pictures moved down and right by fractions of a pixel; NaN where nothing moves in."""
+    grid, hole = _grid(frames, shift), torch.isnan(frames)
+    sampled, gone = _sampled(torch.where(hole, 0, frames), grid), grid.outside[:, None]
+    if bool(hole.any()):
+        weight = F.grid_sample(hole.to(frames.dtype), grid.places, align_corners=False)
+        gone = gone | (weight > 0.01)
+    return torch.where(gone, torch.nan, sampled)
+
+
+class _Grid(NamedTuple):
+    """Where the pixels of a moved picture come from, and which come from outside of it."""
+
+    places: Tensor  # (N, height, width, 2)
+    outside: Tensor  # (N, height, width)
+
+
+def _grid(frames: Tensor, shift: Tensor) -> _Grid:
     height, width = frames.shape[-2:]
     row = torch.arange(height, device=frames.device) - shift[:, :1]  # (N, height)
     column = torch.arange(width, device=frames.device) - shift[:, 1:]
     y = ((2 * row + 1) / height - 1)[:, :, None].expand(-1, -1, width)
     x = ((2 * column + 1) / width - 1)[:, None, :].expand(-1, height, -1)
-    grid = torch.stack([x, y], -1).to(frames.dtype)
-    hole = torch.isnan(frames)
-    filled = torch.where(hole, 0, frames)
-    sampled = F.grid_sample(filled, grid, align_corners=False, padding_mode="border")
-    inside = (row >= 0)[:, :, None] & (row <= height - 1)[:, :, None]
-    inside = inside & ((column >= 0) & (column <= width - 1))[:, None, :]
-    outside = ~inside[:, None]
-    if bool(hole.any()):
-        weight = F.grid_sample(hole.to(frames.dtype), grid, align_corners=False)
-        outside = outside | (weight > 0.01)
-    return torch.where(outside, torch.nan, sampled)
+    above, left = (row < 0) | (row > height - 1), (column < 0) | (column > width - 1)
+    return _Grid(torch.stack([x, y], -1).to(frames.dtype), above[:, :, None] | left[:, None, :])
+
+
+def _sampled(frames: Tensor, grid: _Grid) -> Tensor:
+    """Pictures without holes, moved; what comes from outside is what is nearest to it."""
+    return F.grid_sample(frames, grid.places, align_corners=False, padding_mode="border")

@@ -11,6 +11,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -381,21 +382,17 @@ def _reproduce(given: Namespace) -> int:
 
 
 def _bench(given: Namespace) -> None:
-    import torch
-
-    from ullayers.bench import bench, line, write
+    from ullayers.bench.names import PARTS
+    from ullayers.bench.run import run
+    from ullayers.bench.timing import How
     from ullayers.runs import check_device
 
     check_device(given.device)
-    if given.json and not Path(given.json).absolute().parent.is_dir():
-        raise ValueError(f"{given.json}: there is no such folder; give another --json")
-    torch.set_num_threads(given.threads)
-    rows = []
-    for row in bench(given.device, given.quick):
-        print(line(row), flush=True)
-        rows.append(row)
-    if given.json:
-        write(rows, given.device, Path(given.json))
+    file = Path(given.json) if given.json else None
+    if file and not file.absolute().parent.is_dir():
+        raise ValueError(f"{file}: there is no such folder; give another --json")
+    how = How(**{key: getattr(given, key) for key in vars(How())})
+    run(PARTS if given.what == "all" else [given.what], how, partial(print, flush=True), file)
 
 
 def _check_watch(given: Namespace) -> None:

@@ -284,12 +284,13 @@ def read_video(
             if target is None:  # later frames of another size are brought to that of the first
                 swap = -1 if quarter_turns(frame) % 2 else 1
                 target = reading.target(*(frame.height, frame.width)[::swap])
-            yield _to_picture(path, reformatter, frame, target, reading.grey), seconds, index
+            yield to_picture(path, reformatter, frame, target, reading.grey), seconds, index
 
 
-def _to_picture(
+def to_picture(
     path: str, reformatter: VideoReformatter, frame: VideoFrame, size: tuple[int, int], grey: bool
 ) -> Tensor:
+    """A decoded frame as (channels, height, width) of this size, upright."""
     turns = quarter_turns(frame)
     height, width = size[::-1] if turns % 2 else size
     layout = "gray" if grey else "gbrp"  # in "rgb24" two neighbours would share their colour

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 ABOUT = """Learn from video without labels: where the moving thing is, which way it is turned, or
@@ -176,18 +177,38 @@ examples:
 
 
 def _add_bench(commands: Any, do: Do) -> None:
+    from ullayers.bench.names import PARTS
+
     parser = commands.add_parser(
         "bench",
-        help="measure what the layers cost beside others",
-        description="""Forward and backward of UL layers beside batch norm, layer norm and a
-        convolution, all taking turns in one run; the fastest round counts. Ratios travel between
-        machines, times do not.""",
+        help="measure speed, memory and quality beside others",
+        description="""Measures side by side in one run; all take turns and the fastest round
+        counts. Ratios travel between machines, times do not.
+  layers  forward and backward beside batch norm, layer norm and a convolution (the default)
+  growth  time and memory against the size of everything, with fitted exponents
+  peers   SlowFeatures and learning beside deeptime, sklearn-sfa, scikit-learn and CEBRA
+  video   decoding and locating beside OpenCV; where `ul learn` spends its time
+  all     everything""",
+        epilog="""Peers come with: pip install 'ullayers[peers]'
+examples:
+  ul bench --device cuda
+  ul bench growth --plots charts
+  ul bench all --quick --json bench.json""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", default="cpu", help="cpu (the default), cuda, ...")
+    parser.add_argument("what", nargs="?", choices=[*PARTS, "all"], default=PARTS[0],
+                        metavar="PART", help=", ".join(PARTS) + ", or all")  # fmt: skip
+    parser.add_argument("--device", default="cpu", help="of the layers: cpu (the default), cuda")
     parser.add_argument("--threads", type=_whole, default=1, metavar="N",
                         help="of the CPU (%(default)s)")  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="without the large shapes")
+    parser.add_argument("--quick", action="store_true", help="without the large sizes")
     parser.add_argument("--json", metavar="FILE", help="also write everything to this file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw growth into this folder")
+    parser.add_argument("--video", type=_path, metavar="FILE",
+                        help="to measure on (default: the mouse of $ULLAYERS_DATA, or else the "
+                        "scene of ul demo)")  # fmt: skip
+    parser.add_argument("--mdp", type=_path, metavar="PYTHON",
+                        help="a Python that has MDP, which needs an old numpy")  # fmt: skip
     parser.set_defaults(do=do, out=None, resume=False)
 
 

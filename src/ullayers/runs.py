@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ullayers.checkpoint import (
     RunError,
@@ -49,6 +50,7 @@ class Run:
         result: what was learned, in a few numbers; empty until learning has ended.
         net: the network; None until learning has ended.
         bad: inputs that were left out, with their errors.
+        backdrops: of the sources with a static camera, if learning has just seen all of them.
     """
 
     folder: Path
@@ -63,6 +65,7 @@ class Run:
     masks: bool = False
     fresh: bool = False
     natural: bool = False
+    backdrops: dict[Source, Tensor] = field(default_factory=dict)
 
     @property
     def kind(self) -> LongMean:
@@ -215,7 +218,7 @@ def learn_run(
     saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh
     done = _resume(run, learner) if saved else _begin(run, learner)
     yield from _watched(run, learner, done)
-    _end(run, learner, footage)
+    _end(run, learner, footage, sources)
 
 
 def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
@@ -362,7 +365,7 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
     save_state(run.folder / "checkpoint", tensors, rest)
 
 
-def _end(run: Run, learner: Learner, footage: Footage) -> None:
+def _end(run: Run, learner: Learner, footage: Footage, sources: Sequence[Source]) -> None:
     best = learner.best
     check_weights(best.net)
     objective = best.score()
@@ -385,3 +388,5 @@ def _end(run: Run, learner: Learner, footage: Footage) -> None:
     }
     write_tensors(run.folder / "model.safetensors", weights(best.net))
     run.write_config()
+    if sum(map(len, footage.pieces)) == footage.seen and not footage.bad:  # no piece had to go
+        run.backdrops = {sources[i]: behind for i, behind in footage.backdrops().items()}

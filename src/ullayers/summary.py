@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import islice
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ullayers.export import Exported, reading_to_show
-from ullayers.footage import cut, make_piece
+from ullayers.footage import PIECE, cut, make_piece
 from ullayers.models import Encoder, Locator
 from ullayers.report import Contents, Sample, write_report
 from ullayers.results import Answer
 from ullayers.runs import Run
+from ullayers.seek import frames_at
 from ullayers.video import Source, VideoError
 
 SAMPLES = 8
@@ -139,19 +140,36 @@ def _of_source(
     if masks:  # only some masks were kept, all at multiples of one number
         step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
         every = max(step, every // step * step)
-    clips = source.clips(1, reading_to_show(source, stride * every, count + 1), ahead=1)
+    rows = list(range(every, len(answer.index), every))[:count] or [0]  # the first tells least
     samples = []
-    there = -(-len(answer.index) // every)  # of a broken source no more can be read
-    with closing(clips), suppress(VideoError):  # of pictures that cannot be read, some others can
-        for clip in islice(clips, there):
-            row = int(np.searchsorted(answer.index, int(clip.index[0])))
-            if row == 0 and there > 1:
-                continue  # the first frame tells least
-            frame = clip.frames[0].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
-            mask = masks[row] / np.float32(255) if row in masks else None
-            seconds, values = float(answer.seconds[row]), answer.values[row]
-            samples.append(Sample(answer.sequence, seconds, frame, mask, values))
+    for row, picture in _pictures(source, answer, stride, rows):
+        frame = picture.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+        mask = masks[row] / np.float32(255) if row in masks else None
+        seconds, values = float(answer.seconds[row]), answer.values[row]
+        samples.append(Sample(answer.sequence, seconds, frame, mask, values))
     return samples
+
+
+def _pictures(
+    source: Source, answer: Answer, stride: int, rows: list[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """The frames of some rows, evenly spaced, at a size to look at."""
+    every = stride * max(rows[0], 1)
+    reading = reading_to_show(source, every, len(rows) + 1)
+    with suppress(VideoError):  # of pictures that cannot be read, some others can
+        assert reading.size is not None
+        times = [float(answer.seconds[row]) for row in rows]
+        found = frames_at(source, times, reading.size, most=every)
+        if found is not None:
+            yield from zip(rows, found, strict=True)
+            return
+        with closing(source.clips(1, reading, ahead=1)) as clips:
+            for clip in clips:
+                row = int(np.searchsorted(answer.index, int(clip.index[0])))
+                if row in rows:
+                    yield row, clip.frames[0]
+                if row >= rows[-1]:  # of a broken source no more can be read
+                    return
 
 
 def _kernels(run: Run) -> dict[str, NDArray[np.float32]]:
@@ -169,7 +187,8 @@ def _maps(
     run: Run, sources: Sequence[Source]
 ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.uint8]]:
     """Every layer's response to the surest frame of the first stretch, and that frame."""
-    clips = cut(sources[0], run.reading)
+    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
+    clips = cut(sources[0], reading)
     piece = make_piece(0, next(clips))
     clips.close()
     assert run.net is not None

@@ -1,35 +1,26 @@
 """What UL layers cost beside what they stand among: batch and layer norm, and a convolution.
 
-Everything is measured side by side in one process. All candidates take turns in every round, and
-the fastest round counts: whatever else the machine does can only make a round slower.
+Everything is measured side by side in one process, as `timing` says.
 """
 
 from __future__ import annotations
 
-import json
-import platform
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from ullayers.bench.timing import How, Row, Step, fastest
 from ullayers.layers import UL1d, UL2d, backward
 
 MAPS = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # time, channels, size
 CODES = [(16, 2), (16, 256), (128, 16), (128, 1024), (1024, 2), (1024, 64), (1024, 256)]
 FRAMES = [2, 8, 32, 64, 128, 256]  # features of one frame at a time
-SECONDS = 2.0  # for every row, and at least
-ROUNDS = 5
-
-Row = dict[str, Any]
-Step = Callable[[], object]
 
 
-def bench(device: str = "cpu", quick: bool = False) -> Iterator[Row]:
+def rows(how: How) -> Iterator[Row]:
     """All rows, one after the other; `quick` leaves out the large ones."""
+    device, quick = how.device, how.quick
     for time_, channels, size in MAPS:
         if not quick or time_ * channels * size**2 < 2**23:
             yield maps_row(time_, channels, size, device)
@@ -141,54 +132,8 @@ def _row(kind: str, shape: str, steps: dict[str, Step], device: str) -> Row:
     }
 
 
-def fastest(steps: dict[str, Step], device: str) -> dict[str, float]:
-    """Seconds of one call of each, in its fastest round."""
-    repeats = {name: _repeats(step, device) for name, step in steps.items()}
-    best = dict.fromkeys(steps, float("inf"))
-    begin, rounds = time.perf_counter(), 0
-    while rounds < ROUNDS or time.perf_counter() - begin < SECONDS:
-        for name, step in steps.items():
-            best[name] = min(best[name], _seconds(step, repeats[name], device))
-        rounds += 1
-    return best
-
-
-def _repeats(step: Step, device: str) -> int:
-    """As many calls as make a round worth timing; the calls before are the warm-up."""
-    for _ in range(3):
-        step()
-    return max(1, int(2e-3 / max(_seconds(step, 1, device), 1e-6)))
-
-
-def _seconds(step: Step, repeats: int, device: str) -> float:
-    _wait(device)
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    _wait(device)
-    return (time.perf_counter() - begin) / repeats
-
-
-def _wait(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-
-
 def line(row: Row) -> str:
     """A row of the table."""
     cost = ", ".join(f"{ratio:6.2f} x {name}" for name, ratio in row["times"].items())
     copies = f", {row['copies']} copies" if row.get("copies") is not None else ""
     return f"{row['kind']:9}{row['shape']:20}{row['microseconds']['ours']:10.0f} us  {cost}{copies}"
-
-
-def write(rows: list[Row], device: str, path: Path) -> None:
-    """All rows with the machine they were measured on, as JSON."""
-    on_gpu = torch.device(device).type == "cuda"
-    machine = {
-        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
-    path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")

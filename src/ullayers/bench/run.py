@@ -1,0 +1,37 @@
+"""One run of `ul bench`: the parts that were asked for, row by row, and the file of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from ullayers.bench.timing import How, Row, pinned, write
+
+
+def run(
+    parts: Sequence[str], how: How, say: Callable[[str], None], file: Path | None = None
+) -> None:
+    """Measure, say a line for each row as it comes, and write all of them to a file.
+
+    Args:
+        parts: some of `PARTS`.
+        how: to measure.
+        say: gets every line of the tables.
+        file: for JSON; its folder must be there.
+    """
+    rows: list[Row] = []
+    with pinned(how.threads):
+        for part in parts:
+            for row, text in measure(part, how):
+                rows.append({"part": part, **row})
+                say(text)
+    if file is not None:
+        write(rows, how, file)
+
+
+def measure(part: str, how: How) -> Iterator[tuple[Row, str]]:
+    """The rows of one part, each with its line of the table."""
+    module = import_module(f"ullayers.bench.{part}")  # loaded where used: peers are slow to import
+    for row in module.rows(how):
+        yield row, row["note"] if "note" in row else module.line(row)
