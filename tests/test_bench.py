@@ -38,10 +38,10 @@ def test_rows_of_the_layers() -> None:
         layers.maps_row(4, 3, 8, "cpu"),
         layers.codes_row(8, 4, "cpu"),
         layers.frame_row(2, "cpu"),
-        layers.training_row("cpu"),
+        *(layers.training_row(network, "cpu") for network in layers.NETWORKS),
     ]
-    assert [row["kind"] for row in rows] == ["maps", "codes", "frame", "training"]
-    assert rows[0]["times"].keys() == {"batch norm", "conv"}
+    assert [row["kind"] for row in rows] == ["maps", "codes", "frame", "training", "training"]
+    assert rows[0]["times"].keys() == {"batch norm", "conv", "the least"}
     for row in rows:
         assert row["microseconds"]["ours"] > 0
         assert row["shape"] in layers.line(row)

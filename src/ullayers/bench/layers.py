@@ -5,16 +5,19 @@ Everything is measured side by side in one process, as `timing` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ullayers.bench.timing import How, Row, Step, fastest
 from ullayers.layers import UL1d, UL2d, backward
+from ullayers.models import Encoder
 
 MAPS = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # time, channels, size
-CODES = [(16, 2), (16, 256), (128, 16), (128, 1024), (1024, 2), (1024, 64), (1024, 256)]
+CODES = [(time, features) for features in (2, 16, 64, 256, 1024) for time in (16, 128, 1024)]
 FRAMES = [2, 8, 32, 64, 128, 256]  # features of one frame at a time
 
 
@@ -30,18 +33,24 @@ def rows(how: How) -> Iterator[Row]:
     for features in FRAMES:
         if not quick or features <= 32:
             yield frame_row(features, device)
-    yield training_row(device)
+    for network in NETWORKS:
+        yield training_row(network, device)
 
 
 def maps_row(time_: int, channels: int, size: int, device: str) -> Row:
-    """UL2d beside batch normalisation and a 3 x 3 convolution of the same width."""
-    maps = torch.randn(time_, channels, size, size, device=device)
+    """UL2d beside batch normalisation, a 3 x 3 convolution of the same width, and the least.
+
+    That is to read the maps twice and write them once, with nothing to compute.
+    """
+    maps, other = torch.randn(2, time_, channels, size, size, device=device)
+    room = torch.empty_like(maps)
     layers = {
         "ours": UL2d(channels),
         "batch norm": nn.BatchNorm2d(channels),
         "conv": nn.Conv2d(channels, channels, 3, padding=1),
     }
     steps = {name: _step(layer.to(device), [maps]) for name, layer in layers.items()}
+    steps["the least"] = lambda: torch.add(maps, other, out=room)
     row = _row("maps", f"{time_} x {channels} x {size} x {size}", steps, device)
     return {**row, "copies": extra_memory(layers["ours"], maps)}
 
@@ -57,29 +66,39 @@ def codes_row(time_: int, features: int, device: str) -> Row:
 def frame_row(features: int, device: str) -> Row:
     """UL1d on one frame at a time, as a camera brings them, beside layer normalisation."""
     frames = list(torch.randn(50, 1, features, device=device))
-    layers = {"ours": UL1d(features), "layer norm": nn.LayerNorm(features)}
-    steps = {name: _step(layer.to(device), frames) for name, layer in layers.items()}
+    steps = {
+        "ours": _step(UL1d(features).to(device), frames),
+        "layer norm": _step(partial(F.layer_norm, normalized_shape=(features,)), frames),
+    }
     return _row("frame", f"1 x {features}", steps, device)
 
 
-def training_row(device: str) -> Row:
-    """A whole training step of a small video network, with and without UL layers."""
+def training_row(network: str, device: str) -> Row:
+    """A whole training step of a small video network, with UL layers and without."""
     video = torch.rand(64, 3, 64, 64, device=device)
     torch.manual_seed(0)
-    nets = {"ours": video_network(True), "without": video_network(False)}
+    nets = {"ours": NETWORKS[network](True), "without": NETWORKS[network](False)}
     steps = {name: _training(net.to(device), video) for name, net in nets.items()}
-    return _row("training", "64 x 3 x 64 x 64", steps, device)
+    return _row("training", network, steps, device)
 
 
-def video_network(with_ul: bool) -> nn.Sequential:
-    """Three convolutions and a code of two, with a UL layer behind each of them or none."""
+def video_network(with_ul: bool) -> nn.Module:
+    """Three convolutions with pooling and a code of two, a UL layer behind each of them or none."""
     layers: list[nn.Module] = []
     for before, after in ((3, 16), (16, 32), (32, 64)):
-        layers.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
+        layers.append(nn.Conv2d(before, after, 3, padding=1))
         layers += [UL2d(after)] if with_ul else []
-        layers.append(nn.ReLU())
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Flatten(), nn.Linear(64 * 8 * 8, 2)]
     return nn.Sequential(*layers, *([UL1d(2)] if with_ul else []))
+
+
+def encoder(with_ul: bool) -> nn.Module:
+    """The network of `ul learn --task orient`, which has a UL layer at its end in any case."""
+    return Encoder((64, 64), channels=3, long_term="stream", local=float(with_ul))
+
+
+NETWORKS = {"3 x 3 convolutions": video_network, "5 x 5, strides of 2": encoder}
 
 
 def extra_memory(layer: nn.Module, maps: Tensor) -> float | None:
@@ -95,7 +114,7 @@ def extra_memory(layer: nn.Module, maps: Tensor) -> float | None:
     return round(copies - 1, 2)
 
 
-def _step(layer: nn.Module, inputs: list[Tensor]) -> Step:
+def _step(layer: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Step:
     leaves = [y.clone().requires_grad_() for y in inputs]
     above, turn = torch.randn_like(leaves[0]), 0
 
@@ -109,7 +128,7 @@ def _step(layer: nn.Module, inputs: list[Tensor]) -> Step:
     return step
 
 
-def _training(net: nn.Sequential, video: Tensor) -> Step:
+def _training(net: nn.Module, video: Tensor) -> Step:
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
 
     def step() -> None:
