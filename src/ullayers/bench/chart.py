@@ -21,7 +21,7 @@ PAPER: dict[Any, Any] = {
     "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.titlesize": 9,
 }  # fmt: skip
 PAGES = {
-    "time": ("seconds", 1e3, "milliseconds", "Time of one step, one thread, the fastest round"),
+    "time": ("seconds", 1e3, "milliseconds", "Time of one step, the fastest round"),
     "memory": ("bytes", 2**-20, "MB", "Peak memory of one step beside its input: resident memory, "
                "of a process of its own"),
 }  # fmt: skip
