@@ -6,7 +6,7 @@ of the processor: learning cannot be done twice to see which round was less dist
 thread of a quiet machine they are those of the wall.
 
 Settings are those of our tests and of the peers' documentation. Rows that say "tuned" have the best
-of several that were tried on these very data, for us (10 linear, 9 MLP) and for VAMPNet (7 and 3);
+of several that were tried on these very data, for us (10 linear, 11 MLP) and for VAMPNet (7, 3);
 a tuned row may be compared with a tuned one only. CEBRA was not tuned.
 """
 
