@@ -14,7 +14,8 @@ import ullayers as ul
 SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
-    "kernels.state", "kernels.covariance", "kernels.reference", "kernels.single", "kernels.fused",
+    "kernels.state", "kernels.covariance", "kernels.reference", "kernels.single",
+    "kernels.fused_product", "kernels.fused_books", "kernels.fused_inverse", "kernels.fused",
     "kernels.fused_solve", "kernels.fused_frame", "kernels.replay", "kernels.launch",
     "kernels.frame", "core", "health", "statistics", "packing", "base",
     "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
