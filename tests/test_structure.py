@@ -16,8 +16,9 @@ SOURCE = Path(ul.__file__).parent
 FLOW = [
     "packing", "kernels.state", "kernels.covariance", "kernels.low_rank", "kernels.gapless",
     "kernels.reference", "kernels.compiled_state", "kernels.compiled", "kernels.small",
-    "kernels.fused", "kernels.fused_solve", "kernels.fused_frame", "kernels.replay",
-    "kernels.launch", "kernels.frame", "core", "health", "statistics", "base",
+    "kernels.fused_product", "kernels.fused_books", "kernels.fused_inverse", "kernels.fused",
+    "kernels.fused_solve", "kernels.fused_frame", "kernels.replay", "kernels.launch",
+    "kernels.frame", "core", "health", "statistics", "base",
     "layers", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",
     "footage", "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online",

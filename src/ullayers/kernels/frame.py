@@ -17,18 +17,24 @@ from ullayers.kernels.launch import (
     has_triton,
     on_device,
 )
-from ullayers.kernels.replay import Recording, can_replay
+from ullayers.kernels.replay import Recording, can_replay, carve
 from ullayers.kernels.state import PER_STREAM
 
-WIDEST = 64  # the matrices of wider frames do not fit the registers
-_made: dict[Hashable, Recording] = {}
+WIDEST = 256
+PIVOT = 16  # features at a time, for inverses
+TILE = 64  # wider matrices are cut into tiles
+WARPS = {16: 1, 32: 2, 64: 4}  # by the tile
+COVARIANCES = (
+    "short_cov", "short_cov_rest", "long_cov", "long_cov_rest", "cov_evidence", "ridge_level",
+)  # fmt: skip
+_made: dict[Hashable, tuple[Recording, int]] = {}  # with the bytes of workspace it takes
 
 
 @cache
-def _kernel() -> Any:
-    from ullayers.kernels.fused_frame import one_frame
+def _kernels() -> Any:
+    import ullayers.kernels.fused_frame as fused_frame
 
-    return one_frame
+    return fused_frame
 
 
 def advance_frame(
@@ -43,29 +49,71 @@ def advance_frame(
     tensors = [y, gradient, *(buffers[name] for name in PER_STREAM + POOLED)]
     begins = [tensor.data_ptr() for tensor in tensors]
     aligned = not any(begin % 16 for begin in begins)
-    made = _made.get(key) if aligned else None
-    if made is not None:
+    if aligned and (made := _made.get(key)) is not None:
+        recording, size = made
+        workspace = torch.empty(size, dtype=torch.uint8, device=y.device)
         with on_device(y.device):
-            made.play(begins, scale, torch.cuda.current_stream().cuda_stream)
+            stream = torch.cuda.current_stream().cuda_stream
+            recording.play([workspace.data_ptr(), *begins], scale, stream)
         return True
-    asked, d = call(), y.numel()
+    asked = call()
     rates, statistics = asked.rates, buffers["short_cov"].dtype
     narrow = y.dtype in (torch.float32, torch.bfloat16, torch.float16)
     plain = rates.long_term == "stream" and not rates.diagonal and statistics == torch.float32
-    if not (narrow and plain and asked.continues and d <= WIDEST and has_triton()):
+    if not (narrow and plain and asked.continues and y.numel() <= WIDEST and has_triton()):
         return False
-    recording, width = Recording(tensors), max(4, 1 << (d - 1).bit_length())
-    ridge = rates.ridge / d
     with on_device(y.device):
-        recording.start(
-            _kernel(), (1,), *tensors, asked.largest, asked.known,
-            rates.mu, 1 - rates.mu, rates.eps, 1 - rates.eps,
-            ridge_period(rates.mu), ridge_period(rates.eps),
-            RIDGE_HIGH * ridge, RIDGE_LOW * ridge, noise_share(torch.float64) / d, scale,
-            asked.carry_on, rates.centred, d, width, num_warps=1 if d <= 16 else width // 8,
-        )  # fmt: skip
+        recording, size = _launch(y, gradient, buffers, scale, asked)
     if aligned and can_replay():
         if len(_made) >= MOST_MADE:
             _made.clear()
-        _made[key] = recording.done()
+        _made[key] = recording.done(), size
     return True
+
+
+def _launch(
+    y: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor], scale: float, asked: Call
+) -> tuple[Recording, int]:
+    """All kernels; their recording, and the bytes of workspace."""
+    d, rates, b, kernels = y.numel(), asked.rates, buffers, _kernels()
+    width = max(PIVOT, 1 << (d - 1).bit_length())
+    tile = min(width, TILE)
+    tiles, f64 = width // tile, torch.float64
+    layout = {
+        "matrices": ((2, width, width), f64),
+        "scratch": ((2, tile, tile), f64),
+        "inverses": ((2, tiles, tile, tile), f64),  # of the roots of tiles on the diagonal
+        "roots": ((2, PIVOT, PIVOT), f64),
+        "vectors": ((2, 3, width), f64),  # to be solved, its scale, and what enters W or B
+        "halves": ((2, tiles, tile), f64),  # the vector times those
+        "notes": ((2, 4), f64),  # shares of old and new, the ridge, the mean's evidence
+        "flags": ((4,), torch.int32),  # usable, counted, and whether W, B have a trace
+        "bad": ((2, tiles), torch.int32),
+    }
+    workspace, m = carve(layout, y.device)
+    bases = (workspace, y, gradient, *(b[name] for name in PER_STREAM + POOLED))
+    recording = Recording(bases)
+    sizes, options = (tile, width), {"num_warps": WARPS[tile], "num_stages": 1}
+    ridge = rates.ridge / d
+    recording.start(
+        kernels.frame_begin, (tiles * tiles, 2), y, *(b[name] for name in PER_STREAM + COVARIANCES),
+        b["steps"], b["continues"], m["matrices"], m["scratch"], m["inverses"], m["roots"],
+        m["vectors"], m["halves"], m["notes"], m["flags"], m["bad"], asked.largest, asked.known,
+        rates.mu, 1 - rates.mu, rates.eps, 1 - rates.eps,
+        ridge_period(rates.mu), ridge_period(rates.eps),
+        RIDGE_HIGH * ridge, RIDGE_LOW * ridge, noise_share(f64) / d,
+        asked.carry_on, d, *sizes, PIVOT, **options,
+    )  # fmt: skip
+    for j in range(tiles - 1):
+        recording.start(
+            kernels.frame_step, ((tiles - 1) * (tiles - 1 - j), 2),
+            m["matrices"], m["scratch"], m["inverses"], m["roots"], m["vectors"], m["halves"],
+            m["bad"], j, *sizes, PIVOT, **options,
+        )  # fmt: skip
+    recording.start(
+        kernels.frame_end, (tiles * tiles, 2), y, gradient,
+        *(b[name] for name in PER_STREAM + COVARIANCES), b["pull"], b["steps"], b["left_out"],
+        b["continues"], m["matrices"], m["inverses"], m["vectors"], m["halves"], m["notes"],
+        m["flags"], m["bad"], rates.eps, 1 - rates.eps, scale, rates.centred, d, *sizes, **options,
+    )  # fmt: skip
+    return recording, workspace.numel()

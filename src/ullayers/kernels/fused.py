@@ -13,6 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ullayers.kernels.fused_books import exact
+from ullayers.kernels.fused_product import plus_product
+
 
 @triton.jit
 def usable_positions(
@@ -174,40 +177,83 @@ def walk(
 
 
 @triton.jit
-def gram_matrices(
-    within, between, stride_t, stride_n, stride_p, stride_c, positions, grams, sums, T, S,
-    C: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Sums over streams of the squares of what enters W, or B, and of that itself.
+def tile_of(source, place, stride_c, c, C, inside):
+    """Some channels of a block of streams."""
+    there = (c < C)[:, None] & inside[None, :]
+    return tl.load(source + place[None, :] + c[:, None] * stride_c, mask=there, other=0.0)
 
-    A program does one step of every parts-th block of streams.
+
+@triton.jit
+def diagonal_of(matrix, c):
+    """The diagonal of a square matrix."""
+    return tl.sum(tl.where(c[:, None] == c[None, :], matrix, 0.0), 1)
+
+
+@triton.jit
+def covariance_paths(
+    within, between, stride_t, stride_n, stride_p, stride_c, positions, shares, grams,
+    diagonals, sums, decays, T, S, mu, mu_keep, eps, eps_keep, C: tl.constexpr, WIDTH: tl.constexpr,
+    HALVES: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What a run of steps brings to W or B, times its evidence, after each of them.
+
+    A program does every parts-th block of streams. The sums of what enters are written too, and
+    what each step leaves of the covariance before the run. Of wide matrices, which are symmetric,
+    the upper right square is not written.
     """
-    t, part, which = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    c, parts = tl.arange(0, CHANNELS), tl.num_programs(1)
+    run, part, which = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    c, parts = tl.arange(0, WIDTH), tl.num_programs(1)
     if which == 0:
         source = within
     else:
         source = between
-    source += t.to(tl.int64) * stride_t
-    total = tl.zeros([CHANNELS, CHANNELS], tl.float32)
-    line = tl.zeros([CHANNELS], tl.float32)
-    for first in range(part * BLOCK, S, parts * BLOCK):
-        s = first + tl.arange(0, BLOCK)
-        place = (s // positions) * stride_n + (s % positions) * stride_p
-        inside = (c < C)[:, None] & (s < S)[None, :]
-        x = tl.load(source + place[None, :] + c[:, None] * stride_c, mask=inside, other=0.0)
-        total = tl.dot(x, tl.trans(x), total, input_precision=PRECISION)
-        line += tl.sum(x, 1)
-    at = tl.cast(part * 2 + which, tl.int64) * T + t
-    cells, filled = c[:, None] * C + c[None, :], (c < C)[:, None] & (c < C)[None, :]
-    tl.store(grams + at * C * C + cells, total, mask=filled)
-    tl.store(sums + at * C + c, line, mask=c < C)
+    _, keep = exact(which, mu, mu_keep, eps, eps_keep)
+    corner = tl.zeros([WIDTH, WIDTH], tl.float32)
+    if HALVES:
+        side, last = tl.zeros_like(corner), tl.zeros_like(corner)
+    # The sums are in units of what their latest frame weighs, so that frames go in as they are.
+    unit, left = tl.full([], 1.0, tl.float64), tl.full([], 1.0, tl.float64)
+    for t in range(run * RUN, tl.minimum(run * RUN + RUN, T)):
+        share = tl.load(shares + which * T + t)
+        counts = share > 0
+        fading = tl.where(counts, keep * unit / tl.where(counts, share, 1.0), 1.0).to(tl.float32)
+        unit, left = tl.where(counts, share, unit), tl.where(counts, keep * left, left)
+        line = tl.zeros([WIDTH], tl.float32)
+        corner *= fading
+        if HALVES:
+            side, last, more = side * fading, last * fading, tl.zeros_like(line)
+        for first in range(part * BLOCK, S, parts * BLOCK):
+            s = first + tl.arange(0, BLOCK)
+            place = (s // positions) * stride_n + (s % positions) * stride_p
+            frame = source + tl.cast(t, tl.int64) * stride_t
+            x = tile_of(frame, place, stride_c, c, C, s < S)
+            corner = plus_product(corner, x, x)
+            line += tl.sum(x, 1)
+            if HALVES:
+                z = tile_of(frame, place, stride_c, WIDTH + c, C, s < S)
+                side = plus_product(side, z, x)
+                last = plus_product(last, z, z)
+                more += tl.sum(z, 1)
+        at, scale = tl.cast(part * 2 + which, tl.int64) * T + t, unit.to(tl.float32)
+        here, cells = (c < C)[:, None] & (c < C)[None, :], c[:, None] * C + c[None, :]
+        tl.store(grams + at * C * C + cells, corner * scale, mask=here)
+        tl.store(diagonals + at * C + c, diagonal_of(corner, c) * scale, mask=c < C)
+        tl.store(sums + at * C + c, line, mask=c < C)
+        tl.store(decays + which * T + t, left, mask=part == 0)
+        if HALVES:
+            below = (WIDTH + c < C)[:, None]
+            tl.store(grams + at * C * C + WIDTH * C + cells, side * scale, mask=below)
+            inside = below & (WIDTH + c < C)[None, :]
+            tl.store(grams + at * C * C + WIDTH * (C + 1) + cells, last * scale, mask=inside)
+            there = at * C + WIDTH + c
+            tl.store(diagonals + there, diagonal_of(last, c) * scale, mask=WIDTH + c < C)
+            tl.store(sums + there, more, mask=WIDTH + c < C)
 
 
 @triton.jit
 def product(
     g, matrix, source, place, stride_c, inside, c, C,
-    SIGN: tl.constexpr, SLICE: tl.constexpr, PRECISION: tl.constexpr, FLIP: tl.constexpr,
+    SIGN: tl.constexpr, SLICE: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
     """`g` and a tile times a symmetric matrix, or minus it, a slice of channels at a time."""
     for first in range(0, C, SLICE):
@@ -217,9 +263,9 @@ def product(
         there = (k < C)[:, None] & inside[None, :]
         x = tl.load(source + place[None, :] + k[:, None] * stride_c, mask=there, other=0.0)
         if FLIP:
-            g = tl.dot(SIGN * tl.trans(x), tl.trans(m), g, input_precision=PRECISION)
+            g = plus_product(g, SIGN * tl.trans(x), m, False)
         else:
-            g = tl.dot(m, SIGN * x, g, input_precision=PRECISION)
+            g = plus_product(g, m, SIGN * tl.trans(x), False)
     return g
 
 
@@ -228,7 +274,7 @@ def gradients(
     within, between, stride_t, stride_n, stride_p, stride_c, positions, active,
     inverses, pulls, counts, gradient, T, S, C: tl.constexpr, scale,
     CENTRED: tl.constexpr, CHANNELS: tl.constexpr, SLICE: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, FLIP: tl.constexpr,
+    FLIP: tl.constexpr,
 ):  # fmt: skip
     """Eq. 11 for one step of a block of streams. `within` may lie where the gradient goes."""
     t, now = tl.program_id(0), tl.program_id(0).to(tl.int64)
@@ -240,8 +286,8 @@ def gradients(
     else:
         g = tl.zeros([CHANNELS, BLOCK], tl.float32)
     w_inverse, b_inverse = inverses + now * C * C, inverses + (T + now) * C * C
-    g = product(g, w_inverse, within, place, stride_c, inside, c, C, 1, SLICE, PRECISION, FLIP)
-    g = product(g, b_inverse, between, place, stride_c, inside, c, C, -1, SLICE, PRECISION, FLIP)
+    g = product(g, w_inverse, within, place, stride_c, inside, c, C, 1, SLICE, FLIP)
+    g = product(g, b_inverse, between, place, stride_c, inside, c, C, -1, SLICE, FLIP)
     if FLIP:
         g = tl.trans(g)
     if CENTRED:

@@ -17,10 +17,9 @@ from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridg
 from ullayers.kernels.replay import Recording, can_replay, carve
 from ullayers.kernels.state import PER_STREAM, Rates
 
-PRECISION = "tf32x3"  # three products on the matrix units: float32 in all but its last digit
 # Fewer streams for every channel than this, or smaller frames, are left to float64.
 STREAMS_PER_CHANNEL, SMALL_FRAME = 2, 4096
-WALK, PATH = (16, 128), (32, 32)  # steps and values at a time
+STARTS = (32, 32)  # runs and values at a time
 LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
 
 
@@ -28,9 +27,11 @@ LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
 class Plan:
     """How much a program takes on, so that it fits the registers; found by trying on an H200."""
 
-    gram_block: int  # streams at a time, for Gram matrices
+    run: int  # steps that a program follows a covariance
+    gram_block: int  # streams at a time, for covariances
     gram_warps: int
     gram_stages: int
+    programs: int  # that keep the GPU busy with them
     block: int  # streams at a time, for gradients
     slice: int  # channels at a time, for gradients
     warps: int
@@ -41,11 +42,12 @@ class Plan:
 
 
 PLANS = {  # by the number of channels that it serves
-    16: Plan(32, 1, 1, 256, 16, 8, 1, False, 0, 2),
-    32: Plan(64, 4, 1, 128, 32, 4, 1, False, 0, 4),
-    64: Plan(64, 4, 1, 64, 64, 4, 2, True, 16, 2),
-    128: Plan(64, 8, 1, 64, 64, 4, 1, True, 16, 8),
+    16: Plan(4, 32, 1, 1, 2048, 256, 16, 4, 1, False, 0, 2),
+    32: Plan(4, 64, 4, 1, 1024, 128, 32, 4, 1, False, 0, 4),
+    64: Plan(4, 64, 4, 1, 512, 128, 64, 4, 1, True, 16, 2),
+    128: Plan(4, 32, 4, 1, 256, 128, 32, 4, 1, True, 16, 4),
 }
+WIDEST_SQUARE = 64  # wider matrices are cut into four
 
 
 POOLED = (
@@ -150,12 +152,13 @@ def has_triton() -> bool:
 
 
 @cache
-def _kernels() -> tuple[Any, Any]:
+def _kernels() -> tuple[Any, Any, Any]:
     """Triton is imported where the first frames on a GPU are seen, and nowhere else."""
     import ullayers.kernels.fused as fused
+    import ullayers.kernels.fused_books as fused_books
     import ullayers.kernels.fused_solve as fused_solve
 
-    return fused, fused_solve
+    return fused, fused_books, fused_solve
 
 
 @dataclass
@@ -182,7 +185,8 @@ class _Run:
         T, N, C, P = maps.shape
         plan = next(PLANS[width] for width in PLANS if width >= C)
         S = N * P
-        parts = max(1, min(1024 // T, S // (8 * C)))
+        runs = -(-T // plan.run)
+        parts = max(1, min(plan.programs // (2 * runs), S // (8 * C)))
         f32, f64, i32 = torch.float32, torch.float64, torch.int32
         layout = {
             "active": ((T, S), torch.int8),
@@ -191,14 +195,16 @@ class _Run:
             "frames": ((S,), i32),  # of each stream
             "within": ((0 if maps.dtype == f32 else T * S * C,), f32),
             "between": ((T * S * C,), f32),  # stored as the maps are
-            "grams": ((parts, 2, T, C, C), f32),
-            "inverses": ((2, T, C, C), f32),
+            "grams": ((parts, 2, T, C, C), f32),  # covariances, then in the first part inverses
+            "diagonals": ((parts, 2, T, C), f32),
+            "starts": ((2, runs, C, C), f32),
             "roots": ((2, T, plan.pivot, plan.pivot), f32),
             "sums": ((parts, 2, T, C), f32),
             "pushes": ((2, T, C), f32),
             "pulls": ((T, C), f32),
             "evidences": ((2, T), f64),
             "shares": ((2, T), f64),  # of a step's Gram matrix
+            "decays": ((2, T), f64),  # what is left of a run's start
             "ages": ((2, T), i32),  # how often the ridge has faded since
             "renewals": ((2, T), i32),  # when it was renewed
             "end_means": ((4, S, C), f32),
@@ -218,7 +224,6 @@ class _Run:
         """The whole pass."""
         self.find_usable(largest)
         self.walk()
-        self.sum_squares()
         self.keep_books()
         self.follow_covariances()
         self.invert()
@@ -246,6 +251,11 @@ class _Run:
         return T, N * P, C
 
     @property
+    def steps(self) -> int:
+        """At a time, where a kernel scans along time."""
+        return max(16, min(512, 1 << (self.maps.shape[0] - 1).bit_length()))
+
+    @property
     def weights(self) -> tuple[float, float, float, float]:
         mu, eps = self.rates.mu, self.rates.eps
         return mu, 1 - mu, eps, 1 - eps
@@ -260,6 +270,11 @@ class _Run:
         return max(16, 1 << (self.maps.shape[2] - 1).bit_length())
 
     @property
+    def square(self) -> int:
+        """As many channels of a covariance as a kernel holds at once."""
+        return min(self.channels, WIDEST_SQUARE)
+
+    @property
     def covariances(self) -> list[Tensor]:
         names = ("short_cov", "short_cov_rest", "long_cov", "long_cov_rest")
         return [self.buffers[name] for name in names]
@@ -268,38 +283,31 @@ class _Run:
         """Which positions of which frames count, and how many."""
         T, S, C = self.sizes
         b, m, kernels = self.buffers, self.memory, _kernels()[0]
+        block = 8 if S <= 1024 else 32
         self.recording.start(
             kernels.usable_positions, (T, -(-S // 64)),
             *self.source, m["active"], m["counts"], m["tally"], T, S, C, largest, self.channels, 64,
         )  # fmt: skip
         self.recording.start(
-            kernels.count_streams, (-(-S // 32),),
+            kernels.count_streams, (-(-S // block),),
             m["active"], b["short_evidence"], b["continues"], self.call.known,
-            m["counts"], m["frames"], m["tally"], T, S, self.call.carry_on, self.clip, 128, 32,
+            m["counts"], m["frames"], m["tally"], T, S, self.call.carry_on, self.clip,
+            self.steps, block,
         )  # fmt: skip
 
     def walk(self) -> None:
         """The moving averages, with their marks."""
         T, S, C = self.sizes
         b, m = self.buffers, self.memory
+        ahead, block = (32, 64) if S * C < 2**16 else (16, 128)
         self.recording.start(
-            _kernels()[0].walk, (-(-S // WALK[1]), C),
+            _kernels()[0].walk, (-(-S // block), C),
             *self.source, m["active"], b["continues"],
             b["short_mean"], b["short_mean_rest"], b["short_evidence"],
             b["long_mean"], b["long_mean_rest"], b["long_evidence"], self.call.known,
             self.within, m["between"], m["end_means"], m["end_seen"],
-            T, S, C, *self.weights, self.call.carry_on, self.clip, *WALK,
-        )  # fmt: skip
-
-    def sum_squares(self) -> None:
-        """The Gram matrices of all steps."""
-        T, S, C = self.sizes
-        plan, m = self.plan, self.memory
-        self.recording.start(
-            _kernels()[0].gram_matrices, (T, self.parts, 2),
-            self.within, m["between"], *self.source[1:], m["grams"], m["sums"], T, S, C,
-            self.channels, plan.gram_block, PRECISION,
-            num_warps=plan.gram_warps, num_stages=plan.gram_stages,
+            T, S, C, *self.weights, self.call.carry_on, self.clip, ahead, block,
+            num_warps=block // 32,
         )  # fmt: skip
 
     def keep_books(self) -> None:
@@ -309,30 +317,40 @@ class _Run:
             _kernels()[1].books, (2,),
             m["counts"], b["cov_evidence"], b["steps"], m["evidences"], m["shares"], m["ages"],
             m["renewals"], m["end_evidence"], m["tally"], self.sizes[0], *self.weights,
-            ridge_period(rates.mu), ridge_period(rates.eps), 128,
+            ridge_period(rates.mu), ridge_period(rates.eps), self.steps,
         )  # fmt: skip
 
     def follow_covariances(self) -> None:
-        """Covariances after every step."""
-        (T, _, C), m = self.sizes, self.memory
+        """What every run of steps brings to the covariances, and where each run starts."""
+        T, S, C = self.sizes
+        plan, m = self.plan, self.memory
+        runs, halves = -(-T // plan.run), self.channels > WIDEST_SQUARE
         self.recording.start(
-            _kernels()[1].covariance_path, (-(-C * C // PATH[1]), 2),
-            m["grams"], m["shares"], *self.covariances, self.buffers["cov_evidence"],
-            m["end_cov"], self.parts, T, C, *self.weights, *PATH, num_warps=max(1, PATH[1] // 32),
+            _kernels()[0].covariance_paths, (runs, self.parts, 2),
+            self.within, m["between"], *self.source[1:], m["shares"], m["grams"],
+            m["diagonals"], m["sums"], m["decays"], T, S, *self.weights, C, self.square, halves,
+            plan.run, plan.gram_block, num_warps=plan.gram_warps, num_stages=plan.gram_stages,
+        )  # fmt: skip
+        self.recording.start(
+            _kernels()[1].run_starts, (-(-C * C // STARTS[1]), 2),
+            m["grams"], m["decays"], m["evidences"], *self.covariances,
+            self.buffers["cov_evidence"], m["starts"], m["end_cov"], self.parts, T, C, self.square,
+            plan.run, *STARTS, num_warps=STARTS[1] // 32,
         )  # fmt: skip
 
     def invert(self) -> None:
         """The inverses after every step."""
         T, _, C = self.sizes
-        b, m, rates = self.buffers, self.memory, self.rates
+        b, m, rates, kernels = self.buffers, self.memory, self.rates, _kernels()[2]
+        wide = self.channels > WIDEST_SQUARE
         self.recording.start(
-            _kernels()[1].inverse_matrices, (T, 2),
-            m["grams"], m["counts"], m["evidences"], m["ages"], m["renewals"],
-            b["ridge_level"], *self.covariances, b["cov_evidence"], m["sums"], m["inverses"],
-            m["roots"], m["pushes"], m["end_ridge"], m["tally"], self.parts, T, C,
+            kernels.wide_inverse_matrices if wide else kernels.inverse_matrices, (T, 2),
+            m["grams"], m["diagonals"], m["starts"], m["decays"], m["counts"], m["evidences"],
+            m["ages"], m["renewals"], b["ridge_level"], m["sums"], m["roots"], m["pushes"],
+            m["end_ridge"], m["tally"], self.parts, T, C,
             math.log1p(-rates.mu), math.log1p(-rates.eps), RIDGE_HIGH * rates.ridge / C,
             RIDGE_LOW * rates.ridge / C, noise_share(torch.float32) / C,
-            self.plan.pivot, self.channels, PRECISION,
+            self.plan.run, self.plan.pivot, self.square,
             num_warps=self.plan.solve_warps, num_stages=1,
         )  # fmt: skip
 
@@ -341,9 +359,9 @@ class _Run:
         (T, _, C), m = self.sizes, self.memory
         if self.rates.centred:
             self.recording.start(
-                _kernels()[1].pull_path, (-(-C // 16),),
+                _kernels()[1].pull_path, (-(-C // 4),),
                 m["pushes"], m["counts"], self.buffers["pull"], m["pulls"], m["end_pull"], T, C,
-                *self.weights[2:], 128, 16,
+                *self.weights[2:], self.steps, 4,
             )  # fmt: skip
 
     def write_gradient(self, scale: float) -> None:
@@ -352,10 +370,10 @@ class _Run:
         plan, m = self.plan, self.memory
         self.recording.start(
             _kernels()[0].gradients, (T, -(-S // plan.block)),
-            self.within, m["between"], *self.source[1:], m["active"], m["inverses"], m["pulls"],
+            self.within, m["between"], *self.source[1:], m["active"], m["grams"], m["pulls"],
             m["counts"], self.gradient, T, S, C, scale,
             self.rates.centred, self.channels, min(plan.slice, self.channels), plan.block,
-            PRECISION, plan.flip, num_warps=plan.warps, num_stages=plan.stages,
+            plan.flip, num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
 
     def write_statistics(self) -> None:
