@@ -162,6 +162,26 @@ def test_frames_one_by_one(d: int, choices: dict[str, Any]) -> None:
             )
 
 
+@pytest.mark.parametrize(("d", "steps"), [(2, 150), (3, 1), (40, 70), (100, 20)])
+def test_chunks_of_a_single_stream(d: int, steps: int) -> None:
+    """Four calls: the second begins where the first has left off, the others are replayed."""
+    torch.manual_seed(0)
+    fused, wide = ul.UL1d(d).cuda(), ul.UL1d(d).double()
+    for i in range(4):
+        y = torch.randn(steps, d) + 3
+        if i == 2:
+            y[steps // 2, 0] = float("nan")
+        got, state = run(fused, y, "cuda")
+        expected, exact = run(wide, y.double(), "cpu")
+        error, size = float((got - expected).norm()), float(expected.norm())
+        assert error <= 1e-4 * size, i
+    for name, value in exact.items():
+        if not name.endswith("_rest"):
+            torch.testing.assert_close(
+                state[name].double(), value.double(), rtol=1e-4, atol=1e-6, msg=name
+            )
+
+
 def test_state_moves_between_devices() -> None:
     torch.manual_seed(0)
     y = torch.randn(20, 3)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ullayers.core import advance
-from ullayers.kernels.frame import advance_frame
+from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
 from ullayers.kernels.small import PRECISIONS, Plan, plan
 from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, copied, on_host
@@ -251,8 +251,11 @@ class ULBase(Statistics):
                 self._rates(sequences), carry_on, known, self._largest(), clips is None,
             )  # fmt: skip
 
-        if y.numel() == self.features:
-            if not fits or not advance_frame(key, y, gradient, buffers, scale, call):
+        if streams == 1:
+            if not (fits and y.is_contiguous()):
+                return None
+            rows, below = (tensor.view(steps, self.features) for tensor in (y, gradient))
+            if not advance_frames(key, rows, below, buffers, scale, call):
                 return None
         elif not advance_fused(key, y, gradient, buffers, ends, scale, call):
             return None

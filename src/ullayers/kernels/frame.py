@@ -1,8 +1,9 @@
-"""One frame of one stream on a GPU: which calls the kernel takes, and its launch."""
+"""Frames of one stream on a GPU, one after the other: which calls are taken, and the launches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from ullayers.kernels.replay import Recording, can_replay, carve
 from ullayers.kernels.state import PER_STREAM
 
 WIDEST = 256
+LONGEST = 64  # frames whose launches are recorded together
 PIVOT = 16  # features at a time, for inverses
 TILE = 64  # wider matrices are cut into tiles
 WARPS = {16: 1, 32: 2, 64: 4}  # by the tile
@@ -37,7 +39,7 @@ def _kernels() -> Any:
     return fused_frame
 
 
-def advance_frame(
+def advance_frames(
     key: Hashable,
     y: Tensor,
     gradient: Tensor,
@@ -45,7 +47,27 @@ def advance_frame(
     scale: float,
     call: Callable[[], Call],
 ) -> bool:
-    """As `launch.advance_fused`, for a single frame of a single stream."""
+    """As `launch.advance_fused`, for frames (T, d) of a single stream."""
+
+    def later() -> Call:
+        return replace(call(), carry_on=True)
+
+    for begin in range(0, len(y), LONGEST):
+        part = slice(begin, begin + LONGEST)
+        kind, asked = (key, len(y[part]), begin > 0), later if begin else call
+        if not _advance(kind, y[part], gradient[part], buffers, scale, asked):
+            return False  # of the first already
+    return True
+
+
+def _advance(
+    key: Hashable,
+    y: Tensor,
+    gradient: Tensor,
+    buffers: Mapping[str, Tensor],
+    scale: float,
+    call: Callable[[], Call],
+) -> bool:
     tensors = [y, gradient, *(buffers[name] for name in PER_STREAM + POOLED)]
     begins = [tensor.data_ptr() for tensor in tensors]
     aligned = not any(begin % 16 for begin in begins)
@@ -60,7 +82,7 @@ def advance_frame(
     rates, statistics = asked.rates, buffers["short_cov"].dtype
     narrow = y.dtype in (torch.float32, torch.bfloat16, torch.float16)
     plain = rates.long_term == "stream" and not rates.diagonal and statistics == torch.float32
-    if not (narrow and plain and asked.continues and y.numel() <= WIDEST and has_triton()):
+    if not (narrow and plain and asked.continues and y.shape[1] <= WIDEST and has_triton()):
         return False
     with on_device(y.device):
         recording, size = _launch(y, gradient, buffers, scale, asked)
@@ -75,7 +97,7 @@ def _launch(
     y: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor], scale: float, asked: Call
 ) -> tuple[Recording, int]:
     """All kernels; their recording, and the bytes of workspace."""
-    d, rates, b, kernels = y.numel(), asked.rates, buffers, _kernels()
+    d, b = y.shape[1], buffers
     width = max(PIVOT, 1 << (d - 1).bit_length())
     tile = min(width, TILE)
     tiles, f64 = width // tile, torch.float64
@@ -93,7 +115,26 @@ def _launch(
     workspace, m = carve(layout, y.device)
     bases = (workspace, y, gradient, *(b[name] for name in PER_STREAM + POOLED))
     recording = Recording(bases)
-    sizes, options = (tile, width), {"num_warps": WARPS[tile], "num_stages": 1}
+    for t in range(len(y)):
+        now = asked if t == 0 else replace(asked, carry_on=True)
+        _launch_frame(recording, y[t], gradient[t], b, m, (tile, width), scale, now)
+    return recording, workspace.numel()
+
+
+def _launch_frame(
+    recording: Recording,
+    y: Tensor,
+    gradient: Tensor,
+    b: Mapping[str, Tensor],
+    m: Mapping[str, Tensor],
+    sizes: tuple[int, int],
+    scale: float,
+    asked: Call,
+) -> None:
+    """The kernels of one frame, from buffers `b` to buffers `b` by way of the workspace `m`."""
+    d, rates, kernels, f64 = len(y), asked.rates, _kernels(), torch.float64
+    tile, width = sizes
+    tiles, options = width // tile, {"num_warps": WARPS[tile], "num_stages": 1}
     ridge = rates.ridge / d
     recording.start(
         kernels.frame_begin, (tiles * tiles, 2), y, *(b[name] for name in PER_STREAM + COVARIANCES),
@@ -116,4 +157,3 @@ def _launch(
         b["continues"], m["matrices"], m["inverses"], m["vectors"], m["halves"], m["notes"],
         m["flags"], m["bad"], rates.eps, 1 - rates.eps, scale, rates.centred, d, *sizes, **options,
     )  # fmt: skip
-    return recording, workspace.numel()

@@ -74,12 +74,13 @@ class Recording:
         self.launches.append(_Launch(compiled.run, whole, known, plain, places, scale))
 
     def _place(self, tensor: Tensor) -> tuple[int, int]:
-        for i, base in enumerate(self.bases):
-            if tensor is base:
-                return i, 0
         if tensor.numel() == 0:  # lies nowhere, and is not looked at
             return 0, 0
-        return 0, tensor.data_ptr() - self.bases[0].data_ptr()
+        for i, base in enumerate(self.bases):
+            offset = tensor.data_ptr() - base.data_ptr()
+            if 0 <= offset < base.numel() * base.element_size():
+                return i, offset
+        raise AssertionError("a kernel has to do with none of the tensors that are given anew")
 
     def done(self) -> Recording:
         """Without the tensors, which are not to be kept."""
