@@ -286,3 +286,31 @@ def test_a_wide_covariance_made_of_few_frames(
     got = advance(y, state, rates, active)
     assert sum(taken[::2]) == len(taken) / 2  # W remembers about fifty frames, in every block
     assert_same(got, reference(y, state, rates, active), 1e-8)
+
+
+def test_many_wide_streams_do_not_make_a_matrix_of_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(20, 16, 128, dtype=torch.float64)
+    state = fresh_state(16, 128, paper=False, dtype=y.dtype, device=torch.device("cpu"))
+    taken, whole = [], low_rank._solve_remembered
+
+    def watched(*arguments: Any) -> Any:
+        taken.append(whole(*arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(low_rank, "_solve_remembered", watched)
+    rates, active = Rates(0.5, 1e-3, 1e-4), torch.ones(20, 16, dtype=torch.bool)
+    got = advance(y, state, rates, active)
+    assert taken == [None] * len(taken)
+    assert_same(got, reference(y, state, rates, active), 1e-8)
+
+
+def test_equal_rates_leave_nothing_between_shared_means() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(20, 1, 3, dtype=torch.float64) + 1000
+    state = fresh_state(1, 3, paper=False, dtype=y.dtype, device=torch.device("cpu"))
+    rates, active = Rates(0.9, 0.9, 1e-4, "shared"), torch.ones(20, 1, dtype=torch.bool)
+    expected = reference(y, state, rates, active)
+    assert_same(advance(y, state, rates, active), expected, 1e-9)

@@ -12,13 +12,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
 from tests.test_layers import gradient_of, relative
 from ullayers.base import ULBase
-from ullayers.kernels import compiled_state
-from ullayers.kernels.small import takes
+from ullayers.kernels import compiled
+from ullayers.kernels.small import Plan
 
 
 def by_the_loop(layer: ULBase) -> ULBase:
@@ -117,9 +118,9 @@ def passes(layer: ULBase, call: dict[str, Any]) -> list[Tensor]:
 def test_chunks_and_clips_equal_the_way_of_large_frames(call: dict[str, Any]) -> None:
     layers = [call["layer"](call["d"], 0.4, 0.05, **call["choices"]).double() for _ in range(2)]
     by_the_loop(layers[1])
-    assert takes(1, 1, call["d"])
     for got, expected in zip(*(passes(layer, call) for layer in layers), strict=True):
         assert relative(got, expected) <= 1e-8 or float((got - expected).abs().max()) < 1e-12
+    assert isinstance(layers[0]._plan, Plan)
     assert_same_state(layers[0], layers[1], 1e-8)
 
 
@@ -228,6 +229,45 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.Monke
         made.append(cache)
         return lambda function: function
 
-    monkeypatch.setattr(compiled_state, "njit", njit)
-    assert compiled_state.compiled(len) is len
+    monkeypatch.setattr(compiled, "njit", njit)
+    assert compiled.compiled(len) is len
     assert made == [False]
+
+
+def test_buffers_that_are_put_elsewhere_are_found() -> None:
+    torch.manual_seed(0)
+    layer, plain = ul.UL1d(3), by_the_loop(ul.UL1d(3))
+    for each in (layer, plain):
+        torch.manual_seed(1)
+        some_frames(each)
+        each.long_mean.data = torch.full((1, 3), 0.5)
+        some_frames(each)
+    assert not bool((layer.long_mean == 0.5).any())
+    assert_same_state(layer, plain, 1e-5)
+
+
+def test_a_clip_of_unusable_frames_keeps_its_means() -> None:
+    layer, plain = (ul.UL1d(3, long_term="clip") for _ in range(2))
+    by_the_loop(plain)
+    for each in (layer, plain):
+        torch.manual_seed(0)
+        gradient_of(each, torch.randn(4, 3))
+        gradient_of(each, torch.full((4, 3), float("nan")))
+    assert_same_state(layer, plain, 1e-6)
+
+
+def test_gradients_of_many_at_once() -> None:
+    layer, y, above = ul.UL1d(3), torch.randn(5, 3, requires_grad=True), torch.randn(4, 5, 3)
+    (many,) = torch.autograd.grad(layer(y), y, above, is_grads_batched=True)
+    gradient = many - above
+    torch.testing.assert_close(gradient, gradient[:1].expand_as(gradient))
+
+
+def test_checkpoints_of_float64_layers() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2)).double(), torch.randn(6, 3).double()
+    plain = copy.deepcopy(net)
+    checkpoint(net, x.requires_grad_(), use_reentrant=True).sum().backward()
+    plain(x).sum().backward()
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)

@@ -42,7 +42,7 @@ class _AddGradient(torch.autograd.Function):
                 "backward through a UL layer a second time: use backward(retain_graph=True) the "
                 "first time"
             )
-        if _graph_is_kept():
+        if _graph_is_kept() or _is_batched(above):
             return above + gradient, scatter_gradient, None, None
         ctx.gradient = ctx.scatter_gradient = None
         return gradient.add_(above), scatter_gradient, None, None
@@ -179,7 +179,7 @@ class ULBase(Statistics):
         """As `_learn`, in one compiled call; no gradient for what that does not take."""
         if type(y) is not Tensor or torch.compiler.is_compiling():
             return None, None
-        plan, frames = self._plan_small(y), y.detach()
+        plan, frames = self._plan_small(y), y.detach().resolve_neg()
         if plan is None:
             return None, None
         packing, extra, single = plan.packing, None, y.ndim == 2 and self._clips is None
@@ -193,7 +193,7 @@ class ULBase(Statistics):
             cast(dict[str, Tensor], self._buffers).update(plan.new)
             self._plan = None  # the next call is of another kind: its streams are there
         plan.continues[0] = self._clips is None
-        self._remember(y)
+        self._remember(y)  # with this the step is done, whatever comes
         if single:
             below = torch.from_numpy(gradient.reshape(y.shape))
         else:
@@ -292,7 +292,7 @@ class ULBase(Statistics):
         if scatter is None and on_host(frames):  # one look at all, with no copy, tells most often
             low, high = (frames.mT if frames.mT.is_contiguous() else frames).aminmax()
             if bool((low >= -largest) & (high <= largest)):
-                return torch.ones(frames.shape[:2], dtype=torch.bool)
+                return frames.new_ones(frames.shape[:2], dtype=torch.bool)
         usable: Tensor = frames.abs().amax(-1) <= largest  # a NaN compares as false
         if scatter is not None:
             usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)
@@ -364,6 +364,12 @@ def _graph_is_kept() -> bool:
     if torch.compiler.is_compiling():
         return True
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def _is_batched(above: Tensor) -> bool:
+    """Whether this stands for many gradients at once, as in `is_grads_batched`."""
+    functorch = torch._C._functorch
+    return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
 
 
 def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:

@@ -247,5 +247,7 @@ def _follow_shared(track: _Track, state: State, rates: Rates) -> tuple[Tensor, T
     lag, evidence, end = everyone.follow(
         state.long[:positions], state.long_evidence[:positions], rates.eps
     )
-    mean = (everyone.latest - lag).repeat(1, n, 1) - shift
-    return track.x - mean, evidence.repeat(1, n), end.repeat(n, 1) - shift
+    # Frame by frame around what all have in common: of a single sequence that is the frame itself,
+    # and its lag is exactly that of its mean.
+    lags = (track.x + shift) - everyone.latest.repeat(1, n, 1) + lag.repeat(1, n, 1)
+    return lags, evidence.repeat(1, n), end.repeat(n, 1) - shift

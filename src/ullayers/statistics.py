@@ -134,8 +134,9 @@ class Statistics(nn.Module):
 
     def _read_covariance(self, name: str, index: int) -> Covariance:
         value, rest = self._read_pair(name, torch.float64)
-        evidence, ridge = self.cov_evidence[index], self.ridge_level[index]
-        return Covariance(value + rest, evidence.double(), ridge.double())
+        numbers = self.cov_evidence[index], self.ridge_level[index]
+        evidence, ridge = (number.to(torch.float64, copy=True) for number in numbers)
+        return Covariance(value + rest, evidence, ridge)
 
     def _read_pair(self, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """A statistic as value and rest; the rest is void once someone has set the value."""

@@ -1,30 +1,176 @@
 """The loop of `kernels.reference`, compiled by numba: for small frames on a CPU, one or many.
 
 Where a frame is a handful of numbers, calls into PyTorch cost more than all arithmetic. Here a pass
-is one call, from the buffers of a layer to those after the frames.
+is one call, from the buffers of a layer to those after the frames. All that is compiled is in this
+file: numba keeps what it has made until the file changes.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
+from typing import Any
 
-from ullayers.kernels.compiled_state import (
-    CLIP,
-    SHARED,
-    STREAM,
-    TINY,
-    Array,
-    Buffers,
-    Choices,
-    Covs,
-    Means,
-    begin_covs,
-    begin_means,
-    compiled,
-    find_usable,
-    write_covs,
-    write_means,
-)
+import numpy as np
+from numba import njit
+
+from ullayers.kernels.compiled_state import Array, Buffers, Choices, Covs, Means
+
+STREAM, CLIP, SHARED = 0, 1, 2  # what the long-term mean is
+TINY = 1e-300
+
+
+def compiled(function: Any) -> Any:
+    """Sums may be taken in any order; what is not a number stays one."""
+    make = partial(njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+    try:
+        return make(cache=True)(function)
+    except RuntimeError:  # there is no folder to keep it in: every process compiles anew
+        return make()(function)
+
+
+@compiled
+def find_usable(y: Array, lengths: Array, scatter: Array, largest: float, active: Array) -> int:
+    """Which frames count, and how many are there but do not."""
+    steps, sequences, positions, d = y.shape
+    skipped = 0
+    for t in range(steps):
+        for n in range(sequences):
+            for p in range(positions):
+                usable = True
+                for k in range(d):
+                    usable &= abs(y[t, n, p, k]) <= largest  # not so for a NaN
+                if len(scatter):
+                    for value in scatter[t, n * positions + p].flat:
+                        usable &= abs(value) <= largest**2
+                there = t < lengths[n]
+                active[t, n * positions + p] = usable and there
+                skipped += there and not usable
+    return skipped
+
+
+@compiled
+def read_mean(
+    value: Array, rest: Array, seen: Array, latest: Array, lags: Array, out: Array
+) -> None:
+    """A mean behind frames, and its evidence. A rest is void once someone has set the value."""
+    for s in range(value.shape[0]):
+        out[s] = seen[s]
+        for k in range(value.shape[1]):
+            lags[s, k] = latest[s, k] - value[s, k]
+            if value[s, k] + rest[s, k] == value[s, k]:
+                lags[s, k] -= rest[s, k]
+
+
+@compiled
+def write_mean(
+    latest: Array, lags: Array, out: Array, value: Array, rest: Array, seen: Array
+) -> None:
+    """The other way round."""
+    for s in range(value.shape[0]):
+        seen[s] = out[s]
+        for k in range(value.shape[1]):
+            value[s, k] = latest[s, k] - lags[s, k]
+            rest[s, k] = (latest[s, k] - value[s, k]) - lags[s, k]
+
+
+@compiled
+def find_clip_means(y: Array, active: Array, means: Means) -> None:
+    """Each stream's mean over all its frames, formed around the first of them."""
+    steps, _, positions, d = y.shape
+    for s in range(len(means.own)):
+        n, p, first = s // positions, s % positions, 0
+        for t in range(steps):
+            if active[t, s]:
+                first = t if means.frames[s] == 0 else first
+                means.frames[s] += 1
+                for k in range(d):
+                    means.own[s, k] += np.float64(y[t, n, p, k]) - y[first, n, p, k]
+        for k in range(d):
+            if means.frames[s]:
+                means.own[s, k] = means.own[s, k] / means.frames[s] + y[first, n, p, k]
+            else:
+                means.own[s, k] = means.latest[s, k]
+
+
+@compiled
+def begin_means(y: Array, active: Array, buffers: Buffers, choices: Choices) -> Means:
+    """What is known before the first frame."""
+    _, sequences, positions, d = y.shape
+    streams, b = sequences * positions, buffers
+    knows_common = choices.mode == SHARED and choices.knows_common
+    means = Means(
+        b.short_mean.astype(np.float64) if choices.goes_on else np.zeros((streams, d)),
+        np.zeros((2, streams, d)), np.zeros((2, streams)),
+        b.long_mean.astype(np.float64) if knows_common else np.zeros((positions, d)),
+        np.zeros((positions, d)), np.zeros(positions),
+        np.zeros((streams, d)), np.zeros(streams, np.int64),
+    )  # fmt: skip
+    for s in range(streams):
+        means.seen[0, s] = choices.known
+        means.seen[1, s] = 1.0 if choices.mode == CLIP else choices.known
+        means.common_seen[s % positions] = choices.known
+    if choices.goes_on:
+        for i in range(2 if choices.mode == STREAM else 1):
+            value, rest = (
+                (b.long_mean, b.long_mean_rest) if i else (b.short_mean, b.short_mean_rest)
+            )
+            seen = b.long_evidence if i else b.short_evidence
+            read_mean(value, rest, seen, means.latest, means.lags[i], means.seen[i])
+    if knows_common:
+        rest, seen = b.long_mean_rest, b.long_evidence
+        read_mean(b.long_mean, rest, seen, means.common, means.common_lags, means.common_seen)
+    if choices.mode == CLIP:
+        find_clip_means(y, active, means)
+    return means
+
+
+@compiled
+def begin_covs(buffers: Buffers) -> Covs:
+    """What is known before the first frame."""
+    b, d = buffers, len(buffers.short_cov)
+    covs = Covs(
+        np.zeros((2, d, d)), np.zeros(2), np.zeros(2), np.zeros((2, d, d)), np.zeros(2), np.zeros(d)
+    )
+    for i in range(2):
+        value, rest = (b.long_cov, b.long_cov_rest) if i else (b.short_cov, b.short_cov_rest)
+        covs.seen[i], covs.ridges[i] = b.cov_evidence[i], b.ridge_level[i]
+        for j in range(d):
+            covs.pull[j] = b.pull[0, j]
+            for k in range(j, d):
+                exact = np.float64(value[j, k])
+                if value[j, k] + rest[j, k] == value[j, k]:
+                    exact += rest[j, k]
+                covs.totals[i, j, k] = exact * covs.seen[i]
+    return covs
+
+
+@compiled
+def write_covs(covs: Covs, buffers: Buffers) -> None:
+    """Whole matrices, as value and rest."""
+    b, d = buffers, len(buffers.short_cov)
+    for i in range(2):
+        value, rest = (b.long_cov, b.long_cov_rest) if i else (b.short_cov, b.short_cov_rest)
+        for j in range(d):
+            for k in range(d):
+                exact = covs.totals[i, min(j, k), max(j, k)] / max(covs.seen[i], TINY)
+                value[j, k] = exact
+                rest[j, k] = exact - value[j, k]
+        b.cov_evidence[i], b.ridge_level[i] = covs.seen[i], covs.ridges[i]
+    for k in range(d):
+        b.pull[0, k] = covs.pull[k]
+
+
+@compiled
+def write_means(means: Means, buffers: Buffers, mode: int) -> None:
+    """As value and rest."""
+    b, m = buffers, means
+    write_mean(m.latest, m.lags[0], m.seen[0], b.short_mean, b.short_mean_rest, b.short_evidence)
+    latest, lags, seen = m.latest, m.lags[1], m.seen[1]
+    if mode == CLIP:
+        latest, lags = m.own, np.zeros(m.own.shape)
+    elif mode == SHARED:
+        latest, lags, seen = m.common, m.common_lags, m.common_seen
+    write_mean(latest, lags, seen, b.long_mean, b.long_mean_rest, b.long_evidence)
 
 
 @compiled
@@ -254,17 +400,7 @@ def advance(
     y: Array, lengths: Array, scatter: Array, gradient: Array, scatter_gradient: Array,
     buffers: Buffers, choices: Choices,
 ) -> None:  # fmt: skip
-    """A whole pass. The buffers are written when all is computed.
-
-    Args:
-        y: (T, N, P, d), the frames.
-        lengths: (N,), how many of them each sequence has.
-        scatter: (T, S, d, d), or with no steps if there is none.
-        gradient: written to; shape of y.
-        scatter_gradient: written to; shape of scatter.
-        buffers: the statistics.
-        choices: what does not change.
-    """
+    """A whole pass; `small.Plan.run` says of what. Buffers are written when all is computed."""
     steps, sequences, positions, d = y.shape
     streams = sequences * positions
     active = np.empty((steps, streams), np.bool_)

@@ -8,6 +8,7 @@ cache from one product to the next.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +26,7 @@ from ullayers.kernels.state import Covariance, Rates, Result, State, is_full, on
 
 GROUP_VALUES, LONGEST_GROUP = 2**19, 16  # of a group's frames, and steps
 SMALLEST_FRAME = 2**11  # values; below, a call costs more than its work
+MOST_INFLATED = 256.0  # times what float32 rounds in a Gram matrix, stays below 1e-4
 TINY = 1e-300
 Weights = tuple[float, ...]
 
@@ -50,7 +52,7 @@ def advance_groups(y: Tensor, state: State, rates: Rates) -> Result:
     else:
         walk = _Walk.of(y, state, rates, channels_first=False)
         walk.all(y, gradient)
-    return Result(gradient, None, walk.end(y, state), torch.tensor(walk.singular))
+    return Result(gradient, None, walk.end(y, state), state.steps.new_tensor(walk.singular))
 
 
 @lru_cache(maxsize=64)
@@ -61,7 +63,7 @@ def _recurrence(keeps: Weights, brings: Weights) -> Tensor:
         row = [keep * value for value in row]
         row[1 + t] = bring
         rows.append(row)
-    return torch.tensor(rows, dtype=torch.float64)
+    return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
 
 @lru_cache(maxsize=64)
@@ -71,7 +73,7 @@ def _mixing(short: Weights, long: Weights) -> Tensor:
     A mean that keeps the share k of its lag has lag_t = k_t (lag_(t-1) + step_t).
     """
     lags = [_recurrence(keeps, keeps) for keeps in (short, long)]
-    none = torch.zeros(len(short), 1, dtype=torch.float64)
+    none = torch.zeros(len(short), 1, dtype=torch.float64, device="cpu")
     within = torch.cat([lags[0][:, :1], none, lags[0][:, 1:]], dim=1)
     beyond = torch.cat([none, lags[1][:, :1], lags[1][:, 1:]], dim=1)
     return torch.stack([within, beyond - within], dim=1).flatten(0, 1)
@@ -119,7 +121,7 @@ class _Path:
 
     @staticmethod
     def _per_stream(streams: int, steps: int) -> Tensor:
-        return torch.tensor([1.0] + [1 / streams] * steps, dtype=torch.float64)
+        return torch.tensor([1.0] + [1 / streams] * steps, dtype=torch.float64, device="cpu")
 
     def done(self) -> Covariance:
         """As the state keeps it."""
@@ -233,18 +235,25 @@ class _Walk:
 
     def _solve(self, deviations: Tensor, had_past: list[bool], counted: list[bool]) -> Tensor:
         """(2, T, d, d): what the deviations are multiplied with, for W and B."""
-        within, between = deviations.unbind(1)
-        ridge, noise = self.rates.ridge, noise_share(within.dtype) / len(self.W.total)
-        w = self.W.move(self._gram(within), self.streams, had_past, self.step, ridge)
-        b = self.B.move(self._gram(between), self.streams, counted, self.step, ridge)
-        w.protect(b, noise)
-        b.protect(w, noise)
-        inverse, singular = _inverses(torch.cat([w.totals, b.totals]), within.dtype)
-        bad, n = singular.tolist(), len(deviations)
+        work, n = deviations.dtype, len(deviations)
+        ridge, noise = self.rates.ridge, noise_share(work) / len(self.W.total)
+        before = copy(self.W), copy(self.B)
+        for precision in (work, torch.float64):
+            within, between = deviations.to(precision).unbind(1)
+            self.W, self.B = (copy(path) for path in before)
+            w = self.W.move(self._gram(within), self.streams, had_past, self.step, ridge)
+            b = self.B.move(self._gram(between), self.streams, counted, self.step, ridge)
+            w.protect(b, noise)
+            b.protect(w, noise)
+            totals = torch.cat([w.totals, b.totals])
+            inverse, singular = inverses(totals)
+            if precision == torch.float64 or not _is_in_doubt(totals, inverse, singular):
+                break
+        bad = singular.tolist()
         self.singular += sum(bad)
         scales = w.scales(bad[:n], had_past, self.streams), b.scales(bad[n:], counted, self.streams)
-        scale = torch.cat(scales).to(inverse.dtype)
-        return inverse.mul_(scale[:, None, None]).view(2, n, *inverse.shape[1:])
+        inverse = inverse.mul_(torch.cat(scales)[:, None, None]).to(precision)
+        return inverse.view(2, n, *inverse.shape[1:])
 
     def _gram(self, deviation: Tensor) -> Tensor:
         return (
@@ -255,6 +264,11 @@ class _Walk:
 
     def _write(self, deviations: Tensor, inverse: Tensor, taking: list[bool], out: Tensor) -> None:
         """Eq. 11, and its own long-term mean taken off."""
+        if inverse.dtype != out.dtype:  # it is ill-conditioned, and what it is applied to cancels
+            wide = torch.empty_like(out, dtype=inverse.dtype)
+            self._write(deviations.to(wide.dtype), inverse, taking, wide)
+            out.copy_(wide)
+            return
         within, between = deviations.unbind(1)
         w, b = inverse
         if self.channels_first:
@@ -269,9 +283,9 @@ class _Walk:
             eps = self.rates.eps
             keeps = tuple(1 - eps if takes else 1.0 for takes in taking)
             brings = tuple(eps if takes else 0.0 for takes in taking)
-            known = torch.cat([self.pull, push[..., 0]])
+            known = torch.cat([self.pull.to(push.dtype), push[..., 0]])
             pulls = _recurrence(keeps, brings).to(known.dtype) @ known
-            self.pull = pulls[-1:].clone()
+            self.pull = pulls[-1:].to(self.pull.dtype, copy=True)
             each = pulls / self.streams * pulls.new_tensor(taking)[:, None]
             out.sub_(each.unsqueeze(-1 if self.channels_first else -2))
 
@@ -284,14 +298,14 @@ class _Walk:
         return State(state.anchor, short, long, short_seen, long_seen, self.pull, W, B, steps)
 
 
-def _inverses(totals: Tensor, work: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `inverses`, in the precision of the work, which is that of what the totals are made of."""
-    inverse, singular = inverses(totals.to(work))
-    if singular.any() and work != totals.dtype:
-        again, bad = inverses(totals[singular])
-        inverse[singular] = again.to(work)
-        singular[singular.clone()] = bad
-    return inverse, singular
+def _is_in_doubt(totals: Tensor, inverse: Tensor, singular: Tensor) -> bool:
+    """Whether a Gram matrix in float32 may not do: some channel is nearly a mix of the others.
+
+    The product of both diagonals is how much larger a channel is than what is its own, and by as
+    much rounding errors grow.
+    """
+    inflation = (_diagonals(totals) * _diagonals(inverse)).amax(1)
+    return bool((singular | ~(inflation <= MOST_INFLATED)).any())  # a NaN compares as false
 
 
 def _diagonals(matrices: Tensor) -> Tensor:

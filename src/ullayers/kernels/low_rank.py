@@ -26,6 +26,7 @@ LOW_RANK_FROM = 64  # below this width plain batched factors are faster
 FORGOTTEN, NEGLIGIBLE = 1e-12, 1e-8  # of the ridge: what is left out of a covariance, at most
 ROUNDED = 8 * torch.finfo(torch.float64).eps
 MOST_REMEMBERED = 0.25  # of the dimensions, for the frames that a covariance is made of
+MOST_ROWS = 0.5  # of them, with those of the block
 
 
 def solve(
@@ -170,7 +171,7 @@ def _solve_remembered(
     T, S, d = deviation.shape
     start, fading = cov.value * cov.evidence, Fading.of(count, cov, rate)
     roots = _roots(start, float(cov.ridge))
-    if roots is None:
+    if roots is None or len(roots) + T * S > MOST_ROWS * d:
         return None
     known, rows = len(roots), torch.cat([roots, deviation.double().reshape(T * S, d)])
     gram, counts = rows @ rows.T, count.clamp(min=1).double()
@@ -178,14 +179,14 @@ def _solve_remembered(
     weights = torch.cat([fading.decay[:, None].expand(T, known), brought], dim=1)
     trace = weights @ gram.diagonal()
     level, ridge = diagonal_path(trace, start.trace(), cov.ridge, fading, rates, renewals, noise)
-    root, own = weights.sqrt(), torch.arange(T * S).view(T, S)
+    root, own = weights.sqrt(), torch.arange(T * S, device=rows.device).view(T, S)
     inner = root[:, :, None] * gram * root[:, None, :]
     inner.diagonal(dim1=1, dim2=2).add_(level[:, None])
     factor, info = torch.linalg.cholesky_ex(inner)
     if bool(info.any()):
         return None
-    chosen = torch.zeros(T, len(rows), S, dtype=torch.float64)
-    chosen[torch.arange(T)[:, None], known + own, torch.arange(S)] = 1.0
+    chosen = rows.new_zeros(T, len(rows), S)
+    chosen.scatter_(1, (known + own)[:, None], 1.0)
     mixed = root[:, :, None] * torch.cholesky_solve(chosen, factor)
     usable = (trace > 0) & (count > 0)  # without it a row has no weight
     share = torch.where(usable, root.gather(1, known + own)[:, 0] * counts, 1.0)
@@ -212,6 +213,6 @@ def _roots(total: Tensor, ridge: float) -> Tensor | None:
     factor, order, rank, _ = dpstrf(total.numpy(), tol=least, lower=1)
     if rank > MOST_REMEMBERED * len(total):
         return None
-    rows = torch.zeros(rank, len(total), dtype=torch.float64)
+    rows = total.new_zeros(rank, len(total))
     rows[:, torch.from_numpy(order).long() - 1] = torch.from_numpy(factor).tril()[:, :rank].T
     return rows

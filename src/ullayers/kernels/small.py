@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from operator import is_
 from typing import Any
 
@@ -27,13 +26,17 @@ Array = NDArray[Any]
 
 @cache
 def has_numba() -> bool:
-    """Without it, small frames take the way of large ones."""
-    return find_spec("numba") is not None
+    """Without it, or with one that does not fit numpy, small frames take the way of large ones."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 @cache
 def _loop() -> Any:
-    """To load it takes its time, and to compile it some seconds, once on a machine."""
+    """To load it takes its time, and to compile it ten to twenty seconds, once on a machine."""
     from ullayers.kernels.compiled import advance
     from ullayers.kernels.compiled_state import Buffers, Choices
 
@@ -54,7 +57,7 @@ class Plan:
     packing: Packing
     buffers: list[Tensor]  # of the layer
     new: dict[str, Tensor]  # those of them that are to be put in, for another number of streams
-    place: int
+    places: list[int]  # of the buffers in memory
     arrays: Any  # the buffers, as the loop wants them
     lengths: Array
     continues: Array  # the buffer of that name
@@ -65,7 +68,7 @@ class Plan:
     def is_of(self, key: Hashable, buffers: Mapping[str, Tensor]) -> bool:
         """Whether it still holds: these are the buffers, in their old place."""
         same = self.key == key and all(map(is_, self.buffers, buffers.values()))
-        return same and buffers["short_cov"].data_ptr() == self.place
+        return same and self.places == list(map(Tensor.data_ptr, self.buffers))
 
     def run(
         self, frames: Array, scatter: Array | None, carries_on: bool
@@ -81,7 +84,8 @@ class Plan:
             the gradients, scaled, in float64.
         """
         y = np.ascontiguousarray(frames, dtype=np.float64).reshape(self.shape)
-        chosen = self.chosen[carries_on and not self.new and bool(self.continues[0])]
+        there = "short_mean" not in self.new and bool(self.continues[0])
+        chosen = self.chosen[carries_on and there]
         gradient = np.empty(self.shape)
         if scatter is None:
             none = self.no_scatter
@@ -126,8 +130,8 @@ def plan(
     common = shared and "long_mean" not in new
     chosen = tuple(_choices(rates, d, scalars, goes_on, common) for goes_on in (False, True))
     return Plan(
-        key, packing, list(now.values()), new, cov.data_ptr(), arrays, lengths,
-        np.atleast_1d(now["continues"].numpy()), (*size, d), np.zeros((0, 1, d, d)),
+        key, packing, list(now.values()), new, list(map(Tensor.data_ptr, now.values())), arrays,
+        lengths, np.atleast_1d(now["continues"].numpy()), (*size, d), np.zeros((0, 1, d, d)),
         (chosen[0], chosen[1]),
     )  # fmt: skip
 
