@@ -30,6 +30,7 @@ FLOW = [
     "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.profile",
     "bench.video", "bench.run", "progress", "options", "cli",
 ]  # fmt: skip
+FAST = {"kernels.compiled", "kernels.compiled_state", "kernels.small"}
 LIGHT = FLOW[: FLOW.index("estimator")]
 
 
@@ -70,7 +71,7 @@ def test_imports_flow_one_way(name: str) -> None:
 def test_core_needs_only_torch_numpy_and_scipy(name: str) -> None:
     others = {m.split(".")[0] for m in imports(modules()[name])} - set(sys.stdlib_module_names)
     more = {"triton"} if name.startswith("kernels.fused") else set()  # part of torch for CUDA
-    more = {"numba"} if name.startswith("kernels.compiled") else more  # not needed, only fast
+    more = {"numba"} if name in FAST else more  # not needed, only fast
     assert others <= {"torch", "numpy", "scipy", "ullayers"} | more
 
 

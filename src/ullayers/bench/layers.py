@@ -74,10 +74,10 @@ def frame_row(features: int, device: str) -> Row:
 
 
 def training_row(network: str, device: str) -> Row:
-    """A whole training step of a small video network, with UL layers and without."""
+    """A training step of a small video network, with UL layers behind convolutions and without."""
     video = torch.rand(64, 3, 64, 64, device=device)
     torch.manual_seed(0)
-    nets = {"ours": NETWORKS[network](True), "without": NETWORKS[network](False)}
+    nets = {"ours": NETWORKS[network](True), "without them": NETWORKS[network](False)}
     steps = {name: _training(net.to(device), video) for name, net in nets.items()}
     return _row("training", network, steps, device)
 
