@@ -39,7 +39,7 @@ class Curve:
 
 
 def _layer_step(layer: nn.Module, *shape: int) -> Step:
-    """Forward and backward, beginning with nothing known."""
+    """Forward and backward, of a layer that goes on."""
     torch.manual_seed(0)
     y: Tensor = torch.randn(*shape).requires_grad_()
     above = torch.randn(*shape)
