@@ -7,8 +7,8 @@ thread of a quiet machine they are those of the wall.
 
 Settings are those of our tests, which have data of this kind, and of the peers' documentation.
 Rows that say "tuned" have the best of several that were tried on these very data, for us (10
-linear, 11 MLP) and for VAMPNet (7, 3); a tuned row may be compared with a tuned one only. CEBRA was not
-tuned.
+linear, 11 MLP) and for VAMPNet (7, 3); a tuned row may be compared with a tuned one only. CEBRA
+was not tuned.
 """
 
 from __future__ import annotations
