@@ -70,6 +70,7 @@ def test_the_command_prints_and_writes(
     assert written["rows"][0] == {"part": "layers", **row}
     assert written["machine"]["versions"]["torch"]
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
+    check_refused(here("bench", "--threads", "9999"), "the cores here")
     check_refused(here("bench", "--device", "nothing"), "--device cpu")
     check_refused(here("bench", "--json", tmp_path / "no" / "rows.json"), "--json")
     check_refused(here("bench", "everything"), "layers")

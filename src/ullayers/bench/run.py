@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +21,11 @@ def run(
         say: gets every line of the tables.
         file: for JSON; its folder must be there.
     """
-    rows: list[Row] = []
+    cores, rows = os.cpu_count() or 1, list[Row]()
+    if how.threads > cores:
+        raise ValueError(
+            f"expected --threads of at most {cores}, the cores here, got {how.threads}"
+        )
     with pinned(how.threads):
         for part in parts:
             for row, text in measure(part, how):
