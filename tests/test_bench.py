@@ -65,7 +65,7 @@ def test_the_command_prints_and_writes(
     code, out, _ = here("bench", "--quick", "--json", tmp_path / "rows.json")
     assert code == 0
     assert "2.50 x norm" in out
-    assert "abacus is not installed: pip install 'ullayers[peers]'\n" in out
+    assert "abacus is not installed: pip install 'ullayers[peers]'" in out
     written = json.loads((tmp_path / "rows.json").read_text())
     assert written["rows"][0] == {"part": "layers", **row}
     assert written["machine"]["versions"]["torch"]

@@ -58,7 +58,7 @@ def test_peers_that_are_not_installed_are_named_once_and_left_out() -> None:
     rows = list(peers.rows(How(quick=True)))
     notes = [row["note"] for row in rows if "note" in row]
     assert notes == [
-        f"{name} is not installed: pip install 'ullayers[peers]'"
+        f"{name} is not installed: pip install 'ullayers[peers]', or '.[peers]' in a clone"
         for name in ("deeptime", "sklearn-sfa", "cebra")
     ]
     measured = [row for row in rows if "note" not in row]

@@ -122,3 +122,17 @@ def test_a_second_backward_pass_needs_the_graph() -> None:
     torch.testing.assert_close(y.grad, first, rtol=0, atol=0)
     with pytest.raises(RuntimeError, match="retain_graph=True"):
         out.backward(above)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 3e-18, 1e17, 1e18])
+def test_maps_of_any_size_leave_a_layer_that_learns(scale: float) -> None:
+    torch.manual_seed(0)
+    layer, maps = ul.UL2d(4), torch.rand(6, 4, 64, 64) * 2 - 1
+    exact = ul.UL2d(4).double()
+    for y in (maps * scale, maps):
+        got, wide = (y.clone().to(kind).requires_grad_() for kind in (y.dtype, torch.float64))
+        ul.backward(layer(got), exact(wide))
+        assert got.grad is not None
+        assert wide.grad is not None
+        assert difference(got.grad.double(), wide.grad) < 1e-3
+    assert bool(layer.short_cov.isfinite().all() & layer.pull.isfinite().all())

@@ -391,8 +391,8 @@ def _bench(given: Namespace) -> None:
 
     check_device(given.device)
     file = Path(given.json) if given.json else None
-    if file and not file.absolute().parent.is_dir():
-        raise ValueError(f"{file}: there is no such folder; give another --json")
+    if file and (file.is_dir() or not os.access(file.absolute().parent, os.W_OK)):
+        raise ValueError(f"{file}: cannot be written there; give another --json")
     how = How(**{key: getattr(given, key) for key in vars(How())})
     run(PARTS if given.what == "all" else [given.what], how, partial(print, flush=True), file)
 

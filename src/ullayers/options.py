@@ -201,8 +201,11 @@ examples:
     parser.add_argument("--device", default="cpu", help="of the layers: cpu (the default), cuda")
     parser.add_argument("--threads", type=_whole, default=1, metavar="N",
                         help="of the CPU (%(default)s)")  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="without the large sizes")
-    parser.add_argument("--json", metavar="FILE", help="also write everything to this file")
+    parser.add_argument(
+        "--quick", action="store_true", help="a trial of a few small steps; its numbers mean little"
+    )
+    parser.add_argument("--json", type=_path, metavar="FILE",
+                        help="also write everything to this file")  # fmt: skip
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw growth into this folder")
     parser.add_argument("--video", type=_path, metavar="FILE",
                         help="to measure on (default: the mouse of $ULLAYERS_DATA, or else the "

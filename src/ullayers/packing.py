@@ -66,7 +66,7 @@ class Packing:
 
     def _places(self, device: torch.device) -> tuple[Tensor, Tensor]:
         assert self.lengths is not None
-        lengths = torch.tensor(self.lengths)
-        sequence = torch.arange(len(lengths)).repeat_interleave(lengths)
+        lengths = torch.tensor(self.lengths, device="cpu")
+        sequence = torch.arange(len(lengths), device="cpu").repeat_interleave(lengths)
         begin = (lengths.cumsum(0) - lengths)[sequence]
-        return sequence.to(device), (torch.arange(len(sequence)) - begin).to(device)
+        return sequence.to(device), (torch.arange(len(sequence), device="cpu") - begin).to(device)

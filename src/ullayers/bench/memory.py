@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +57,11 @@ class Meter:
             return None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(curve, size, file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
+        try:
+            print(curve, size, file=self.process.stdin, flush=True)
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
         if not answer:
             raise OSError(f"the memory of {curve} at {size} could not be measured; is there enough")
         return int(answer)
@@ -84,6 +88,7 @@ def _kilobytes(name: str) -> int:
 def answer_questions(threads: int) -> None:
     """Lines of a curve and a size come in, lines of bytes go out."""
     known: set[str] = set()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks is told, and ends this process
     with pinned(threads):
         for question in sys.stdin:
             name, size = question.split()

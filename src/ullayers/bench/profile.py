@@ -179,7 +179,9 @@ def profile(video: str, folder: str, **config: Any) -> Row:
     """`learn` in a process of its own, with as many threads as it likes."""
     command = [sys.executable, "-m", __name__, video, folder, json.dumps(config)]
     free = {name: value for name, value in os.environ.items() if name not in POOLS}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=free)
+    done = subprocess.run(command, capture_output=True, text=True, env=free)
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or ["ul learn was stopped"])[-1])
     found: Row = json.loads(done.stdout)
     return found
 

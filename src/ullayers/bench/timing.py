@@ -118,7 +118,7 @@ def _wait(device: str) -> None:
 
 def missing(package: str) -> Row:
     """A row in place of those of a peer that is not here."""
-    note = f"{package} is not installed: pip install 'ullayers[peers]'"
+    note = f"{package} is not installed: pip install 'ullayers[peers]', or '.[peers]' in a clone"
     return {"kind": "missing", "package": package, "note": note}
 
 

@@ -50,10 +50,11 @@ def rows(how: How) -> Iterator[Row]:
     """The profile of `ul learn`, then one row for each way to read or to locate."""
     with tempfile.TemporaryDirectory() as place:
         film, folder = choose(how, Path(place)), str(Path(place, "run"))
+        [source] = find_sources([film.path])
+        frames = source.probe().frames  # says what is wrong with it, if anything
         brief: dict[str, Any] = BRIEF if how.quick else {}
         yield {"film": film.name, **profile(film.path, folder, **brief)}
-        [source] = find_sources([film.path])
-        count = min(20 if how.quick else FRAMES, source.probe().frames or FRAMES)
+        count = min(20 if how.quick else FRAMES, frames or FRAMES)
         looks = own_looks(load_run(folder), source, count)
         try:
             looks |= opencv_looks(film.path, count, how.threads)

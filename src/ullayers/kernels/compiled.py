@@ -1,8 +1,7 @@
 """The loop of `kernels.reference`, compiled by numba: for small frames on a CPU, one or many.
 
-Where a frame is a handful of numbers, calls into PyTorch cost more than all arithmetic. Here a pass
-is one call, from the buffers of a layer to those after the frames. All that is compiled is in this
-file: numba keeps what it has made until the file changes.
+Where a frame is a handful of numbers, calls cost more than arithmetic; here a pass is one call. All
+that is compiled is in this file: numba keeps what it has made until the file changes.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from numba import njit
 
 from ullayers.kernels.compiled_state import Array, Buffers, Choices, Covs, Means
 
-STREAM, CLIP, SHARED = 0, 1, 2  # what the long-term mean is
-TINY = 1e-300
+STREAM, CLIP, SHARED, TINY = 0, 1, 2, 1e-300  # the first three: what the long-term mean is
 
 
 def compiled(function: Any) -> Any:
@@ -150,11 +148,13 @@ def write_covs(covs: Covs, buffers: Buffers) -> None:
     b, d = buffers, len(buffers.short_cov)
     for i in range(2):
         value, rest = (b.long_cov, b.long_cov_rest) if i else (b.short_cov, b.short_cov_rest)
+        whole = 1.0 / max(covs.seen[i], TINY)
         for j in range(d):
-            for k in range(d):
-                exact = covs.totals[i, min(j, k), max(j, k)] / max(covs.seen[i], TINY)
-                value[j, k] = exact
-                rest[j, k] = exact - value[j, k]
+            for k in range(j, d):
+                value[j, k] = covs.totals[i, j, k] * whole
+                rest[j, k] = covs.totals[i, j, k] * whole - value[j, k]
+            for k in range(j):
+                value[j, k], rest[j, k] = value[k, j], rest[k, j]
         b.cov_evidence[i], b.ridge_level[i] = covs.seen[i], covs.ridges[i]
     for k in range(d):
         b.pull[0, k] = covs.pull[k]

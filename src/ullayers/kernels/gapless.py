@@ -27,6 +27,7 @@ from ullayers.kernels.state import Covariance, Rates, Result, State, is_full, on
 GROUP_VALUES, LONGEST_GROUP = 2**19, 16  # of a group's frames, and steps
 SMALLEST_FRAME = 2**11  # values; below, a call costs more than its work
 MOST_INFLATED = 256.0  # times what float32 rounds in a Gram matrix, stays below 1e-4
+RANGE = 1e24  # of sums of squares, within which their products and inverses fit float32
 TINY = 1e-300
 Weights = tuple[float, ...]
 
@@ -299,13 +300,16 @@ class _Walk:
 
 
 def _is_in_doubt(totals: Tensor, inverse: Tensor, singular: Tensor) -> bool:
-    """Whether a Gram matrix in float32 may not do: some channel is nearly a mix of the others.
+    """Whether a Gram matrix in float32 may not do.
 
-    The product of both diagonals is how much larger a channel is than what is its own, and by as
-    much rounding errors grow.
+    Squares may lie beyond its range. Or a channel is nearly a mix of the others: the product of
+    both diagonals is how much larger it is than what is its own, and by as much rounding errors
+    grow.
     """
-    inflation = (_diagonals(totals) * _diagonals(inverse)).amax(1)
-    return bool((singular | ~(inflation <= MOST_INFLATED)).any())  # a NaN compares as false
+    squares = _diagonals(totals)
+    inflation, largest = (squares * _diagonals(inverse)).amax(1), squares.amax(1)
+    fits = (largest == 0) | ((largest > 1 / RANGE) & (largest < RANGE))
+    return bool((singular | ~fits | ~(inflation <= MOST_INFLATED)).any())  # NaN compares as false
 
 
 def _diagonals(matrices: Tensor) -> Tensor:
