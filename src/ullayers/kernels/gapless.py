@@ -247,13 +247,13 @@ class _Walk:
             w.protect(b, noise)
             b.protect(w, noise)
             totals = torch.cat([w.totals, b.totals])
-            inverse, singular = inverses(totals)
+            inverse, singular = inverses(totals.to(precision))
             if precision == torch.float64 or not _is_in_doubt(totals, inverse, singular):
                 break
         bad = singular.tolist()
         self.singular += sum(bad)
         scales = w.scales(bad[:n], had_past, self.streams), b.scales(bad[n:], counted, self.streams)
-        inverse = inverse.mul_(torch.cat(scales)[:, None, None]).to(precision)
+        inverse.mul_(torch.cat(scales).to(precision)[:, None, None])
         return inverse.view(2, n, *inverse.shape[1:])
 
     def _gram(self, deviation: Tensor) -> Tensor:
