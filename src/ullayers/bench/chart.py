@@ -22,8 +22,8 @@ PAPER: dict[Any, Any] = {
 }  # fmt: skip
 PAGES = {
     "time": ("seconds", 1e3, "milliseconds", "Time of one step, the fastest round"),
-    "memory": ("bytes", 2**-20, "MB", "Peak memory of one step beside its input: resident memory, "
-               "of a process of its own"),
+    "memory": ("bytes", 2**-20, "MB", "Peak memory of one step beside its input and the last "
+               "gradient: resident memory, of a process of its own"),
 }  # fmt: skip
 ACROSS = 4
 

@@ -52,7 +52,7 @@ class Meter:
             self.process.communicate()
 
     def peak(self, curve: str, size: int) -> int | None:
-        """Bytes at the peak of one step, beside its input."""
+        """Bytes at the peak of one step, beside its input and what the step before has left."""
         if self.process is None:
             return None
         assert self.process.stdin is not None
