@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import ullayers as ul
 from tests.test_layers import gradient_of, relative
 from ullayers.base import ULBase
-from ullayers.kernels import compiled
+from ullayers.kernels import compiled, small
 from ullayers.kernels.small import Plan
 
 
@@ -271,3 +271,23 @@ def test_checkpoints_of_float64_layers() -> None:
     plain(x).sum().backward()
     for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_what_is_kept_may_be_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layer, plain = ul.UL1d(3), by_the_loop(ul.UL1d(3))
+    whole, forgotten = small._loop(), list[bool]()
+
+    def damaged(*arguments: Any) -> None:
+        if not forgotten:
+            raise EOFError("Ran out of input")
+        whole[0](*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(small, "_loop", lambda: (damaged, *whole[1:]))
+        patch.setattr(small, "_forget_what_is_kept", lambda: forgotten.append(True))
+        for each in (layer, plain):
+            torch.manual_seed(1)
+            some_frames(each)
+    assert forgotten == [True]
+    assert_same_state(layer, plain, 1e-5)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,26 @@ def _loop() -> Any:
     from ullayers.kernels.compiled_state import Buffers, Choices
 
     return advance, Buffers, Choices
+
+
+def _run(*arguments: Any) -> None:
+    """The loop, also where what numba keeps on disk is damaged or finds no room."""
+    try:
+        _loop()[0](*arguments)
+    except (OSError, EOFError, UnpicklingError):  # before it has begun
+        _forget_what_is_kept()
+        _loop()[0](*arguments)
+
+
+def _forget_what_is_kept() -> None:
+    """Every process compiles for itself then."""
+    from numba.core.caching import NullCache
+
+    import ullayers.kernels.compiled as compiled
+
+    for function in vars(compiled).values():
+        if hasattr(function, "_cache"):
+            function._cache = NullCache()
 
 
 def takes(steps: int, streams: int, d: int) -> bool:
@@ -89,10 +110,10 @@ class Plan:
         gradient = np.empty(self.shape)
         if scatter is None:
             none = self.no_scatter
-            _loop()[0](y, self.lengths, none, gradient, none, self.arrays, chosen)
+            _run(y, self.lengths, none, gradient, none, self.arrays, chosen)
             return gradient, None
         spread = np.zeros(scatter.shape)
-        _loop()[0](y, self.lengths, scatter, gradient, spread, self.arrays, chosen)
+        _run(y, self.lengths, scatter, gradient, spread, self.arrays, chosen)
         return gradient, spread
 
 
