@@ -103,7 +103,7 @@ class _Path:
         """Go on by a group of steps."""
         keeps = tuple(1 - self.rate if counts else 1.0 for counts in counted)
         brings = tuple(self.rate if counts else 0.0 for counts in counted)
-        weights = _recurrence(keeps, brings) * self._per_stream(streams, len(keeps))
+        weights = _recurrence(keeps, tuple(bring / streams for bring in brings))
         known = torch.cat([self.total[None], grams.double()])
         totals = (weights @ known.flatten(1)).view(grams.shape)
         traces = _diagonals(totals).sum(1).tolist()
@@ -119,10 +119,6 @@ class _Path:
             levels.append(max(self.ridge, low * trace))
         self.total = totals[-1].clone()
         return _Steps(totals, traces, evidences, levels)
-
-    @staticmethod
-    def _per_stream(streams: int, steps: int) -> Tensor:
-        return torch.tensor([1.0] + [1 / streams] * steps, dtype=torch.float64, device="cpu")
 
     def done(self) -> Covariance:
         """As the state keeps it."""
@@ -238,7 +234,7 @@ class _Walk:
         """(2, T, d, d): what the deviations are multiplied with, for W and B."""
         work, n = deviations.dtype, len(deviations)
         ridge, noise = self.rates.ridge, noise_share(work) / len(self.W.total)
-        before = copy(self.W), copy(self.B)
+        before = self.W, self.B
         for precision in (work, torch.float64):
             within, between = deviations.to(precision).unbind(1)
             self.W, self.B = (copy(path) for path in before)

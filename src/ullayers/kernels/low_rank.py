@@ -8,6 +8,8 @@ frames only is made of these, and then that is a small matrix too.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,7 @@ from ullayers.kernels.state import Covariance, Rates, on_host
 MAX_RANGE_BITS = 40.0  # how far weights inside one segment may lie apart
 LOW_RANK_FROM = 64  # below this width plain batched factors are faster
 FORGOTTEN, NEGLIGIBLE = 1e-12, 1e-8  # of the ridge: what is left out of a covariance, at most
-ROUNDED = 8 * torch.finfo(torch.float64).eps
+ROUNDED, DIGITS = 8 * torch.finfo(torch.float64).eps, 49  # binary ones, down to what is rounded
 MOST_REMEMBERED = 0.25  # of the dimensions, for the frames that a covariance is made of
 MOST_ROWS = 0.5  # of them, with those of the block
 
@@ -169,6 +171,8 @@ def _solve_remembered(
     large as the frames are many.
     """
     T, S, d = deviation.shape
+    if T * S > MOST_ROWS * d or _remembered(float(cov.evidence), rate) * S > MOST_REMEMBERED * d:
+        return None
     start, fading = cov.value * cov.evidence, Fading.of(count, cov, rate)
     roots = _roots(start, float(cov.ridge))
     if roots is None or len(roots) + T * S > MOST_ROWS * d:
@@ -195,6 +199,12 @@ def _solve_remembered(
     total, evidence = (rows * weights[-1][:, None]).T @ rows, fading.evidence[-1]
     end = Covariance(total / evidence.clamp(min=1e-300), evidence, ridge[-1])
     return solved.to(deviation.dtype), end, info.sum()
+
+
+def _remembered(evidence: float, rate: float) -> float:
+    """How many steps weigh more than a rounding error, of those that the evidence speaks of."""
+    seen = math.log1p(-evidence) / math.log1p(-rate) if evidence < 1 else math.inf
+    return min(seen, DIGITS / forgotten_bits(rate))
 
 
 def _roots(total: Tensor, ridge: float) -> Tensor | None:

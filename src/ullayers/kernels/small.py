@@ -107,14 +107,10 @@ class Plan:
         y = np.ascontiguousarray(frames, dtype=np.float64).reshape(self.shape)
         there = "short_mean" not in self.new and bool(self.continues[0])
         chosen = self.chosen[carries_on and there]
-        gradient = np.empty(self.shape)
-        if scatter is None:
-            none = self.no_scatter
-            _run(y, self.lengths, none, gradient, none, self.arrays, chosen)
-            return gradient, None
-        spread = np.zeros(scatter.shape)
-        _run(y, self.lengths, scatter, gradient, spread, self.arrays, chosen)
-        return gradient, spread
+        extra = self.no_scatter if scatter is None else scatter
+        gradient, spread = np.empty(self.shape), np.zeros(extra.shape)
+        _run(y, self.lengths, extra, gradient, spread, self.arrays, chosen)
+        return gradient, None if scatter is None else spread
 
 
 def plan(
