@@ -14,7 +14,8 @@ import ullayers as ul
 SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
-    "packing", "kernels.state", "kernels.covariance", "kernels.low_rank", "kernels.gapless",
+    "packing", "kernels.state", "kernels.covariance", "kernels.low_rank", "kernels.compiling",
+    "kernels.compiled_tiles", "kernels.tiles", "kernels.gapless",
     "kernels.reference", "kernels.compiled_state", "kernels.compiled", "kernels.small",
     "kernels.fused_product", "kernels.fused_books", "kernels.fused_inverse", "kernels.fused",
     "kernels.fused_solve", "kernels.fused_frame", "kernels.replay", "kernels.launch",
@@ -30,7 +31,7 @@ FLOW = [
     "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.profile",
     "bench.video", "bench.run", "progress", "options", "cli",
 ]  # fmt: skip
-FAST = {"kernels.compiled", "kernels.compiled_state", "kernels.small"}
+FAST = {"kernels.compiling"}  # the only one that knows of it
 LIGHT = FLOW[: FLOW.index("estimator")]
 
 

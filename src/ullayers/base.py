@@ -13,7 +13,7 @@ from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
 from ullayers.kernels.small import PRECISIONS, Plan, plan
-from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, copied, on_host
+from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing
 
@@ -22,8 +22,29 @@ from ullayers.statistics import Statistics, is_recomputing
 SMALL_FRAME, FEW_STREAMS = 4096, 2
 
 
+class _Signal:
+    """A gradient that was computed in the forward pass, for the backward pass to add."""
+
+    def __init__(self, gradient: Tensor) -> None:
+        self.gradient: Tensor | None = gradient
+
+    def __call__(self, above: Tensor | None) -> Tensor | None:
+        """With the gradient from above; nothing for an output that nothing was made of."""
+        if above is None:
+            return None
+        if self.gradient is None:
+            raise RuntimeError(
+                "backward through a UL layer a second time: use backward(retain_graph=True) the "
+                "first time"
+            )
+        if _graph_is_kept() or _is_batched(above):
+            return above + self.gradient
+        gradient, self.gradient = self.gradient, None
+        return gradient.add_(above)
+
+
 class _AddGradient(torch.autograd.Function):
-    """The identity, whose backward adds a gradient that was computed in the forward pass."""
+    """The identity, whose backward adds gradients of its own."""
 
     @staticmethod
     def forward(
@@ -31,21 +52,12 @@ class _AddGradient(torch.autograd.Function):
     ) -> Tensor:
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
-        ctx.gradient, ctx.scatter_gradient = gradient, scatter_gradient
-        return copied(y)  # a view would forbid in-place layers to follow
+        ctx.signal, ctx.scatter_gradient = _Signal(gradient), scatter_gradient
+        return y.clone()  # a view would forbid in-place layers to follow
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        gradient, scatter_gradient = ctx.gradient, ctx.scatter_gradient
-        if gradient is None:
-            raise RuntimeError(
-                "backward through a UL layer a second time: use backward(retain_graph=True) the "
-                "first time"
-            )
-        if _graph_is_kept() or _is_batched(above):
-            return above + gradient, scatter_gradient, None, None
-        ctx.gradient = ctx.scatter_gradient = None
-        return gradient.add_(above), scatter_gradient, None, None
+        return ctx.signal(above), ctx.scatter_gradient, None, None
 
 
 @dataclass(frozen=True)
@@ -338,8 +350,15 @@ class ULBase(Statistics):
 def _add_gradient(
     y: Tensor, scatter: Tensor | None, gradient: Tensor, scatter_gradient: Tensor | None
 ) -> Tensor:
-    added: Tensor = _AddGradient.apply(y, scatter, gradient, scatter_gradient)  # type: ignore[no-untyped-call]
-    return added
+    """`y`, with something to be added to its gradient, and to that of what is scattered."""
+    if scatter is not None or torch.compiler.is_compiling():
+        added: Tensor = _AddGradient.apply(y, scatter, gradient, scatter_gradient)  # type: ignore[no-untyped-call]
+        return added
+    # A hook needs no copy of the output. But a leaf would keep it for good, and a view would lose
+    # it to an in-place layer that follows.
+    out = y.clone() if y.is_leaf or y._is_view() else y
+    out.register_hook(_Signal(gradient))  # type: ignore[no-untyped-call]
+    return out
 
 
 def _layout(y: Tensor) -> torch.Size:

@@ -1,29 +1,16 @@
 """The loop of `kernels.reference`, compiled by numba: for small frames on a CPU, one or many.
 
-Where a frame is a handful of numbers, calls cost more than arithmetic; here a pass is one call. All
-that is compiled is in this file: numba keeps what it has made until the file changes.
+Where a frame is a handful of numbers, calls cost more than arithmetic; here a pass is one call.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import numpy as np
-from numba import njit
 
 from ullayers.kernels.compiled_state import Array, Buffers, Choices, Covs, Means
+from ullayers.kernels.compiling import compiled
 
 STREAM, CLIP, SHARED, TINY = 0, 1, 2, 1e-300  # the first three: what the long-term mean is
-
-
-def compiled(function: Any) -> Any:
-    """Sums may be taken in any order; what is not a number stays one."""
-    make = partial(njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
-    try:
-        return make(cache=True)(function)
-    except RuntimeError:  # there is no folder to keep it in: every process compiles anew
-        return make()(function)
 
 
 @compiled

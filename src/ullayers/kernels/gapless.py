@@ -1,9 +1,11 @@
 """The recurrence on a CPU for streams that are all there at every step, as maps of a video are.
 
-All streams then weigh their frames alike, so that a group of steps is a handful of matrix products:
-one for both moving averages, one for the Gram matrices of each covariance, one for the covariances
-after every step, one for each term of the gradient. A group is as long as its frames stay in the
-cache from one product to the next.
+All streams then weigh their frames alike, so that W and B of a group of steps are known from the
+Gram matrices of what enters them. Compiled loops find these (`tiles`), and then the gradients.
+
+Where those cannot be used, a group is a handful of matrix products: one for both moving averages,
+one for the Gram matrices of each covariance, one for the covariances after every step, one for each
+term of the gradient. It is as long then as its frames stay in the cache from one to the next.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ullayers.kernels.covariance import (
     ridge_period,
 )
 from ullayers.kernels.state import Covariance, Rates, Result, State, is_full, on_host, room_like
+from ullayers.kernels.tiles import Tiles
 
 GROUP_VALUES, LONGEST_GROUP = 2**19, 16  # of a group's frames, and steps
 SMALLEST_FRAME = 2**11  # values; below, a call costs more than its work
@@ -153,6 +156,28 @@ class _Steps:
         return self.totals.new_tensor(values)
 
 
+@dataclass(frozen=True)
+class _Group:
+    """What is known of a group's steps beforehand."""
+
+    had_past: list[bool]
+    counted: list[bool]  # and so takes part
+    keeps: tuple[Weights, Weights]  # which share of its lag each mean keeps
+    seen: list[float]  # evidence of the means after it
+
+    @classmethod
+    def of(cls, walk: _Walk, n: int) -> _Group:
+        own, seen, keeps = walk.own_mean is not None, list(walk.seen), []
+        had_past = [seen[0] > 0] + [True] * (n - 1)
+        for mean, rate in enumerate((walk.rates.mu, walk.rates.eps)):
+            shares = [1.0] * n
+            for t in range(0 if mean == 0 or not own else n, n):
+                before, seen[mean] = seen[mean], (1 - rate) * seen[mean] + rate
+                shares[t] = (1 - rate) * before / seen[mean]
+            keeps.append(tuple(shares))
+        return cls(had_past, [True] * n if own else had_past, (keeps[0], keeps[1]), seen)
+
+
 @dataclass
 class _Walk:
     """A pass over the frames, group by group. Frames are (d, S) or (S, d), as they are stored."""
@@ -190,67 +215,91 @@ class _Walk:
 
     def all(self, frames: Tensor, gradient: Tensor) -> None:
         """Every group of steps; `gradient` is written to."""
+        tiles = Tiles.of(frames, gradient) if self.channels_first else None
+        if tiles is None:
+            self._by_products(frames, gradient, 0, len(frames))
+            return
+        for begin in range(0, len(frames), tiles.steps):
+            end = min(begin + tiles.steps, len(frames))
+            group = _Group.of(self, end - begin)
+            keeps = frames.new_tensor(group.keeps)
+            grams, sums = tiles.grams(begin, keeps, self.lags)
+            inverse = self._solve(grams, group, frames.dtype)
+            if inverse is None:
+                self._by_products(frames, gradient, begin, end)
+                continue
+            pulls = self._pulls(inverse, sums.to(inverse.dtype), group.counted)
+            inverse[1].neg_()
+            tiles.write(begin, keeps, self.lags, inverse, pulls)
+            self._finish(group, frames, end)
+
+    def _by_products(self, frames: Tensor, gradient: Tensor, first: int, last: int) -> None:
+        """Steps from the first up to the last, in products of matrices."""
         length = _group_length(frames)
         steps = frames.new_empty(2 + length, *frames.shape[1:])
         room = frames.new_empty(length, 2, *frames.shape[1:])
-        for begin in range(0, len(frames), length):
-            end = min(begin + length, len(frames))
+        for begin in range(first, last, length):
+            end = min(begin + length, last)
             n = end - begin
-            had_past = [self.seen[0] > 0] + [True] * (n - 1)
-            counted = had_past if self.own_mean is None else [True] * n  # and so takes part
-            deviations = self._follow(frames, begin, end, steps[: 2 + n], room[:n])
-            inverse = self._solve(deviations, had_past, counted)
-            self._write(deviations, inverse, counted, gradient[begin:end])
-            self.step += n
+            group = _Group.of(self, n)
+            deviations = self._follow(frames, begin, end, group, steps[: 2 + n], room[:n])
+            inverse = self._solve(self._grams(deviations), group, frames.dtype)
+            if inverse is None:
+                grams = self._grams(deviations.double())
+                inverse = self._solve(grams, group, torch.float64)
+            assert inverse is not None
+            self._write(deviations, inverse, group.counted, gradient[begin:end])
+            self._finish(group, frames, end)
 
-    def _follow(self, frames: Tensor, begin: int, end: int, steps: Tensor, out: Tensor) -> Tensor:
+    def _finish(self, group: _Group, frames: Tensor, end: int) -> None:
+        """A group is done."""
+        self.step += len(group.counted)
+        self.seen = group.seen
+        if self.own_mean is not None:  # without what the steps have lost
+            torch.sub(frames[end - 1], frames[0], out=self.lags[1]).sub_(self.own_mean)
+
+    def _follow(
+        self, frames: Tensor, begin: int, end: int, group: _Group, steps: Tensor, out: Tensor
+    ) -> Tensor:
         """(T, 2, *frame): what enters W and B at each step."""
         steps[:2] = self.lags
         torch.sub(frames[begin], frames[max(0, begin - 1)], out=steps[2])
         torch.sub(frames[begin + 1 : end], frames[begin : end - 1], out=steps[3:])
-        n = end - begin
-        keeps = [self._keeps(i, rate, n) for i, rate in enumerate((self.rates.mu, self.rates.eps))]
-        mixing = _mixing(*keeps).to(steps.dtype)
-        torch.mm(mixing, steps.flatten(1), out=out.view(2 * n, -1))
+        mixing = _mixing(*group.keeps).to(steps.dtype)
+        torch.mm(mixing, steps.flatten(1), out=out.view(len(mixing), -1))
         within, between = out[-1]
         self.lags[0] = within
-        if self.own_mean is None:
-            torch.add(within, between, out=self.lags[1])
-        else:
-            torch.sub(frames[end - 1], frames[0], out=self.lags[1]).sub_(self.own_mean)
+        torch.add(within, between, out=self.lags[1])
         return out
 
-    def _keeps(self, mean: int, rate: float, n: int) -> Weights:
-        """Which share of its lag a mean keeps at each step."""
-        if mean == 1 and self.own_mean is not None:
-            return (1.0,) * n
-        keeps = []
-        for _ in range(n):
-            before, self.seen[mean] = self.seen[mean], (1 - rate) * self.seen[mean] + rate
-            keeps.append((1 - rate) * before / self.seen[mean])
-        return tuple(keeps)
+    def _solve(self, grams: Tensor, group: _Group, precision: torch.dtype) -> Tensor | None:
+        """(2, T, d, d): what the deviations are multiplied with, for W and B.
 
-    def _solve(self, deviations: Tensor, had_past: list[bool], counted: list[bool]) -> Tensor:
-        """(2, T, d, d): what the deviations are multiplied with, for W and B."""
-        work, n = deviations.dtype, len(deviations)
-        ridge, noise = self.rates.ridge, noise_share(work) / len(self.W.total)
-        before = self.W, self.B
-        for precision in (work, torch.float64):
-            within, between = deviations.to(precision).unbind(1)
-            self.W, self.B = (copy(path) for path in before)
-            w = self.W.move(self._gram(within), self.streams, had_past, self.step, ridge)
-            b = self.B.move(self._gram(between), self.streams, counted, self.step, ridge)
-            w.protect(b, noise)
-            b.protect(w, noise)
-            totals = torch.cat([w.totals, b.totals])
-            inverse, singular = inverses(totals.to(precision))
-            if precision == torch.float64 or not _is_in_doubt(totals, inverse, singular):
-                break
-        bad = singular.tolist()
+        None if it is in doubt in this precision. W and B have moved on then only if it is not.
+        """
+        n = len(group.counted)
+        ridge, noise = self.rates.ridge, noise_share(self.lags.dtype) / len(self.W.total)
+        W, B = copy(self.W), copy(self.B)
+        w = W.move(grams[0], self.streams, group.had_past, self.step, ridge)
+        b = B.move(grams[1], self.streams, group.counted, self.step, ridge)
+        w.protect(b, noise)
+        b.protect(w, noise)
+        totals = torch.cat([w.totals, b.totals])
+        inverse, singular = inverses(totals.to(precision))
+        if precision != torch.float64 and _is_in_doubt(totals, inverse, singular):
+            return None
+        self.W, self.B, bad = W, B, singular.tolist()
         self.singular += sum(bad)
-        scales = w.scales(bad[:n], had_past, self.streams), b.scales(bad[n:], counted, self.streams)
+        scales = (
+            w.scales(bad[:n], group.had_past, self.streams),
+            b.scales(bad[n:], group.counted, self.streams),
+        )
         inverse.mul_(torch.cat(scales).to(precision)[:, None, None])
         return inverse.view(2, n, *inverse.shape[1:])
+
+    def _grams(self, deviations: Tensor) -> Tensor:
+        """(2, T, d, d)"""
+        return torch.stack([self._gram(deviation) for deviation in deviations.unbind(1)])
 
     def _gram(self, deviation: Tensor) -> Tensor:
         return (
@@ -276,15 +325,21 @@ class _Walk:
             torch.baddbmm(out, between, b, alpha=-1, out=out)
         if self.rates.centred:
             sums = deviations.sum(-1 if self.channels_first else -2)
-            push = w @ sums[:, 0, :, None] - b @ sums[:, 1, :, None]
-            eps = self.rates.eps
-            keeps = tuple(1 - eps if takes else 1.0 for takes in taking)
-            brings = tuple(eps if takes else 0.0 for takes in taking)
-            known = torch.cat([self.pull.to(push.dtype), push[..., 0]])
-            pulls = _recurrence(keeps, brings).to(known.dtype) @ known
-            self.pull = pulls[-1:].to(self.pull.dtype, copy=True)
-            each = pulls / self.streams * pulls.new_tensor(taking)[:, None]
-            out.sub_(each.unsqueeze(-1 if self.channels_first else -2))
+            pulls = self._pulls(inverse, sums, taking)
+            out.sub_(pulls.unsqueeze(-1 if self.channels_first else -2))
+
+    def _pulls(self, inverse: Tensor, sums: Tensor, taking: list[bool]) -> Tensor:
+        """(T, d): what is taken off each stream's gradient."""
+        (w, b), eps = inverse, self.rates.eps
+        if not self.rates.centred:
+            return torch.zeros_like(sums[:, 0])
+        push = w @ sums[:, 0, :, None] - b @ sums[:, 1, :, None]
+        keeps = tuple(1 - eps if takes else 1.0 for takes in taking)
+        brings = tuple(eps if takes else 0.0 for takes in taking)
+        known = torch.cat([self.pull.to(push.dtype), push[..., 0]])
+        pulls = _recurrence(keeps, brings).to(known.dtype) @ known
+        self.pull = pulls[-1:].to(self.pull.dtype, copy=True)
+        return pulls / self.streams * pulls.new_tensor(taking)[:, None]
 
     def end(self, y: Tensor, state: State) -> State:
         """The state after the last frame, relative to the same anchors."""

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ullayers.kernels.compiling import has_numba, run
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
 from ullayers.kernels.state import PER_STREAM, Rates
 from ullayers.packing import Packing
@@ -26,42 +26,12 @@ Array = NDArray[Any]
 
 
 @cache
-def has_numba() -> bool:
-    """Without it, or with one that does not fit numpy, small frames take the way of large ones."""
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-@cache
 def _loop() -> Any:
     """To load it takes its time, and to compile it ten to twenty seconds, once on a machine."""
     from ullayers.kernels.compiled import advance
     from ullayers.kernels.compiled_state import Buffers, Choices
 
     return advance, Buffers, Choices
-
-
-def _run(*arguments: Any) -> None:
-    """The loop, also where what numba keeps on disk is damaged or finds no room."""
-    try:
-        _loop()[0](*arguments)
-    except (OSError, EOFError, UnpicklingError):  # before it has begun
-        _forget_what_is_kept()
-        _loop()[0](*arguments)
-
-
-def _forget_what_is_kept() -> None:
-    """Every process compiles for itself then."""
-    from numba.core.caching import NullCache
-
-    import ullayers.kernels.compiled as compiled
-
-    for function in vars(compiled).values():
-        if hasattr(function, "_cache"):
-            function._cache = NullCache()
 
 
 def takes(steps: int, streams: int, d: int) -> bool:
@@ -109,7 +79,7 @@ class Plan:
         chosen = self.chosen[carries_on and there]
         extra = self.no_scatter if scatter is None else scatter
         gradient, spread = np.empty(self.shape), np.zeros(extra.shape)
-        _run(y, self.lengths, extra, gradient, spread, self.arrays, chosen)
+        run(_loop()[0], y, self.lengths, extra, gradient, spread, self.arrays, chosen)
         return gradient, None if scatter is None else spread
 
 

@@ -141,12 +141,6 @@ def room_like(tensor: Tensor) -> Tensor:
     return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
 
 
-def copied(tensor: Tensor) -> Tensor:
-    """As `clone`, in such memory."""
-    small = tensor.numel() * tensor.element_size() < HUGE
-    return tensor.clone() if small else room_like(tensor).copy_(tensor)
-
-
 def before_each(first: Tensor, values: Tensor) -> Tensor:
     """What held before each step, given what held before the first and after each."""
     # Not cat([first, values[:-1]]): on a GPU the compiler would write `values` misaligned.
