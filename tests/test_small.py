@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import ullayers as ul
 from tests.test_layers import gradient_of, relative
 from ullayers.base import ULBase
-from ullayers.kernels import compiled, small
+from ullayers.kernels import compiling, small
 from ullayers.kernels.small import Plan
 
 
@@ -229,8 +229,8 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.Monke
         made.append(cache)
         return lambda function: function
 
-    monkeypatch.setattr(compiled, "njit", njit)
-    assert compiled.compiled(len) is len
+    monkeypatch.setattr("numba.njit", njit)
+    assert compiling.compiled(len) is len
     assert made == [False]
 
 
@@ -285,7 +285,7 @@ def test_what_is_kept_may_be_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(small, "_loop", lambda: (damaged, *whole[1:]))
-        patch.setattr(small, "_forget_what_is_kept", lambda: forgotten.append(True))
+        patch.setattr(compiling, "_forget_what_is_kept", lambda _: forgotten.append(True))
         for each in (layer, plain):
             torch.manual_seed(1)
             some_frames(each)

@@ -164,25 +164,30 @@ class ULBase(Statistics):
             streams = sequences * positions
             careful = streams * d <= SMALL_FRAME or streams < FEW_STREAMS * d
             work = torch.float64 if careful else torch.promote_types(y.dtype, torch.float32)
-            frames = frames.reshape(steps, streams, d).to(work)
-            present = packing.active(steps, sequences, frames.device)
-            present = present.repeat_interleave(positions, dim=1)
+            if positions > 1:  # maps: channel by channel, as they are stored
+                frames = frames.permute(0, 3, 1, 2).reshape(steps, d, streams).mT.to(work)
+            else:
+                frames = frames.reshape(steps, streams, d).to(work)
             extra = None if scatter is None else packing.pack(scatter.double())
-            active = present & self._usable(frames, extra)
+            active, missing = self._usable(frames, extra), 0
+            if packing.ragged:
+                present = packing.active(steps, sequences, frames.device)
+                active = active & present.repeat_interleave(positions, dim=1)
+                missing = positions * (steps * sequences - sum(packing.lengths or ()))
             made = replay or self._begin(y, sequences, positions, work)
-            result = advance(frames, made.before, made.rates, active, extra)
+            scale = self.weight / (steps if self.reduction == "mean" else 1)
+            result = advance(frames, made.before, made.rates, active, extra, scale)
             if replay is None:
-                skipped = (present & ~active).sum()
+                skipped = (~active).sum() - missing
                 self._write(result.state, torch.stack([skipped, result.singular]), positions)
                 self._finish(y)
             else:
                 self._check_replay(result)
-            scale = self.weight / (steps if self.reduction == "mean" else 1)
-            gradient = result.gradient.mul_(scale).unflatten(1, (sequences, positions))
+            gradient = result.gradient.unflatten(1, (sequences, positions))
             gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
             if scatter is None or result.scatter_gradient is None:
                 return made, (gradient, None)
-            spread = packing.unpack(result.scatter_gradient * scale).reshape(scatter.shape)
+            spread = packing.unpack(result.scatter_gradient).reshape(scatter.shape)
             return made, (gradient, spread.to(scatter.dtype))
 
     def _learn_small(
@@ -357,7 +362,7 @@ def _add_gradient(
     # A hook needs no copy of the output. But a leaf would keep it for good, and a view would lose
     # it to an in-place layer that follows.
     out = y.clone() if y.is_leaf or y._is_view() else y
-    out.register_hook(_Signal(gradient))  # type: ignore[no-untyped-call]
+    out.register_hook(_Signal(gradient))
     return out
 
 

@@ -34,6 +34,7 @@ from ullayers.kernels.state import (
     on_host,
     relative,
     room_like,
+    scaled,
     with_anchor,
 )
 
@@ -45,7 +46,12 @@ LARGE_FRAME = 2**14  # values
 
 
 def advance(
-    y: Tensor, state: State, rates: Rates, active: Tensor, scatter: Tensor | None = None
+    y: Tensor,
+    state: State,
+    rates: Rates,
+    active: Tensor,
+    scatter: Tensor | None = None,
+    scale: float = 1.0,
 ) -> Result:
     """What `reference` does, without a loop over steps.
 
@@ -55,12 +61,13 @@ def advance(
         rates: the rates and choices of the layer.
         active: (T, S) bool. A stream stands still wherever it is not active.
         scatter: (T, S, d, d) more scatter for each frame to bring to W, beside its deviation's.
+        scale: of the gradients.
     """
     if len(y) == 1 and on_host(y):  # a single step has no loop to save
-        return reference(y, state, rates, active, scatter)
+        return scaled(reference(y, state, rates, active, scatter), scale)
     state = with_anchor(y, state, active)
     if scatter is None and not may_use_low_rank(y) and can_group(y, state, rates, active):
-        return advance_groups(y, state, rates)
+        return advance_groups(y, state, rates, scale)
     is_clip = rates.long_term == "clip"
     own_mean = clip_mean(relative(y, state, active), active) if is_clip else None
     gradient = room_like(y)
@@ -78,7 +85,7 @@ def advance(
         state = result.state
         singular = singular + result.singular
     extra_gradient = None if scatter is None else torch.cat(scatter_gradients)  # type: ignore[arg-type]
-    return Result(gradient, extra_gradient, state, singular)
+    return scaled(Result(gradient, extra_gradient, state, singular), scale)
 
 
 def _block_length(x: Tensor, rates: Rates) -> int:

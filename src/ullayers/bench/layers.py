@@ -106,7 +106,7 @@ def extra_memory(layer: nn.Module, maps: Tensor) -> float | None:
     """At its peak, in copies of the input, beside the input; known for a GPU only."""
     if not maps.is_cuda:
         return None
-    y = _Given.apply(_anchor(), maps)
+    y = _given(_anchor(), maps)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     out = layer(y)
@@ -120,11 +120,17 @@ class _Given(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, maps: Tensor) -> Tensor:
-        return maps.new_empty(0).set_(maps)  # type: ignore[call-overload]
+        out: Tensor = maps.new_empty(0).set_(maps)  # type: ignore[call-overload]
+        return out
 
     @staticmethod
     def backward(ctx: Any, below: Tensor) -> Any:
         return None, None
+
+
+def _given(anchor: Tensor, maps: Tensor) -> Tensor:
+    given: Tensor = _Given.apply(anchor, maps)  # type: ignore[no-untyped-call]
+    return given
 
 
 def _anchor() -> Tensor:
@@ -134,7 +140,7 @@ def _anchor() -> Tensor:
 def _hidden_step(layer: nn.Module, maps: Tensor) -> Step:
     """Forward and backward of a layer in the middle of a network."""
     above, anchor = torch.randn_like(maps), _anchor()
-    return lambda: layer(_Given.apply(anchor, maps)).backward(above)
+    return lambda: layer(_given(anchor, maps)).backward(above)
 
 
 def _step(layer: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Step:

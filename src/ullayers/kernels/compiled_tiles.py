@@ -2,7 +2,8 @@
 
 A tile is some positions of all channels, as long as it stays in the nearest caches. It holds what
 enters W, which is how far the short-term mean lags behind, and what enters B. Channels are taken
-four at a time, which is what the registers hold; there are zeros where less are left.
+four at a time, which is what the registers hold; there are zeros where less are left. All is
+computed in the precision of the tile.
 """
 
 from __future__ import annotations
@@ -81,9 +82,7 @@ def put(out: Array, a: float, b: float, c: float, d: float) -> None:
 
 
 @compiled
-def add_product(
-    four: Array, matrix: Array, i: int, x: Array, n: int
-) -> None:
+def add_product(four: Array, matrix: Array, i: int, x: Array, n: int) -> None:
     """Four rows of a matrix times the channels of a tile."""
     r0, r1, r2, r3 = four[0], four[1], four[2], four[3]
     m0, m1, m2, m3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
@@ -102,14 +101,8 @@ def add_product(
 
 
 @compiled
-def make_tile(frames: Array, width: int) -> Array:
-    """Room for a tile, with channels up to a multiple of four, and positions of sixteen."""
-    return np.zeros((2, -(-frames.shape[1] // 4) * 4, -(-width // 16) * 16), np.float32)
-
-
-@compiled
 def add_grams(
-    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
+    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, tile: Array,
     grams: Array, sums: Array,
 ) -> None:  # fmt: skip
     """What positions from `begin` to `end` bring to the Gram matrices of steps from `first` on.
@@ -121,11 +114,11 @@ def add_grams(
         lags: (2, C, P) before the first step: the latest frame less the means.
         begin: the first position.
         end: the last, and one.
-        width: positions of a tile.
-        grams: (n, 2, C', C') with C' a multiple of four, added to.
+        tile: (2, C', width) to work in, with C' a multiple of four and zeros behind C.
+        grams: (n, 2, C', C'), added to.
         sums: (n, 2, C) of what enters W and B, added to.
     """
-    tile = make_tile(frames, width)
+    width = tile.shape[2]
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)
@@ -139,19 +132,16 @@ def add_grams(
 
 @compiled
 def write_gradients(
-    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
-    inverses: Array, pulls: Array, gradient: Array,
+    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, tile: Array,
+    inverses: Array, pulls: Array, scale: float, gradient: Array,
 ) -> None:  # fmt: skip
-    """Eq. 11 for these positions and steps; `lags` are those after the last step then.
+    """Eq. 11 for positions and steps as in `add_grams`, after which `lags` are those of the end.
 
-    Args:
-        frames, first, keeps, lags, begin, end, width: as in `add_grams`.
-        inverses: (2, n, C', C'), that of B with its sign.
-        pulls: (n, C'), to be taken off.
-        gradient: (T, C, P), written to.
+    The inverses are (n, 2, C', C'), that of B with its sign; the pulls (n, C') are taken off; the
+    gradient (T, C, P) is written to.
     """
-    tile = make_tile(frames, width)
-    four, nothing = np.empty((4, width), np.float32), np.zeros((2, frames.shape[1]), np.float32)
+    width = tile.shape[2]
+    four, nothing = np.empty((4, width), tile.dtype), np.zeros((2, frames.shape[1]))
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)
@@ -163,9 +153,11 @@ def write_gradients(
                 for k in range(4):
                     four[k, :n] = -pulls[i, c + k]
                 for which in range(2):
-                    add_product(four, inverses[which, i], c, tile[which], n)
+                    add_product(four, inverses[i, which], c, tile[which], n)
                 for k in range(c, min(c + 4, frames.shape[1])):
-                    gradient[t, k, left : left + n] = four[k - c, :n]
+                    out, row = gradient[t, k, left : left + n], four[k - c]
+                    for p in range(n):
+                        out[p] = scale * row[p]
         for c in range(frames.shape[1]):
             for p in range(n):
                 lags[0, c, left + p] = tile[0, c, p]
@@ -173,14 +165,193 @@ def write_gradients(
 
 
 @compiled
-def gather(parts: Array, out: Array) -> None:
-    """Whole matrices (n, 2, C, C) from what each thread has found of their upper squares."""
-    n, _, d, _ = out.shape
-    for t in range(n):
-        for which in range(2):
-            for i in range(d):
+def add_to_totals(
+    parts: Array, keeps: Array, brings: Array, totals: Array, matrices: Array, diagonals: Array,
+    first: int, every: int,
+) -> None:  # fmt: skip
+    """Some rows of W and B after each step, times their evidence, on and above the diagonal.
+
+    Args:
+        parts: (threads, n, 2, C', C'), what `add_grams` has found.
+        keeps: (2, n), what is left of a covariance at each step.
+        brings: (2, n), what a Gram matrix is multiplied with.
+        totals: (2, C, C) before the first step, and then after the last.
+        matrices: (n, 2, C', C'), written to.
+        diagonals: (n, 2, C), likewise.
+        first: the first row.
+        every: from one row to the next.
+    """
+    d = totals.shape[1]
+    for which in range(2):
+        for i in range(first, d, every):
+            total = totals[which, i]
+            for t in range(len(matrices)):
+                keep, bring, row = keeps[which, t], brings[which, t], matrices[t, which, i]
                 for j in range(i, d):
-                    total = 0.0
-                    for part in range(len(parts)):
-                        total += parts[part, t, which, i, j]
-                    out[t, which, i, j] = out[t, which, j, i] = total
+                    total[j] *= keep
+                for part in range(len(parts)):
+                    brought = parts[part, t, which, i]
+                    for j in range(i, d):
+                        total[j] += bring * brought[j]
+                for j in range(i, d):
+                    row[j] = total[j]
+                diagonals[t, which, i] = total[i]
+            for j in range(i, d):
+                totals[which, j, i] = total[j]
+
+
+@compiled
+def inverse_root(pivot: Array, out: Array) -> float:
+    """L^-1 of a matrix L L^T of four by four, of which the upper part counts; its least pivot."""
+    least = np.inf
+    for i in range(4):
+        for j in range(4):
+            out[i, j] = i == j
+    for k in range(4):
+        value = pivot[k, k]
+        least = min(least, value) if value > 0 else -1.0  # so it is for a NaN
+        root = 1 / np.sqrt(value if value > 0 else 1.0)
+        for j in range(4):
+            out[k, j] *= root
+            if j >= k:
+                pivot[k, j] *= root
+        for i in range(k + 1, 4):
+            for j in range(4):
+                out[i, j] -= pivot[k, i] * out[k, j]
+                if j >= i:
+                    pivot[i, j] -= pivot[k, i] * pivot[k, j]
+    return least
+
+
+@compiled
+def sweep(a: Array, x: Array) -> float:
+    """Minus the inverse of a symmetric matrix, on and above the diagonal; the least pivot.
+
+    Four pivots P = L L^T at a time: what is left of the matrix is a - x^T x with x = L^-1 times
+    their rows. The error grows with the condition as that of Cholesky's method does.
+
+    Args:
+        a: C' x C', inverted in place.
+        x: (4, C'), to work in.
+    """
+    width, least = len(a), np.inf
+    pivot, root, left = np.empty((4, 4), a.dtype), np.empty((4, 4), a.dtype), a[:4].copy()
+    for k in range(0, width, 4):
+        for j in range(k):  # what is swept lies above
+            for r in range(4):
+                left[r, j] = a[j, k + r]
+        for r in range(4):
+            left[r, k:] = a[k + r, k:]
+            pivot[r] = left[r, k : k + 4]
+        least = min(least, inverse_root(pivot, root))
+        for r in range(4):
+            x0, x1, x2, x3 = root[r, 0], root[r, 1], root[r, 2], root[r, 3]
+            for j in range(width):
+                x[r, j] = x0 * left[0, j] + x1 * left[1, j] + x2 * left[2, j] + x3 * left[3, j]
+        for i in range(0, width, 4):
+            if i != k:
+                take_off(a, x, i)
+        put_pivots(a, x, root, k)
+    return least
+
+
+@compiled
+def take_off(a: Array, x: Array, i: int) -> None:
+    """Four rows of a - x^T x."""
+    width = len(a)
+    r0, r1, r2, r3 = a[i, i:], a[i + 1, i:], a[i + 2, i:], a[i + 3, i:]
+    z0, z1, z2, z3 = x[0, i:], x[1, i:], x[2, i:], x[3, i:]
+    m00, m01, m02, m03 = z0[0], z1[0], z2[0], z3[0]
+    m10, m11, m12, m13 = z0[1], z1[1], z2[1], z3[1]
+    m20, m21, m22, m23 = z0[2], z1[2], z2[2], z3[2]
+    m30, m31, m32, m33 = z0[3], z1[3], z2[3], z3[3]
+    for p in range(width - i):
+        v0, v1, v2, v3 = z0[p], z1[p], z2[p], z3[p]
+        r0[p] -= m00 * v0 + m01 * v1 + m02 * v2 + m03 * v3
+        r1[p] -= m10 * v0 + m11 * v1 + m12 * v2 + m13 * v3
+        r2[p] -= m20 * v0 + m21 * v1 + m22 * v2 + m23 * v3
+        r3[p] -= m30 * v0 + m31 * v1 + m32 * v2 + m33 * v3
+
+
+@compiled
+def put_pivots(a: Array, x: Array, root: Array, k: int) -> None:
+    """What four pivots leave in their own rows and columns."""
+    for i in range(4):
+        for r in range(4):
+            x[i, k + r] = -root[i, r]
+    for r in range(4):
+        l0, l1, l2, l3 = root[0, r], root[1, r], root[2, r], root[3, r]
+        for j in range(k + r, len(a)):
+            a[k + r, j] = l0 * x[0, j] + l1 * x[1, j] + l2 * x[2, j] + l3 * x[3, j]
+    for j in range(k):
+        x0, x1, x2, x3 = x[0, j], x[1, j], x[2, j], x[3, j]
+        for r in range(4):
+            a[j, k + r] = root[0, r] * x0 + root[1, r] * x1 + root[2, r] * x2 + root[3, r] * x3
+
+
+@compiled
+def invert(
+    matrices: Array, levels: Array, scales: Array, sums: Array, pushes: Array, inflations: Array,
+    first: int, every: int,
+) -> None:  # fmt: skip
+    """Scaled inverses in place of matrices, that of B with its sign.
+
+    Args:
+        matrices: (n, 2, C', C'), of which the part above the diagonal counts.
+        levels: (n, 2), what is added to their diagonals.
+        scales: (n, 2), what their inverses are multiplied with.
+        sums: (threads, n, 2, C), what `add_grams` has found.
+        pushes: (n, 2, C), the products of inverses and sums, written to.
+        inflations: (n, 2), the largest product of entries on the diagonals of a matrix and of its
+            inverse; -1 if it has none.
+        first: the first matrix.
+        every: from one to the next.
+    """
+    d, width = sums.shape[3], matrices.shape[3]
+    x, before = np.empty((4, width), matrices.dtype), np.empty(d, matrices.dtype)
+    for m in range(first, 2 * len(matrices), every):
+        t, which = m // 2, m % 2
+        a = matrices[t, which]
+        for i in range(width):
+            if i < d:
+                a[i, i] += levels[t, which]
+                before[i] = a[i, i]
+            for j in range(max(i, d), width):
+                a[i, j] = i == j
+        least, most = sweep(a, x), 0.0
+        scale = scales[t, which] * (1.0 if which else -1.0)
+        for i in range(d):
+            most = max(most, -a[i, i] * before[i])
+            for j in range(i, d):
+                a[i, j] = a[j, i] = a[i, j] * scale
+        for i in range(width):
+            for j in range(max(i, d), width):
+                a[i, j] = a[j, i] = NONE
+        inflations[t, which] = most if least > 0 else -1.0
+        for i in range(d):
+            push = 0.0
+            for part in range(len(sums)):
+                for j in range(d):
+                    push += a[i, j] * sums[part, t, which, j]
+            pushes[t, which, i] = push
+
+
+@compiled
+def follow_pull(
+    pull: Array, pushes: Array, taking: Array, rate: float, streams: int, pulls: Array
+) -> None:
+    """The moving average of what moves all streams alike, and what each has to take off.
+
+    Args:
+        pull: (C,) before the first step, and then after the last.
+        pushes: (n, 2, C)
+        taking: (n,) whether a step has any streams that take part.
+        rate: of the average.
+        streams: how many there are.
+        pulls: (n, C'), written to.
+    """
+    for t in range(len(pulls)):
+        for c in range(len(pull)):
+            if taking[t]:
+                pull[c] = (1.0 - rate) * pull[c] + rate * (pushes[t, 0, c] + pushes[t, 1, c])
+            pulls[t, c] = pull[c] / streams if taking[t] else 0.0

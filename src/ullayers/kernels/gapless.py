@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,14 +48,14 @@ def can_group(y: Tensor, state: State, rates: Rates, active: Tensor) -> bool:
     return alike and (rates.long_term == "clip" or bool((short[0] > 0) == (long[0] > 0)))
 
 
-def advance_groups(y: Tensor, state: State, rates: Rates) -> Result:
+def advance_groups(y: Tensor, state: State, rates: Rates, scale: float = 1.0) -> Result:
     """What `core.advance` does; the anchors of `state` are the first frame."""
     gradient = room_like(y)
     if y.mT.is_contiguous():  # stored channels first: leave it so
-        walk = _Walk.of(y.mT, state, rates, channels_first=True)
+        walk = _Walk.of(y.mT, state, rates, scale, channels_first=True)
         walk.all(y.mT, gradient.mT)
     else:
-        walk = _Walk.of(y, state, rates, channels_first=False)
+        walk = _Walk.of(y, state, rates, scale, channels_first=False)
         walk.all(y, gradient)
     return Result(gradient, None, walk.end(y, state), state.steps.new_tensor(walk.singular))
 
@@ -100,16 +101,23 @@ class _Path:
         seen, ridge = float(cov.evidence), float(cov.ridge)
         return cls(total, float(total.trace()), seen, ridge, rate, ridge_period(rate))
 
-    def move(
-        self, grams: Tensor, streams: int, counted: list[bool], step: int, ridge: float
-    ) -> _Steps:
-        """Go on by a group of steps."""
+    def weights(self, counted: list[bool]) -> tuple[Weights, Weights]:
+        """What each step leaves of it, and brings to it."""
         keeps = tuple(1 - self.rate if counts else 1.0 for counts in counted)
-        brings = tuple(self.rate if counts else 0.0 for counts in counted)
-        weights = _recurrence(keeps, tuple(bring / streams for bring in brings))
+        return keeps, tuple(self.rate if counts else 0.0 for counts in counted)
+
+    def move(self, grams: Tensor, streams: int, counted: list[bool]) -> Tensor:
+        """(T, d, d): what it is after each step of a group."""
+        keeps, brings = self.weights(counted)
+        recurrence = _recurrence(keeps, tuple(bring / streams for bring in brings))
         known = torch.cat([self.total[None], grams.double()])
-        totals = (weights @ known.flatten(1)).view(grams.shape)
-        traces = _diagonals(totals).sum(1).tolist()
+        totals = (recurrence @ known.flatten(1)).view(grams.shape)
+        self.total = totals[-1].clone()
+        return totals
+
+    def levels(self, traces: list[float], counted: list[bool], step: int, ridge: float) -> _Steps:
+        """What goes along with it, given the traces after each step."""
+        keeps, brings = self.weights(counted)
         evidences, levels = [], []
         high, low = (factor * ridge / len(self.total) for factor in (RIDGE_HIGH, RIDGE_LOW))
         for t, trace in enumerate(traces):
@@ -120,8 +128,7 @@ class _Path:
             self.trace = trace
             evidences.append(self.evidence)
             levels.append(max(self.ridge, low * trace))
-        self.total = totals[-1].clone()
-        return _Steps(totals, traces, evidences, levels)
+        return _Steps(traces, evidences, levels)
 
     def done(self) -> Covariance:
         """As the state keeps it."""
@@ -131,29 +138,23 @@ class _Path:
 
 @dataclass
 class _Steps:
-    """A covariance after each step of a group."""
+    """What is known of a covariance after each step of a group, beside its value."""
 
-    totals: Tensor  # (T, d, d) value * evidence
-    traces: list[float]  # of them
+    traces: list[float]  # of value * evidence
     evidences: list[float]
     levels: list[float]  # what the ridge asks for
 
     def protect(self, other: _Steps, noise: float) -> None:
-        """Raise the diagonals to the ridge, and above the rounding errors of the other."""
+        """Raise the levels above the rounding errors of the other."""
         for t, trace in enumerate(self.traces):
             least = noise * other.traces[t] / max(other.evidences[t], TINY) * self.evidences[t]
             # Without any scatter there is nothing to solve; the 1 only keeps the factor defined.
             self.levels[t] = max(self.levels[t], least) if trace > 0 else 1.0
-        _diagonals(self.totals).add_(self.totals.new_tensor(self.levels)[:, None])
 
-    def scales(self, bad: list[bool], counted: list[bool], streams: int) -> Tensor:
-        """(T,): what makes the inverse of a total that of a stream's share in the covariance."""
-        usable = [
-            trace > 0 and counts and not singular
-            for trace, counts, singular in zip(self.traces, counted, bad, strict=True)
-        ]
-        values = [seen / streams * use for seen, use in zip(self.evidences, usable, strict=True)]
-        return self.totals.new_tensor(values)
+    def scales(self, counted: list[bool], streams: int) -> list[float]:
+        """What makes the inverse of a total that of a stream's share in the covariance."""
+        each = zip(self.traces, self.evidences, counted, strict=True)
+        return [seen / streams * (trace > 0 and counts) for trace, seen, counts in each]
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,7 @@ class _Walk:
     """A pass over the frames, group by group. Frames are (d, S) or (S, d), as they are stored."""
 
     rates: Rates
+    scale: float  # of the gradient
     channels_first: bool
     streams: int
     lags: Tensor  # (2, *frame): the latest frame minus the short-term and the long-term mean
@@ -195,7 +197,9 @@ class _Walk:
     singular: int = 0
 
     @classmethod
-    def of(cls, frames: Tensor, state: State, rates: Rates, *, channels_first: bool) -> _Walk:
+    def of(
+        cls, frames: Tensor, state: State, rates: Rates, scale: float, *, channels_first: bool
+    ) -> _Walk:
         short, long = state.short, state.long
         seen = [float(state.short_evidence[0]), float(state.long_evidence[0])]
         if channels_first:
@@ -210,36 +214,66 @@ class _Walk:
         lags = torch.stack([-short, -long])
         streams = len(state.short)
         return cls(
-            rates, channels_first, streams, lags, own_mean, seen, W, B, state.pull, int(state.steps)
-        )
+            rates, scale, channels_first, streams, lags, own_mean, seen, W, B, state.pull,
+            int(state.steps),
+        )  # fmt: skip
 
     def all(self, frames: Tensor, gradient: Tensor) -> None:
         """Every group of steps; `gradient` is written to."""
         tiles = Tiles.of(frames, gradient) if self.channels_first else None
         if tiles is None:
-            self._by_products(frames, gradient, 0, len(frames))
+            self._by_products(frames, gradient)
             return
         for begin in range(0, len(frames), tiles.steps):
             end = min(begin + tiles.steps, len(frames))
-            group = _Group.of(self, end - begin)
-            keeps = frames.new_tensor(group.keeps)
-            grams, sums = tiles.grams(begin, keeps, self.lags)
-            inverse = self._solve(grams, group, frames.dtype)
-            if inverse is None:
-                self._by_products(frames, gradient, begin, end)
-                continue
-            pulls = self._pulls(inverse, sums.to(inverse.dtype), group.counted)
-            inverse[1].neg_()
-            tiles.write(begin, keeps, self.lags, inverse, pulls)
-            self._finish(group, frames, end)
+            if not self._by_tiles(tiles, begin, end):  # what comes next will be no different
+                tiles = tiles.in_float64()
+                self._by_tiles(tiles, begin, end)
 
-    def _by_products(self, frames: Tensor, gradient: Tensor, first: int, last: int) -> None:
-        """Steps from the first up to the last, in products of matrices."""
+    def _by_tiles(self, tiles: Tiles, begin: int, end: int) -> bool:
+        """A group of steps, unless it is in doubt in this precision; nothing has changed then."""
+        group, W, B = _Group.of(self, end - begin), copy(self.W), copy(self.B)
+        paths = ((W, group.had_past), (B, group.counted))
+        weights = [path.weights(counted) for path, counted in paths]
+        totals = torch.stack([W.total, B.total])
+        keeps, cov_keeps, brings = (
+            np.array(rows) for rows in (group.keeps, *zip(*weights, strict=True))
+        )
+        diagonals = tiles.covariances(
+            begin, keeps, self.lags, cov_keeps, brings / self.streams, totals.numpy()
+        )
+        traces, ridge = diagonals.sum(2).T.tolist(), self.rates.ridge
+        W.total, B.total = totals
+        w, b = (
+            path.levels(trace, counted, self.step, ridge)
+            for (path, counted), trace in zip(paths, traces, strict=True)
+        )
+        noise = noise_share(torch.float32) / len(W.total)
+        w.protect(b, noise)
+        b.protect(w, noise)
+        levels = np.array([w.levels, b.levels]).T
+        scales = w.scales(group.had_past, self.streams), b.scales(group.counted, self.streams)
+        grown = tiles.invert(levels, np.array(scales).T)
+        largest = (diagonals + levels[:, :, None]).max(2)
+        fits = (largest > 1 / RANGE) & (largest < RANGE)
+        certain = fits & (grown >= 0) & (grown <= MOST_INFLATED)
+        if tiles.precision == torch.float32 and not certain.all():
+            return False
+        self.singular += int((grown < 0).sum())
+        taking, pull = np.array(group.counted), self.pull[0].double()
+        pulls = tiles.pulls(pull.numpy(), taking & self.rates.centred, self.rates.eps, self.streams)
+        self.W, self.B, self.pull = W, B, pull[None].to(self.pull.dtype)
+        tiles.write(begin, keeps, self.lags, pulls, self.scale)
+        self._finish(group)
+        return True
+
+    def _by_products(self, frames: Tensor, gradient: Tensor) -> None:
+        """All groups, in products of matrices."""
         length = _group_length(frames)
         steps = frames.new_empty(2 + length, *frames.shape[1:])
         room = frames.new_empty(length, 2, *frames.shape[1:])
-        for begin in range(first, last, length):
-            end = min(begin + length, last)
+        for begin in range(0, len(frames), length):
+            end = min(begin + length, len(frames))
             n = end - begin
             group = _Group.of(self, n)
             deviations = self._follow(frames, begin, end, group, steps[: 2 + n], room[:n])
@@ -249,14 +283,13 @@ class _Walk:
                 inverse = self._solve(grams, group, torch.float64)
             assert inverse is not None
             self._write(deviations, inverse, group.counted, gradient[begin:end])
-            self._finish(group, frames, end)
+            gradient[begin:end].mul_(self.scale)
+            self._finish(group)
 
-    def _finish(self, group: _Group, frames: Tensor, end: int) -> None:
+    def _finish(self, group: _Group) -> None:
         """A group is done."""
         self.step += len(group.counted)
         self.seen = group.seen
-        if self.own_mean is not None:  # without what the steps have lost
-            torch.sub(frames[end - 1], frames[0], out=self.lags[1]).sub_(self.own_mean)
 
     def _follow(
         self, frames: Tensor, begin: int, end: int, group: _Group, steps: Tensor, out: Tensor
@@ -269,7 +302,10 @@ class _Walk:
         torch.mm(mixing, steps.flatten(1), out=out.view(len(mixing), -1))
         within, between = out[-1]
         self.lags[0] = within
-        torch.add(within, between, out=self.lags[1])
+        if self.own_mean is None:
+            torch.add(within, between, out=self.lags[1])
+        else:  # without what the steps have lost
+            torch.sub(frames[end - 1], frames[0], out=self.lags[1]).sub_(self.own_mean)
         return out
 
     def _solve(self, grams: Tensor, group: _Group, precision: torch.dtype) -> Tensor | None:
@@ -280,25 +316,27 @@ class _Walk:
         n = len(group.counted)
         ridge, noise = self.rates.ridge, noise_share(self.lags.dtype) / len(self.W.total)
         W, B = copy(self.W), copy(self.B)
-        w = W.move(grams[0], self.streams, group.had_past, self.step, ridge)
-        b = B.move(grams[1], self.streams, group.counted, self.step, ridge)
+        paths, steps = ((W, grams[0], group.had_past), (B, grams[1], group.counted)), []
+        totals = torch.cat([path.move(gram, self.streams, on) for path, gram, on in paths])
+        traces = _diagonals(totals).sum(1).view(2, n).tolist()
+        for (path, _, on), trace in zip(paths, traces, strict=True):
+            steps.append(path.levels(trace, on, self.step, ridge))
+        w, b = steps
         w.protect(b, noise)
         b.protect(w, noise)
-        totals = torch.cat([w.totals, b.totals])
+        _diagonals(totals).add_(totals.new_tensor(w.levels + b.levels)[:, None])
         inverse, singular = inverses(totals.to(precision))
         if precision != torch.float64 and _is_in_doubt(totals, inverse, singular):
             return None
-        self.W, self.B, bad = W, B, singular.tolist()
-        self.singular += sum(bad)
-        scales = (
-            w.scales(bad[:n], group.had_past, self.streams),
-            b.scales(bad[n:], group.counted, self.streams),
-        )
-        inverse.mul_(torch.cat(scales).to(precision)[:, None, None])
+        self.W, self.B = W, B
+        self.singular += int(singular.sum())
+        scales = w.scales(group.had_past, self.streams) + b.scales(group.counted, self.streams)
+        weights = torch.where(singular, 0.0, totals.new_tensor(scales)).to(precision)
+        inverse.mul_(weights[:, None, None])
         return inverse.view(2, n, *inverse.shape[1:])
 
     def _grams(self, deviations: Tensor) -> Tensor:
-        """(2, T, d, d)"""
+        """(2, T, d, d): the sums of squares of what enters W and B at each step."""
         return torch.stack([self._gram(deviation) for deviation in deviations.unbind(1)])
 
     def _gram(self, deviation: Tensor) -> Tensor:

@@ -74,6 +74,14 @@ class Result:
     singular: Tensor  # () int64, steps at which W or B could not be inverted
 
 
+def scaled(result: Result, scale: float) -> Result:
+    """With all gradients multiplied, in place."""
+    for gradient in (result.gradient, result.scatter_gradient):
+        if gradient is not None and scale != 1:
+            gradient.mul_(scale)
+    return result
+
+
 def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
     """Take each stream's first frame as its anchor, and express all else relative to it."""
     state = with_anchor(y, state, active)

@@ -6,11 +6,13 @@ less time than to write it to memory and to read it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,11 @@ from torch import Tensor
 
 from ullayers.kernels.compiling import has_numba, run
 
-TILE_VALUES, WIDEST_TILE, NARROWEST_TILE = 2**15, 1024, 128
-GRAM_VALUES, LONGEST_GROUP = 2**20, 64
+TILE_VALUES, WIDEST_TILE = 2**15, 1024
+SMALLEST_SHARE = 128  # positions for a thread
+GROUP_VALUES, LONGEST_GROUP = 2**18, 64  # of a covariance of all steps, and steps
 WIDEST = 256  # channels
-LINE = 16  # values that come together from memory
+LINE = 16  # values that come together from memory; a tile has a multiple of it
 Array = NDArray[Any]
 
 
@@ -36,92 +39,153 @@ def _loops() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _helpers(process: int, threads: int) -> ThreadPoolExecutor:
-    """Threads, which a process does not inherit."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="ullayers")
+def _helpers(process: int) -> ThreadPoolExecutor:
+    """Threads, which a process does not inherit; they start when they are needed."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="ullayers")
+
+
+@cache
+def _openmp() -> Any:
+    """The library whose threads torch works with, if it can be told to let them go."""
+    for name in ("libgomp.so.1", "libiomp5.so", "libomp.dylib"):
+        path = Path(torch.__file__).parent / "lib" / name
+        if path.exists():
+            library = ctypes.CDLL(str(path))
+            return library if hasattr(library, "omp_pause_resource_all") else None
+    return None
+
+
+def _stop_waiting() -> None:
+    """Let torch's threads go: they wait by running, for milliseconds, in the way of ours."""
+    library = _openmp()
+    if library is not None:
+        library.omp_pause_resource_all(1)  # softly: the next that are needed are made anew
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The frames of a call, and where their gradient goes, both (T, C, P)."""
+    """The frames of a call, where their gradient goes, and room for a group of steps.
 
-    frames: Array
-    gradient: Array
-    width: int
+    A multiple of four stands for the channels wherever it says C'.
+    """
+
+    frames: Array  # (T, C, P)
+    gradient: Array  # likewise
+    tiles: Array  # (threads, 2, C', width), in the precision of the work
     shares: list[tuple[int, int]]  # of the positions, one for each thread
+    parts: Array  # (threads, n, 2, C', C') Gram matrices
+    sums: Array  # (threads, n, 2, C)
+    matrices: Array  # (n, 2, C', C') W and B times their evidence, then their inverses
+    diagonals: Array  # (n, 2, C)
+    pushes: Array  # likewise
 
     @classmethod
     def of(cls, frames: Tensor, gradient: Tensor) -> Tiles | None:
         """None if another way has to be taken, or is faster."""
-        _, channels, positions = frames.shape
+        steps, channels, positions = frames.shape
         here = frames.dtype == torch.float32 and frames.is_contiguous()
         if not (here and gradient.is_contiguous() and channels <= WIDEST and has_numba()):
             return None
-        threads = max(1, min(torch.get_num_threads(), positions // NARROWEST_TILE))
+        threads = max(1, min(torch.get_num_threads(), positions // SMALLEST_SHARE))
         share = -(-positions // (threads * LINE)) * LINE
         shares = [(begin, min(begin + share, positions)) for begin in range(0, positions, share)]
-        width = max(NARROWEST_TILE, min(TILE_VALUES // channels, WIDEST_TILE))
-        return cls(frames.numpy(), gradient.numpy(), min(width, share), shares)
+        width = min(TILE_VALUES // channels // LINE * LINE, WIDEST_TILE, share)
+        wide, threads = -(-channels // 4) * 4, len(shares)
+        n = max(1, min(GROUP_VALUES // wide**2, LONGEST_GROUP, steps))
+        if threads > 1:
+            _stop_waiting()
+        return cls(
+            frames.numpy(), gradient.numpy(), np.zeros((threads, 2, wide, width), np.float32),
+            shares, np.empty((threads, n, 2, wide, wide)), np.empty((threads, n, 2, channels)),
+            np.empty((n, 2, wide, wide), np.float32), np.empty((n, 2, channels)),
+            np.empty((n, 2, channels)),
+        )  # fmt: skip
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What is worked in."""
+        return torch.float32 if self.tiles.dtype == np.float32 else torch.float64
+
+    def in_float64(self) -> Tiles:
+        """The same, in twice the precision."""
+        return replace(self, tiles=self.tiles.astype(float), matrices=self.matrices.astype(float))
 
     @property
     def steps(self) -> int:
         """Of a group."""
-        return max(1, min(GRAM_VALUES // self.frames.shape[1] ** 2, LONGEST_GROUP))
+        return len(self.matrices)
 
-    def grams(self, begin: int, keeps: Tensor, lags: Tensor) -> tuple[Tensor, Tensor]:
-        """(2, n, C, C) and (2, n, C): sums of squares of what enters W and B, and sums.
+    def covariances(
+        self, begin: int, keeps: Array, lags: Tensor, cov_keeps: Array, brings: Array, totals: Array
+    ) -> Array:
+        """Find W and B after each step of a group; their diagonals (n, 2, C).
 
         Args:
             begin: the first step.
             keeps: (2, n), which share of its lag each mean keeps at each step.
-            lags: (2, C, P) before it.
+            lags: (2, C, P) before it: the latest frame less the means.
+            cov_keeps: (2, n), what each step leaves of W and B.
+            brings: (2, n), what it multiplies sums of squares with.
+            totals: (2, C, C) W and B before, times their evidence; become those after.
         """
-        n, channels, wide = keeps.shape[1], self.frames.shape[1], _padded(self.frames.shape[1])
-        parts = np.zeros((len(self.shares), n, 2, wide, wide))
-        sums = np.zeros((len(self.shares), n, 2, channels))
-        common = (self.frames, begin, keeps.numpy(), lags.numpy())
+        n = keeps.shape[1]
+        common = (self.frames, begin, keeps.astype(self.tiles.dtype), lags.numpy())
 
-        def work(i: int) -> None:
-            run(_loops().add_grams, *common, *self.shares[i], self.width, parts[i], sums[i])
+        def add(i: int) -> None:
+            self.parts[i, :n], self.sums[i, :n] = 0, 0
+            found = self.parts[i, :n], self.sums[i, :n]
+            run(_loops().add_grams, *common, *self.shares[i], self.tiles[i], *found)
 
-        self._all(work)
-        whole = np.empty((n, 2, channels, channels))
-        run(_loops().gather, parts, whole)
-        return torch.from_numpy(whole).transpose(0, 1), torch.from_numpy(sums.sum(0))
+        def move(i: int) -> None:
+            out = self.matrices[:n], self.diagonals[:n]
+            brought = cov_keeps, brings, totals
+            run(_loops().add_to_totals, self.parts[:, :n], *brought, *out, i, len(self.shares))
 
-    def write(
-        self, begin: int, keeps: Tensor, lags: Tensor, inverses: Tensor, pulls: Tensor
-    ) -> None:
-        """The gradients of a group; `lags` become those after it.
+        self._on_all(add)
+        self._on_all(move)
+        return self.diagonals[:n]
+
+    def invert(self, levels: Array, scales: Array) -> Array:
+        """Invert W and B after each step; what rounding errors grow by, at most (-1: no inverse).
 
         Args:
-            begin, keeps, lags: as in `grams`.
-            inverses: (2, n, C, C), to multiply what enters W and B with.
-            pulls: (n, C), to be taken off.
+            levels: (n, 2), what is added to their diagonals.
+            scales: (n, 2), what the inverses are multiplied with.
         """
-        more = _padded(self.frames.shape[1]) - self.frames.shape[1]
-        inverses = torch.nn.functional.pad(inverses, (0, more, 0, more)).contiguous()
-        pulls = torch.nn.functional.pad(pulls, (0, more)).contiguous()
-        common = (self.frames, begin, keeps.numpy(), lags.numpy())
-        targets = inverses.numpy(), pulls.numpy(), self.gradient
+        n = len(levels)
+        grown = np.empty((n, 2))
+        known = self.matrices[:n], levels, scales, self.sums[:, :n], self.pushes[:n], grown
+        self._on_all(lambda i: run(_loops().invert, *known, i, len(self.shares)))
+        return grown
+
+    def pulls(self, pull: Array, taking: Array, rate: float, streams: int) -> Array:
+        """(n, C'): what each stream's gradient takes off, so that all have a mean of nothing.
+
+        Args:
+            pull: (C,) their mean before the group; becomes that after it.
+            taking: (n,) which steps count.
+            rate: of the mean, which moves.
+            streams: how many there are.
+        """
+        n = len(taking)
+        pulls = np.zeros((n, self.matrices.shape[2]), self.tiles.dtype)
+        run(_loops().follow_pull, pull, self.pushes[:n], taking, rate, streams, pulls)
+        return pulls
+
+    def write(self, begin: int, keeps: Array, lags: Tensor, pulls: Array, scale: float) -> None:
+        """The scaled gradients of a group; `lags` become those after it. As in `covariances`."""
+        common = (self.frames, begin, keeps.astype(self.tiles.dtype), lags.numpy())
+        others = self.matrices[: len(pulls)], pulls, self.tiles.dtype.type(scale), self.gradient
 
         def work(i: int) -> None:
-            run(_loops().write_gradients, *common, *self.shares[i], self.width, *targets)
+            run(_loops().write_gradients, *common, *self.shares[i], self.tiles[i], *others)
 
-        self._all(work)
+        self._on_all(work)
 
-    def _all(self, work: Callable[[int], None]) -> None:
+    def _on_all(self, work: Callable[[int], None]) -> None:
+        """Every thread has its share, this one the first."""
         others = range(1, len(self.shares))
-        if not others:
-            return work(0)
-        helpers = _helpers(os.getpid(), len(self.shares) - 1)
-        waiting = [helpers.submit(work, i) for i in others]
+        waiting = [_helpers(os.getpid()).submit(work, i) for i in others]
         work(0)
         for future in waiting:
             future.result()
-        return None
-
-
-def _padded(channels: int) -> int:
-    """As the loops take them: four at a time."""
-    return -(-channels // 4) * 4
