@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import ullayers as ul
@@ -14,7 +15,8 @@ from tests.test_core import TOLERANCE, Case, assert_same, cases, difference, fre
 from ullayers.kernels.covariance import inverses
 from ullayers.kernels.gapless import advance_groups, can_group
 from ullayers.kernels.reference import reference
-from ullayers.kernels.state import Rates, Result, State, room_like, with_anchor
+from ullayers.kernels.state import LongTerm, Rates, Result, State, room_like, with_anchor
+from ullayers.kernels.tiles import Tiles
 
 HOST = torch.device("cpu")
 
@@ -36,6 +38,15 @@ def test_groups_equal_the_loop(case: Case) -> None:
         assert_same(got, expected, TOLERANCE[torch.float64])
 
 
+@pytest.fixture(params=["tiles", "products"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How groups of float32 maps are worked on: with numba, and without it."""
+    if request.param == "products":
+        monkeypatch.setattr(Tiles, "of", lambda *_: None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("long_term", ["stream", "clip"])
 @pytest.mark.parametrize(("streams", "d"), [(1000, 5), (400, 40), (600, 130)])
 def test_float32_maps_equal_the_loop(streams: int, d: int, long_term: str) -> None:
@@ -49,6 +60,40 @@ def test_float32_maps_equal_the_loop(streams: int, d: int, long_term: str) -> No
     assert_same(in_groups(y, state, rates), expected, TOLERANCE[torch.float32])
 
 
+@given(
+    seed=st.integers(0, 1000),
+    d=st.integers(1, 70),
+    more=st.integers(16, 600),
+    steps=st.integers(2, 70),
+    threads=st.integers(1, 3),
+    mu=st.floats(0.05, 0.9),
+    eps=st.floats(0.001, 0.5),
+    mixed=st.booleans(),
+    offset=st.sampled_from([0.0, 30.0, -1000.0]),
+    long_term=st.sampled_from(["stream", "clip"]),
+)
+def test_tiles_equal_the_loop(
+    seed: int, d: int, more: int, steps: int, threads: int, mu: float, eps: float,
+    mixed: bool, offset: float, long_term: LongTerm,
+) -> None:  # fmt: skip
+    """Any number of channels, positions and threads; one frame after another, cut in two."""
+    generator, positions = torch.Generator().manual_seed(seed), 2 * d + more
+    y = torch.randn(steps + 3, d, positions, generator=generator).cumsum(0)
+    # Nearly the same in all channels: float32 will not do, of sums or of an offset.
+    y = y[:, :1] + 0.03 * y if mixed else y + offset
+    y, rates = y.mT, Rates(mu, eps * mu, 1e-3, long_term)
+    fresh = fresh_state(positions, d, paper=False, dtype=torch.float32, device=HOST)
+    active, before = torch.ones(steps + 3, positions, dtype=torch.bool), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        got = in_groups(y[3:], in_groups(y[:3], fresh, rates).state, rates)
+    finally:
+        torch.set_num_threads(before)
+    begun = reference(y[:3], fresh, rates, active[:3]).state
+    assert_same(got, reference(y[3:], begun, rates, active[3:]), 1e-3 if mixed else 1e-4)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("own", "tolerance"), [(0.1, 1e-4), (0.01, 1e-4), (0.001, 1e-3)])
 def test_channels_that_are_nearly_mixes_of_a_few(own: float, tolerance: float) -> None:
     """What is left of a channel has few digits in float32, but loses none of them here."""
@@ -64,9 +109,11 @@ def test_channels_that_are_nearly_mixes_of_a_few(own: float, tolerance: float) -
     assert difference(got.gradient.double(), exact.gradient) <= tolerance
 
 
+@pytest.mark.usefixtures("way")
 def test_a_scene_at_rest_fades_with_all_its_digits() -> None:
     torch.manual_seed(0)
     y = torch.cat([torch.randn(20, 3000, 4), torch.randn(1, 3000, 4).expand(60, -1, -1)]) + 100
+    y = y.mT.contiguous().mT
     state = fresh_state(3000, 4, paper=False, dtype=torch.float32, device=HOST)
     rates = Rates(0.5, 0.01, 1e-4)
     expected = reference(y, state, rates, torch.ones(80, 3000, dtype=torch.bool))
