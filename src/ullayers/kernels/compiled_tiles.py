@@ -102,7 +102,8 @@ def add_product(four: Array, matrix: Array, i: int, x: Array, n: int) -> None:
 
 @compiled
 def add_grams(
-    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, tile: Array,
+    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
+    tile: Array,
     grams: Array, sums: Array,
 ) -> None:  # fmt: skip
     """What positions from `begin` to `end` bring to the Gram matrices of steps from `first` on.
@@ -114,11 +115,11 @@ def add_grams(
         lags: (2, C, P) before the first step: the latest frame less the means.
         begin: the first position.
         end: the last, and one.
-        tile: (2, C', width) to work in, with C' a multiple of four and zeros behind C.
+        width: positions of a tile.
+        tile: (2, C', width or more) to work in, with C' a multiple of four and zeros behind C.
         grams: (n, 2, C', C'), added to.
         sums: (n, 2, C) of what enters W and B, added to.
     """
-    width = tile.shape[2]
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)
@@ -132,7 +133,8 @@ def add_grams(
 
 @compiled
 def write_gradients(
-    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, tile: Array,
+    frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
+    tile: Array,
     inverses: Array, pulls: Array, scale: float, gradient: Array,
 ) -> None:  # fmt: skip
     """Eq. 11 for positions and steps as in `add_grams`, after which `lags` are those of the end.
@@ -140,8 +142,7 @@ def write_gradients(
     The inverses are (n, 2, C', C'), that of B with its sign; the pulls (n, C') are taken off; the
     gradient (T, C, P) is written to.
     """
-    width = tile.shape[2]
-    four, nothing = np.empty((4, width), tile.dtype), np.zeros((2, frames.shape[1]))
+    four, nothing = np.empty((4, tile.shape[2]), tile.dtype), np.zeros((2, frames.shape[1]))
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)

@@ -71,7 +71,8 @@ class Tiles:
 
     frames: Array  # (T, C, P)
     gradient: Array  # likewise
-    tiles: Array  # (threads, 2, C', width), in the precision of the work
+    width: int  # of a tile
+    tiles: Array  # (threads, 2, C', width or more), in the precision of the work
     shares: list[tuple[int, int]]  # of the positions, one for each thread
     parts: Array  # (threads, n, 2, C', C') Gram matrices
     sums: Array  # (threads, n, 2, C)
@@ -87,15 +88,16 @@ class Tiles:
         if not (here and gradient.is_contiguous() and channels <= WIDEST and has_numba()):
             return None
         threads = max(1, min(torch.get_num_threads(), positions // SMALLEST_SHARE))
-        share = -(-positions // (threads * LINE)) * LINE
+        share = _parts(positions, -(-positions // threads))
         shares = [(begin, min(begin + share, positions)) for begin in range(0, positions, share)]
-        width = min(TILE_VALUES // channels // LINE * LINE, WIDEST_TILE, share)
+        width = _parts(share, min(TILE_VALUES // channels, WIDEST_TILE))
+        row = width + (LINE if width % (2 * LINE) == 0 else 0)  # rows that compete for no cache
         wide, threads = -(-channels // 4) * 4, len(shares)
         n = max(1, min(GROUP_VALUES // wide**2, LONGEST_GROUP, steps))
         if threads > 1:
             _stop_waiting()
         return cls(
-            frames.numpy(), gradient.numpy(), np.zeros((threads, 2, wide, width), np.float32),
+            frames.numpy(), gradient.numpy(), width, np.zeros((threads, 2, wide, row), np.float32),
             shares, np.empty((threads, n, 2, wide, wide)), np.empty((threads, n, 2, channels)),
             np.empty((n, 2, wide, wide), np.float32), np.empty((n, 2, channels)),
             np.empty((n, 2, channels)),
@@ -134,7 +136,7 @@ class Tiles:
         def add(i: int) -> None:
             self.parts[i, :n], self.sums[i, :n] = 0, 0
             found = self.parts[i, :n], self.sums[i, :n]
-            run(_loops().add_grams, *common, *self.shares[i], self.tiles[i], *found)
+            run(_loops().add_grams, *common, *self.shares[i], self.width, self.tiles[i], *found)
 
         def move(i: int) -> None:
             out = self.matrices[:n], self.diagonals[:n]
@@ -178,7 +180,14 @@ class Tiles:
         others = self.matrices[: len(pulls)], pulls, self.tiles.dtype.type(scale), self.gradient
 
         def work(i: int) -> None:
-            run(_loops().write_gradients, *common, *self.shares[i], self.tiles[i], *others)
+            run(
+                _loops().write_gradients,
+                *common,
+                *self.shares[i],
+                self.width,
+                self.tiles[i],
+                *others,
+            )
 
         self._on_all(work)
 
@@ -189,3 +198,9 @@ class Tiles:
         work(0)
         for future in waiting:
             future.result()
+
+
+def _parts(positions: int, most: int) -> int:
+    """The size of equal parts, whole lines each, about `most` at the most."""
+    count = -(-positions // most)
+    return -(-positions // (count * LINE)) * LINE
