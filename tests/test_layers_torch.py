@@ -191,6 +191,20 @@ def test_inference_mode_leaves_a_usable_layer() -> None:
     layer.reset()
 
 
+def test_a_layer_made_or_loaded_in_inference_mode_learns_later() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 10, 2)
+    twin = ul.UL1d(2)
+    twin(x)
+    with torch.inference_mode():
+        layer, front = ul.UL1d(2), ul.Whiten(2)
+        layer.load_state_dict(twin.state_dict())
+    assert not any(buffer.is_inference() for buffer in (*layer.buffers(), *front.buffers()))
+    torch.testing.assert_close(gradient_of(layer, x), gradient_of(twin, x))
+    front(x)
+    layer.reset()
+
+
 def test_two_checkpointed_calls_before_one_backward() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -15,7 +14,7 @@ from ullayers.kernels.launch import Call, advance_fused
 from ullayers.kernels.small import PRECISIONS, Plan, plan
 from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
-from ullayers.statistics import Statistics, is_recomputing
+from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 
 # Covariances of few streams are ill-conditioned, so these are computed in float64: small frames,
 # where it costs nothing, and those with fewer streams than this for every feature.
@@ -158,7 +157,7 @@ class ULBase(Statistics):
     ) -> tuple[_Pass, tuple[Tensor, Tensor | None]]:
         """Move the statistics on by the frames of `y`; what it began with, and the gradients."""
         packing = (replay.clips if replay else self._clips) or Packing()
-        with torch.autocast(y.device.type, enabled=False), _normal_tensors():
+        with torch.autocast(y.device.type, enabled=False), normal_tensors():
             frames = packing.pack(self._to_positions(y))
             steps, sequences, positions, d = frames.shape
             streams = sequences * positions
@@ -364,13 +363,6 @@ def _add_gradient(
 def _layout(y: Tensor) -> torch.Size:
     """The shape without time: streams go on only where it stays the same."""
     return y.shape[1:] if y.ndim % 2 == 0 else y.shape[:1] + y.shape[2:]
-
-
-def _normal_tensors() -> AbstractContextManager[Any]:
-    """Buffers made under inference_mode could never be written to again."""
-    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
-        return nullcontext()
-    return torch.inference_mode(False)
 
 
 def _hooks_save_tensors() -> bool:

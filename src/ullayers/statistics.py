@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -47,6 +48,12 @@ class Statistics(nn.Module):
             raise ValueError(f"expected 0 <= ridge < 1, got {self.ridge}")
         self._shared = shared
         self._layout: torch.Size | None = None  # of the last input, but for its time
+        with normal_tensors():
+            self._register_buffers()
+        self.reset()
+
+    def _register_buffers(self) -> None:
+        features = self.features
         for name in NAMES:
             rows = 1 if name.endswith("mean") else features
             self.register_buffer(name, torch.zeros(rows, features))
@@ -59,7 +66,6 @@ class Statistics(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("left_out", torch.zeros(2, dtype=torch.int64))
         self.register_buffer("continues", torch.ones((), dtype=torch.bool))
-        self.reset()
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -196,7 +202,8 @@ class Statistics(nn.Module):
         for name in PER_STREAM:
             saved, ours = state_dict.get(prefix + name), getattr(self, name)
             if saved is not None and saved.shape[1:] == ours.shape[1:]:
-                setattr(self, name, ours.new_zeros(saved.shape))
+                with normal_tensors():
+                    setattr(self, name, ours.new_zeros(saved.shape))
         self._layout = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -204,3 +211,10 @@ class Statistics(nn.Module):
 def is_recomputing() -> bool:
     """Whether this forward pass runs inside a backward pass, as activation checkpointing does."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() >= 0
+
+
+def normal_tensors() -> AbstractContextManager[Any]:
+    """Buffers made under inference_mode could never be written to again."""
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    return torch.inference_mode(False)
