@@ -87,11 +87,10 @@ class ULBase(Statistics):
     ) -> None:
         _check_choice("reduction", reduction, ("mean", "sum"))
         _check_choice("start", start, ("warm", "paper"))
-        _check_choice("long_term", long_term, ("auto", "clip", "stream", "shared"))
-        super().__init__(features, start, ridge, shared=long_term == "shared")
+        super().__init__(features, start, ridge, long_term)
         self.mu, self.eps, self.weight = mu, eps, weight
-        self.reduction, self.long_term = reduction, long_term
-        self._check_rates()
+        self.reduction = reduction
+        self._check_settings()
         self._clips: Packing | None = None  # set by sequences(), for the time of its block
         self._replay: _Pass | None = None  # the last pass without gradients
         self._plan: Plan | None = None  # made when small frames come
@@ -326,7 +325,7 @@ class ULBase(Statistics):
         return Rates(self.mu, self.eps, self.ridge, long_term, sequences, self._diagonal, centred)
 
     def _check(self, y: Tensor, scatter: Tensor | None) -> None:
-        self._check_rates()
+        self._check_settings()
         if not isinstance(y, Tensor):
             raise ValueError(f"expected a tensor, got {type(y).__name__}")
         self._check_shape(y)
@@ -341,9 +340,10 @@ class ULBase(Statistics):
                 f"expected scatter {(*y.shape, self.features)}, got {tuple(scatter.shape)}"
             )
 
-    def _check_rates(self) -> None:
+    def _check_settings(self) -> None:
         if not 0 < self.eps <= self.mu < 1:
             raise ValueError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
+        _check_choice("long_term", self.long_term, ("auto", "clip", "stream", "shared"))
 
 
 def _add_gradient(

@@ -37,16 +37,19 @@ class Statistics(nn.Module):
     continues: Tensor  # () bool, whether the next frames may go on with the streams
 
     def __init__(
-        self, features: int, start: Literal["warm", "paper"], ridge: float | None, shared: bool
+        self,
+        features: int,
+        start: Literal["warm", "paper"],
+        ridge: float | None,
+        long_term: Literal["auto", "clip", "stream", "shared"],
     ) -> None:
         super().__init__()
         if not isinstance(features, int) or features < 1:
             raise ValueError(f"expected a whole number of features of at least 1, got {features}")
-        self.features, self.start = features, start
+        self.features, self.start, self.long_term = features, start, long_term
         self.ridge = ridge if ridge is not None else (0.0 if start == "paper" else 1e-4)
         if not 0 <= self.ridge < 1:
             raise ValueError(f"expected 0 <= ridge < 1, got {self.ridge}")
-        self._shared = shared
         self._layout: torch.Size | None = None  # of the last input, but for its time
         with normal_tensors():
             self._register_buffers()
@@ -103,6 +106,11 @@ class Statistics(nn.Module):
             skipped=skipped,
             singular=singular,
         )
+
+    @property
+    def _shared(self) -> bool:
+        """Not kept: `long_term` may be set at any time."""
+        return self.long_term == "shared"
 
     def _read(self, sequences: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
         """The buffers as a State. Streams that do not carry on, or cannot, start anew."""
