@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
-from tests.test_layers import gradient_of, relative, statistics
+from tests.test_layers import assert_unchanged, gradient_of, relative, statistics
 
 
 def small_net() -> nn.Sequential:
@@ -242,6 +242,23 @@ def test_compile_wide_layer() -> None:
     torch._dynamo.reset()
     compiled: Any = torch.compile(inner, fullgraph=True, backend="aot_eager")
     assert relative(gradient_of(compiled, y), gradient_of(eager, y)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda net, x: torch.func.grad(lambda t: net(t).sum())(x),
+        lambda net, x: torch.func.vmap(net)(x[None]),
+        lambda net, x: torch.func.jacrev(net)(x),
+    ],
+)
+def test_transforms_of_functions_say_what_to_do(transform: Any) -> None:
+    net, x = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2)), torch.randn(5, 3)
+    before = statistics(net)
+    with pytest.raises(RuntimeError, match=r"torch\.func.*use ul\.backward or torch\.autograd"):
+        transform(net, x)
+    assert_unchanged(net, before)
+    transform(net.eval(), x)
 
 
 def test_export_in_eval_mode() -> None:

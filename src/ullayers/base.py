@@ -124,6 +124,7 @@ class ULBase(Statistics):
             self._replay = None
         if not self.training:
             return y
+        _check_no_transform(y)
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
         if wants_gradient:
@@ -381,6 +382,15 @@ def _is_batched(above: Tensor) -> bool:
     """Whether this stands for many gradients at once, as in `is_grads_batched`."""
     functorch = torch._C._functorch
     return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
+
+
+def _check_no_transform(y: Tensor) -> None:
+    if torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(y):
+        return
+    raise RuntimeError(
+        "a UL layer that learns cannot be inside torch.func.grad, vmap or their like: use "
+        "ul.backward or torch.autograd, or put the layer into eval(), where it is the identity"
+    )
 
 
 def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
