@@ -166,7 +166,7 @@ class ULBase(Statistics):
             frames = frames.reshape(steps, streams, d).to(work)
             present = packing.active(steps, sequences, frames.device)
             present = present.repeat_interleave(positions, dim=1)
-            extra = None if scatter is None else packing.pack(scatter.double())
+            extra = None if scatter is None else packing.pack(_symmetric(scatter))
             active = present & self._usable(frames, extra)
             made = replay or self._begin(y, sequences, positions, work)
             result = advance(frames, made.before, made.rates, active, extra)
@@ -197,7 +197,7 @@ class ULBase(Statistics):
         if not single:
             frames = packing.pack(self._to_positions(frames))
         if scatter is not None:
-            extra = packing.pack(scatter.detach().double()).contiguous().numpy()
+            extra = packing.pack(_symmetric(scatter.detach())).contiguous().numpy()
         frames = frames if y.dtype in PRECISIONS else frames.double()
         gradient, spread = plan.run(frames.numpy(), extra, self._carries_on(y))
         if plan.new:
@@ -359,6 +359,12 @@ def _add_gradient(
     out = y.clone() if y.is_leaf or y._is_view() else y
     out.register_hook(_Signal(gradient))  # type: ignore[no-untyped-call]
     return out
+
+
+def _symmetric(scatter: Tensor) -> Tensor:
+    """The part that a covariance can take; kernels look at one half of a matrix or at both."""
+    wide = scatter.double()
+    return (wide + wide.mT) / 2
 
 
 def _layout(y: Tensor) -> torch.Size:
