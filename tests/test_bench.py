@@ -64,7 +64,10 @@ def test_the_command_prints_and_writes(
     monkeypatch.setattr(layers, "rows", lambda how: iter([row, timing.missing("abacus")]))
     code, out, _ = here("bench", "--quick", "--json", tmp_path / "rows.json")
     assert code == 0
-    assert "2.50 x norm" in out
+    header, table = out.splitlines()[:2]
+    assert "ours / theirs" in header
+    assert header.index("our step") + len("our step") == table.index(" us") + len(" us")
+    assert "2.50 x norm" in table
     assert "abacus is not installed: pip install 'ullayers[peers]'" in out
     written = json.loads((tmp_path / "rows.json").read_text())
     assert written["rows"][0] == {"part": "layers", **row}

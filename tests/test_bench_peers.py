@@ -66,6 +66,7 @@ def test_peers_that_are_not_installed_are_named_once_and_left_out() -> None:
     for row in measured:
         name = row.get("method") or row["learner"]
         assert name in peers.line(row)
+        assert ("R2 - " in peers.line(row)) == (row["kind"] == "learning")  # nothing is learned yet
         assert not name.lower().startswith(("deeptime", "vampnet", "sklearn-sfa", "cebra"))
 
 

@@ -126,6 +126,19 @@ def test_steps_without_an_inverse_are_reported() -> None:
     assert "19 steps gave no gradient" in str(layer.health())
 
 
+@pytest.mark.parametrize("chunk", [1, 20])
+def test_steps_without_an_inverse_are_counted_alike_with_and_without_gradients(chunk: int) -> None:
+    """On a CPU small frames take a compiled loop with gradients, and another way without."""
+    y = torch.randn(20, 2).double()
+    y[15:] = float("nan")
+    for learn in (gradient_of, lambda layer, part: layer(part)):
+        layer = ul.UL1d(2, start="paper").double()
+        layer.short_cov[0, 0] = -1e9
+        for part in y.split(chunk):
+            learn(layer, part)
+        assert layer.health().singular == 20
+
+
 @pytest.mark.parametrize("still", [50, 100, 300])
 @pytest.mark.parametrize("kind", ["UL1d", "UL2d", "paper"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -430,3 +431,12 @@ def test_spent_iterators_and_empty_lists() -> None:
         SlowFeatures(1).fit_transform(iter([X, X]))
     with pytest.raises(ValueError, match="empty list"):
         SlowFeatures(1).fit([])
+
+
+def test_tensors_that_require_gradients_are_taken_for_their_values() -> None:
+    x = walk(40, 3, 0)
+    tensor = torch.tensor(x, requires_grad=True)
+    expected = SlowFeatures().fit_transform(x)
+    assert_array_equal(SlowFeatures().fit_transform(tensor), expected)
+    model = SlowFeatures().partial_fit(list(tensor[None]))
+    assert_array_equal(model.transform([tensor])[0], expected)

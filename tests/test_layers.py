@@ -305,6 +305,28 @@ def test_long_term_mean_choices() -> None:
 # The two roles
 
 
+@pytest.mark.parametrize("learn", [gradient_of, lambda layer, y: layer(y)])
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_long_term_may_be_chosen_later(learn: Any, sequences: int) -> None:
+    """Before the first frame it is as if it had been chosen at once; later, from then on."""
+    torch.manual_seed(0)
+    y = torch.randn(sequences, 24, 2).double()
+    changes: list[Any] = [("auto", "shared"), ("shared", "stream")]
+    for early, late in changes:
+        at_once, later = (ul.UL1d(2, long_term=kind).double() for kind in (late, early))
+        later.long_term = late
+        for part in y.split(8, dim=1):
+            with ul.sequences(nn.ModuleList([at_once, later])):
+                assert torch.equal(learn(at_once, part), learn(later, part))
+        assert_unchanged(later, statistics(at_once))
+        later.long_term = early
+        learn(later, y)
+        assert len(later.long_mean) == (1 if early == "shared" else sequences)
+    later.long_term = "share"  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="expected long_term to be one of"):
+        learn(later, y)
+
+
 def test_local_signal_adds_exactly_weight_times_gradient() -> None:
     """Semi-supervised: the hidden layer's gradient changes by weight * g, the loss by nothing."""
     torch.manual_seed(0)

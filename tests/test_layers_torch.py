@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
-from tests.test_layers import gradient_of, relative, statistics
+from tests.test_layers import assert_unchanged, gradient_of, relative, statistics
 
 
 def small_net() -> nn.Sequential:
@@ -191,6 +191,20 @@ def test_inference_mode_leaves_a_usable_layer() -> None:
     layer.reset()
 
 
+def test_a_layer_made_or_loaded_in_inference_mode_learns_later() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 10, 2)
+    twin = ul.UL1d(2)
+    twin(x)
+    with torch.inference_mode():
+        layer, front = ul.UL1d(2), ul.Whiten(2)
+        layer.load_state_dict(twin.state_dict())
+    assert not any(buffer.is_inference() for buffer in (*layer.buffers(), *front.buffers()))
+    torch.testing.assert_close(gradient_of(layer, x), gradient_of(twin, x))
+    front(x)
+    layer.reset()
+
+
 def test_two_checkpointed_calls_before_one_backward() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2))
@@ -228,6 +242,23 @@ def test_compile_wide_layer() -> None:
     torch._dynamo.reset()
     compiled: Any = torch.compile(inner, fullgraph=True, backend="aot_eager")
     assert relative(gradient_of(compiled, y), gradient_of(eager, y)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda net, x: torch.func.grad(lambda t: net(t).sum())(x),
+        lambda net, x: torch.func.vmap(net)(x[None]),
+        lambda net, x: torch.func.jacrev(net)(x),
+    ],
+)
+def test_transforms_of_functions_say_what_to_do(transform: Any) -> None:
+    net, x = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2)), torch.randn(5, 3)
+    before = statistics(net)
+    with pytest.raises(RuntimeError, match=r"torch\.func.*use ul\.backward or torch\.autograd"):
+        transform(net, x)
+    assert_unchanged(net, before)
+    transform(net.eval(), x)
 
 
 def test_export_in_eval_mode() -> None:

@@ -207,13 +207,12 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     for command in (["learn"], ["apply", place / "run"], ["watch"]):
         check_refused(here(*command, tmp_path / "pipe"), "is no file", "file")
         check_refused(here(*command, tmp_path / "a.webp"), "animated", "mp4")
-    few = "smaller --stride or a larger --max-frames"
-    for option in (
-        ["--stride", "30"],
-        ["--max-frames", "2"],
-        ["--stride", "5", "--max-frames", "9"],
+    for options, told in (
+        ("--stride 30", "with --stride 30; use a smaller --stride"),
+        ("--max-frames 2", "with --max-frames 2; use a larger --max-frames"),
+        ("--stride 5 --max-frames 9", "use a smaller --stride or a larger --max-frames"),
     ):
-        check_refused(here("learn", film, "--out", run, *QUICK, *option), *option, few)
+        check_refused(here("learn", film, "--out", run, *QUICK, *options.split()), told)
     for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
         check_refused(here(*command), "is a file; give the folder of a run")
     check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")

@@ -240,7 +240,7 @@ def test_force_with_bad_inputs_leaves_the_old_run(finished: Path, tmp_path: Path
 def test_folders_that_are_not_free(finished: Path, tmp_path: Path) -> None:
     check_free(tmp_path / "new" / "deep", force=False)
     check_free(tmp_path, force=False)
-    with pytest.raises(RunError, match="--resume, or replace it with --force"):
+    with pytest.raises(RunError, match=r"--resume, replace it with --force, .* --out"):
         check_free(finished, force=False)
     check_free(finished, force=True)
     file = tmp_path / "file"
@@ -249,11 +249,11 @@ def test_folders_that_are_not_free(finished: Path, tmp_path: Path) -> None:
         for force in (False, True):
             with pytest.raises(RunError, match="file: is a file; give a folder"):
                 check_free(place, force)
-    with pytest.raises(RunError, match="is not empty; give another folder, or --force"):
+    with pytest.raises(RunError, match=r"is not empty; write into it with --force, .* --out"):
         check_free(tmp_path, force=False)
     check_free(tmp_path, force=True)
     (tmp_path / "config.json").write_text('{"name": "of something else"}')
-    with pytest.raises(RunError, match="not of a run"):
+    with pytest.raises(RunError, match=r"not of a run; .* --out"):
         check_free(tmp_path, force=True)
 
 

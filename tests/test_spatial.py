@@ -135,3 +135,22 @@ def test_scatter_works_with_sequences_and_lengths() -> None:
     gradient = spread.grad
     assert torch.equal(gradient[[0, 4]], torch.zeros(2, 2, 2))  # no past, no W yet
     assert bool((torch.linalg.eigvalsh(gradient[[1, 2, 3, 5, 6, 7, 8]]) > 0).all())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_only_the_symmetric_part_of_a_scatter_counts(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W is symmetric. The two halves of a lopsided scatter are worth the same on every path."""
+    if not compiled:
+        monkeypatch.setattr(ul.UL1d, "_learn_small", lambda layer, y, scatter: (None, None))
+    torch.manual_seed(0)
+    y, root = torch.randn(9, 3), torch.randn(9, 3, 3)
+    symmetric, lopsided = root @ root.mT, torch.triu(torch.randn(9, 3, 3), 1)
+    found = []
+    for scatter in (symmetric, symmetric + lopsided - lopsided.mT):
+        layer, code, spread = ul.UL1d(3), y.clone().requires_grad_(), scatter.requires_grad_()
+        ul.backward(layer(code, spread))
+        assert torch.equal(layer.short_cov, layer.short_cov.T)
+        found.append((code.grad, spread.grad, layer.short_cov))
+    torch.testing.assert_close(found[1], found[0])

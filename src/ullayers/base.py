@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -15,7 +14,7 @@ from ullayers.kernels.launch import Call, advance_fused
 from ullayers.kernels.small import PRECISIONS, Plan, plan
 from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
-from ullayers.statistics import Statistics, is_recomputing
+from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 
 # Covariances of few streams are ill-conditioned, so these are computed in float64: small frames,
 # where it costs nothing, and those with fewer streams than this for every feature.
@@ -88,11 +87,10 @@ class ULBase(Statistics):
     ) -> None:
         _check_choice("reduction", reduction, ("mean", "sum"))
         _check_choice("start", start, ("warm", "paper"))
-        _check_choice("long_term", long_term, ("auto", "clip", "stream", "shared"))
-        super().__init__(features, start, ridge, shared=long_term == "shared")
+        super().__init__(features, start, ridge, long_term)
         self.mu, self.eps, self.weight = mu, eps, weight
-        self.reduction, self.long_term = reduction, long_term
-        self._check_rates()
+        self.reduction = reduction
+        self._check_settings()
         self._clips: Packing | None = None  # set by sequences(), for the time of its block
         self._replay: _Pass | None = None  # the last pass without gradients
         self._plan: Plan | None = None  # made when small frames come
@@ -126,6 +124,7 @@ class ULBase(Statistics):
             self._replay = None
         if not self.training:
             return y
+        _check_no_transform(y)
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
         if wants_gradient:
@@ -158,7 +157,7 @@ class ULBase(Statistics):
     ) -> tuple[_Pass, tuple[Tensor, Tensor | None]]:
         """Move the statistics on by the frames of `y`; what it began with, and the gradients."""
         packing = (replay.clips if replay else self._clips) or Packing()
-        with torch.autocast(y.device.type, enabled=False), _normal_tensors():
+        with torch.autocast(y.device.type, enabled=False), normal_tensors():
             frames = packing.pack(self._to_positions(y))
             steps, sequences, positions, d = frames.shape
             streams = sequences * positions
@@ -168,7 +167,7 @@ class ULBase(Statistics):
                 frames = frames.permute(0, 3, 1, 2).reshape(steps, d, streams).mT.to(work)
             else:
                 frames = frames.reshape(steps, streams, d).to(work)
-            extra = None if scatter is None else packing.pack(scatter.double())
+            extra = None if scatter is None else packing.pack(_symmetric(scatter))
             active, missing = self._usable(frames, extra), 0
             if packing.ragged:
                 present = packing.active(steps, sequences, frames.device)
@@ -203,7 +202,7 @@ class ULBase(Statistics):
         if not single:
             frames = packing.pack(self._to_positions(frames))
         if scatter is not None:
-            extra = packing.pack(scatter.detach().double()).contiguous().numpy()
+            extra = packing.pack(_symmetric(scatter.detach())).contiguous().numpy()
         frames = frames if y.dtype in PRECISIONS else frames.double()
         gradient, spread = plan.run(frames.numpy(), extra, self._carries_on(y))
         if plan.new:
@@ -332,7 +331,7 @@ class ULBase(Statistics):
         return Rates(self.mu, self.eps, self.ridge, long_term, sequences, self._diagonal, centred)
 
     def _check(self, y: Tensor, scatter: Tensor | None) -> None:
-        self._check_rates()
+        self._check_settings()
         if not isinstance(y, Tensor):
             raise ValueError(f"expected a tensor, got {type(y).__name__}")
         self._check_shape(y)
@@ -347,9 +346,10 @@ class ULBase(Statistics):
                 f"expected scatter {(*y.shape, self.features)}, got {tuple(scatter.shape)}"
             )
 
-    def _check_rates(self) -> None:
+    def _check_settings(self) -> None:
         if not 0 < self.eps <= self.mu < 1:
             raise ValueError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
+        _check_choice("long_term", self.long_term, ("auto", "clip", "stream", "shared"))
 
 
 def _add_gradient(
@@ -366,16 +366,15 @@ def _add_gradient(
     return out
 
 
+def _symmetric(scatter: Tensor) -> Tensor:
+    """The part that a covariance can take; kernels look at one half of a matrix or at both."""
+    wide = scatter.double()
+    return (wide + wide.mT) / 2
+
+
 def _layout(y: Tensor) -> torch.Size:
     """The shape without time: streams go on only where it stays the same."""
     return y.shape[1:] if y.ndim % 2 == 0 else y.shape[:1] + y.shape[2:]
-
-
-def _normal_tensors() -> AbstractContextManager[Any]:
-    """Buffers made under inference_mode could never be written to again."""
-    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
-        return nullcontext()
-    return torch.inference_mode(False)
 
 
 def _hooks_save_tensors() -> bool:
@@ -394,6 +393,15 @@ def _is_batched(above: Tensor) -> bool:
     """Whether this stands for many gradients at once, as in `is_grads_batched`."""
     functorch = torch._C._functorch
     return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
+
+
+def _check_no_transform(y: Tensor) -> None:
+    if torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(y):
+        return
+    raise RuntimeError(
+        "a UL layer that learns cannot be inside torch.func.grad, vmap or their like: use "
+        "ul.backward or torch.autograd, or put the layer into eval(), where it is the identity"
+    )
 
 
 def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:

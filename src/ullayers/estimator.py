@@ -190,6 +190,11 @@ def _is_sequences(X: Any) -> bool:
     return isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
 
 
+def _without_graph(X: Any) -> Any:
+    """A tensor that requires gradients, as one that does not; numpy would refuse it."""
+    return X.detach() if getattr(X, "requires_grad", False) else X
+
+
 def _starts(lengths: ArrayLike, n_rows: int) -> Bools:
     sizes = np.asarray(lengths)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or not (sizes > 0).all():
@@ -298,7 +303,8 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise ValueError("expected an array or a list of arrays, got an iterator, now spent")
         if _is_sequences(X):
             return [self.transform(sequence) for sequence in X]
-        rows = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        kinds = (np.float64, np.float32)
+        rows = validate_data(self, _without_graph(X), reset=False, dtype=kinds)
         return (self._expand(rows) - solution.mean) @ solution.components.T
 
     # The eigenproblem is solved when one of these is first asked for.
@@ -370,7 +376,7 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         kinds, reset = (np.float64, np.float32), not hasattr(self, "n_features_in_")
         fine = type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.dtype in kinds
         how = {"skip_check_array": True} if fine else {"dtype": kinds, "ensure_all_finite": False}
-        return validate_data(self, X, reset=reset, **how)
+        return validate_data(self, _without_graph(X), reset=reset, **how)
 
     def _append(self, rows: Floats, starts: Bools, copy: bool) -> None:
         """Cut the stream at fixed row counts into blocks; rows short of a block wait."""

@@ -44,7 +44,7 @@ def check_free(folder: str | os.PathLike[str], force: bool, names: Collection[st
         raise RunError(f"{folder}: this name is not UTF-8; give another folder with --out")
     nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        raise RunError(f"{nearest}: is a file; give a folder to write into")
+        raise RunError(f"{nearest}: is a file; give a folder to write into with --out")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise RunError(f"{nearest}: cannot be written to; give another folder with --out")
     there = {entry.name for entry in place.iterdir()} if nearest == place else set()
@@ -52,13 +52,13 @@ def check_free(folder: str | os.PathLike[str], force: bool, names: Collection[st
         return
     begun = "config.json" in there or any(".partial." in name for name in there)
     if not force:
-        hint = "go on with --resume, or replace it with --force" if begun else (
-            "give another folder, or --force to write into it"
-        )  # fmt: skip
+        hint = "go on with --resume, replace it" if begun else "write into it"
+        hint += " with --force, or give another folder with --out"
         raise RunError(f"{folder}: is not empty; {hint}")
     clash = there.intersection(names)
     if clash and not _is_ours(place):
-        raise RunError(f"{folder}: has a {min(clash)} that is not of a run; give another folder")
+        has = f"has a {min(clash)} that is not of a run"
+        raise RunError(f"{folder}: {has}; give another folder with --out")
 
 
 def _is_ours(folder: Path) -> bool:

@@ -79,8 +79,8 @@ class UL1d(ULBase):
         Args:
             y: (time, features) or (sequences, time, features).
             scatter: optional (*y.shape, features), a covariance each frame brings along, such as
-                the spread of a mask around its centroid (`mask_moments`). It is added to W, and
-                its own gradient flows back.
+                the spread of a mask around its centroid (`mask_moments`). Its symmetric part is
+                added to W, and its own gradient flows back.
         """
         return self._forward(y, scatter)
 

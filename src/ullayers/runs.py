@@ -209,16 +209,22 @@ def learn_run(
         footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
     run.bad |= footage.bad
     if not footage.pieces and (run.reading.stride > 1 or run.max_frames):
-        raise VideoError(
-            f"--stride {run.reading.stride} and --max-frames {run.max_frames or 'all'} leave no "
-            "three frames in a row to learn from; use a smaller --stride or a larger --max-frames"
-        )
+        raise VideoError(_too_few(run.reading.stride, run.max_frames))
     learner = Learner(footage, run.config)
     run.config = learner.config
     saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh
     done = _resume(run, learner) if saved else _begin(run, learner)
     yield from _watched(run, learner, done)
     _end(run, learner, footage, sources)
+
+
+def _too_few(stride: int, most: int | None) -> str:
+    """Names only what has left frames out."""
+    remedies = {f"--stride {stride}": "a smaller --stride"} if stride > 1 else {}
+    if most is not None:
+        remedies[f"--max-frames {most}"] = "a larger --max-frames"
+    left = f"no three frames in a row are left to learn from with {' and '.join(remedies)}"
+    return f"{left}; use {' or '.join(remedies.values())}"
 
 
 def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:

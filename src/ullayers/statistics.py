@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -36,17 +37,26 @@ class Statistics(nn.Module):
     continues: Tensor  # () bool, whether the next frames may go on with the streams
 
     def __init__(
-        self, features: int, start: Literal["warm", "paper"], ridge: float | None, shared: bool
+        self,
+        features: int,
+        start: Literal["warm", "paper"],
+        ridge: float | None,
+        long_term: Literal["auto", "clip", "stream", "shared"],
     ) -> None:
         super().__init__()
         if not isinstance(features, int) or features < 1:
             raise ValueError(f"expected a whole number of features of at least 1, got {features}")
-        self.features, self.start = features, start
+        self.features, self.start, self.long_term = features, start, long_term
         self.ridge = ridge if ridge is not None else (0.0 if start == "paper" else 1e-4)
         if not 0 <= self.ridge < 1:
             raise ValueError(f"expected 0 <= ridge < 1, got {self.ridge}")
-        self._shared = shared
         self._layout: torch.Size | None = None  # of the last input, but for its time
+        with normal_tensors():
+            self._register_buffers()
+        self.reset()
+
+    def _register_buffers(self) -> None:
+        features = self.features
         for name in NAMES:
             rows = 1 if name.endswith("mean") else features
             self.register_buffer(name, torch.zeros(rows, features))
@@ -59,7 +69,6 @@ class Statistics(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("left_out", torch.zeros(2, dtype=torch.int64))
         self.register_buffer("continues", torch.ones((), dtype=torch.bool))
-        self.reset()
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -97,6 +106,11 @@ class Statistics(nn.Module):
             skipped=skipped,
             singular=singular,
         )
+
+    @property
+    def _shared(self) -> bool:
+        """Not kept: `long_term` may be set at any time."""
+        return self.long_term == "shared"
 
     def _read(self, sequences: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
         """The buffers as a State. Streams that do not carry on, or cannot, start anew."""
@@ -196,7 +210,8 @@ class Statistics(nn.Module):
         for name in PER_STREAM:
             saved, ours = state_dict.get(prefix + name), getattr(self, name)
             if saved is not None and saved.shape[1:] == ours.shape[1:]:
-                setattr(self, name, ours.new_zeros(saved.shape))
+                with normal_tensors():
+                    setattr(self, name, ours.new_zeros(saved.shape))
         self._layout = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -204,3 +219,10 @@ class Statistics(nn.Module):
 def is_recomputing() -> bool:
     """Whether this forward pass runs inside a backward pass, as activation checkpointing does."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() >= 0
+
+
+def normal_tensors() -> AbstractContextManager[Any]:
+    """Buffers made under inference_mode could never be written to again."""
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    return torch.inference_mode(False)

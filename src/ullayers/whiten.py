@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ullayers.statistics import is_recomputing
+from ullayers.statistics import is_recomputing, normal_tensors
 
 # Directions that vary by less than this share of the largest are rounding noise, not input.
 RELATIVE_CUT = 1e-13
@@ -51,10 +51,11 @@ class Whiten(nn.Module):
             raise ValueError(f"expected a whole number of features of at least 1, got {features}")
         self.features = features
         wide = torch.float64
-        self.register_buffer("count", torch.zeros((), dtype=wide))
-        self.register_buffer("mean", torch.zeros(features, dtype=wide))
-        self.register_buffer("root", torch.zeros(features, features, dtype=wide))
-        self.register_buffer("basis", torch.zeros(features, features, dtype=wide))
+        with normal_tensors():
+            self.register_buffer("count", torch.zeros((), dtype=wide))
+            self.register_buffer("mean", torch.zeros(features, dtype=wide))
+            self.register_buffer("root", torch.zeros(features, features, dtype=wide))
+            self.register_buffer("basis", torch.zeros(features, features, dtype=wide))
 
     def extra_repr(self) -> str:
         """Shown by print(net)."""

@@ -180,6 +180,12 @@ def _row(kind: str, shape: str, steps: dict[str, Step], device: str) -> Row:
     }
 
 
+HEADER = (
+    f"{'what':9}{'shape, time first':20}{'our step':>13}  ours / theirs, for a step forward and "
+    "backward; copies: memory beside the input, in inputs"
+)
+
+
 def line(row: Row) -> str:
     """A row of the table."""
     cost = ", ".join(f"{ratio:6.2f} x {name}" for name, ratio in row["times"].items())

@@ -29,14 +29,17 @@ def run(
     with pinned(how.threads):
         for part in parts:
             for row, text in measure(part, how):
-                rows.append({"part": part, **row})
+                if row:
+                    rows.append({"part": part, **row})
                 say(text)
     if file is not None:
         write(rows, how, file)
 
 
 def measure(part: str, how: How) -> Iterator[tuple[Row, str]]:
-    """The rows of one part, each with its line of the table."""
+    """The rows of one part, each with its line of the table; a header has a line only."""
     module = import_module(f"ullayers.bench.{part}")  # loaded where used: peers are slow to import
+    if hasattr(module, "HEADER"):
+        yield {}, module.HEADER
     for row in module.rows(how):
         yield row, row["note"] if "note" in row else module.line(row)

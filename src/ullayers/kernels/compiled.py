@@ -320,7 +320,7 @@ def step_covs(
     for i in range(2):
         total, u, size = covs.totals[i], covs.factors[i], trace(covs.totals[i])
         covs.scales[i] = 0.0
-        if not count(counted[i]) or size == 0.0:
+        if size == 0.0:
             continue
         noise = choices.noise * trace(covs.totals[1 - i]) / max(covs.seen[1 - i], TINY)
         level = max(covs.ridges[i], choices.low * size, noise * covs.seen[i])
@@ -329,7 +329,7 @@ def step_covs(
                 u[j, k] = total[j, k]
             u[j, j] += level
         if size > 0.0 and factor(u):
-            covs.scales[i] = covs.seen[i] / count(counted[i])
+            covs.scales[i] = covs.seen[i] / count(counted[i]) if count(counted[i]) else 0.0
         else:
             singular += 1
     return singular
