@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import ullayers as ul
 from ullayers.base import ULBase
+from ullayers.kernels import launch
+from ullayers.kernels.replay import Recordings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -98,6 +100,25 @@ def test_fused_kernels_follow_float64(
             largest = float(value.double().abs().max())
             close = float((state[name].double() - value.double()).abs().max())
             assert close <= 1e-4 * largest, name
+
+
+@pytest.mark.parametrize("shape", [(70, 16, 24, 24), (2, 70, 16, 24, 24)])
+def test_long_maps_go_part_by_part(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    batches = [torch.randn(shape, device="cuda") + 3 for _ in range(3)]  # the last are replayed
+    results = []
+    for values in (2**40, 1):
+        layer = ul.UL2d(16).cuda()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "PART_VALUES", values)
+            patch.setattr(launch, "_recordings", Recordings())
+            results.append([run(layer, y, "cuda") for y in batches])
+            assert len(launch._recordings.kept) == 2
+    for (whole, state), (parts, end) in zip(*results, strict=True):
+        assert float((whole - parts).norm() / whole.norm()) < 1e-5
+        for name, value in state.items():
+            if not name.endswith("_rest"):
+                torch.testing.assert_close(end[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_a_failed_pass_changes_nothing() -> None:

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
-from ullayers.kernels.launch import (
-    MOST_MADE,
-    POOLED,
-    Call,
-    has_triton,
-    on_device,
-)
-from ullayers.kernels.replay import Recording, can_replay, carve
+from ullayers.kernels.launch import POOLED, Call, has_triton
+from ullayers.kernels.replay import Recording, Recordings, carve, on_device
 from ullayers.kernels.state import PER_STREAM
 
 WIDEST = 256
@@ -29,7 +23,7 @@ WARPS = {16: 1, 32: 2, 64: 4}  # by the tile
 COVARIANCES = (
     "short_cov", "short_cov_rest", "long_cov", "long_cov_rest", "cov_evidence", "ridge_level",
 )  # fmt: skip
-_made: dict[Hashable, tuple[Recording, int]] = {}  # with the bytes of workspace it takes
+_recordings = Recordings()
 
 
 @cache
@@ -69,14 +63,7 @@ def _advance(
     call: Callable[[], Call],
 ) -> bool:
     tensors = [y, gradient, *(buffers[name] for name in PER_STREAM + POOLED)]
-    begins = [tensor.data_ptr() for tensor in tensors]
-    aligned = not any(begin % 16 for begin in begins)
-    if aligned and (made := _made.get(key)) is not None:
-        recording, size = made
-        workspace = torch.empty(size, dtype=torch.uint8, device=y.device)
-        with on_device(y.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            recording.play([workspace.data_ptr(), *begins], scale, stream)
+    if _recordings.play(key, tensors, scale):
         return True
     asked = call()
     rates, statistics = asked.rates, buffers["short_cov"].dtype
@@ -85,18 +72,14 @@ def _advance(
     if not (narrow and plain and asked.continues and y.shape[1] <= WIDEST and has_triton()):
         return False
     with on_device(y.device):
-        recording, size = _launch(y, gradient, buffers, scale, asked)
-    if aligned and can_replay():
-        if len(_made) >= MOST_MADE:
-            _made.clear()
-        _made[key] = recording.done(), size
+        _recordings.keep(key, _launch(y, gradient, buffers, scale, asked))
     return True
 
 
 def _launch(
     y: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor], scale: float, asked: Call
-) -> tuple[Recording, int]:
-    """All kernels; their recording, and the bytes of workspace."""
+) -> Recording:
+    """All kernels; their recording."""
     d, b = y.shape[1], buffers
     width = max(PIVOT, 1 << (d - 1).bit_length())
     tile = min(width, TILE)
@@ -118,7 +101,7 @@ def _launch(
     for t in range(len(y)):
         now = asked if t == 0 else replace(asked, carry_on=True)
         _launch_frame(recording, y[t], gradient[t], b, m, (tile, width), scale, now)
-    return recording, workspace.numel()
+    return recording
 
 
 def _launch_frame(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -14,13 +13,14 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
-from ullayers.kernels.replay import Recording, can_replay, carve
+from ullayers.kernels.replay import Recording, Recordings, carve, on_device
 from ullayers.kernels.state import PER_STREAM, Rates
 
 # Fewer streams for every channel than this, or smaller frames, are left to float64.
 STREAMS_PER_CHANNEL, SMALL_FRAME = 2, 4096
 STARTS = (32, 32)  # runs and values at a time
 LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
+PART_VALUES, SHORTEST_PART = 2**23, 32  # of maps that take workspace at a time, and steps
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class Call:
     continues: bool  # what the buffer `continues` is set to
 
 
-MOST_MADE = 256  # rates that change at every call are not to fill the memory
-_made: dict[Hashable, tuple[Recording, int]] = {}  # with the bytes of workspace it takes
+_recordings = Recordings()
 
 
 def advance_fused(
@@ -99,33 +98,30 @@ def advance_fused(
     """
     tensors = [y, gradient, *(buffers[name] for name in POOLED + PER_STREAM)]
     tensors += [ends[name] for name in PER_STREAM]
-    begins = [tensor.data_ptr() for tensor in tensors]
-    aligned = not any(begin % 16 for begin in begins)  # kernels are compiled for one or the other
-    if aligned and (made := _made.get(key)) is not None:
-        recording, size = made
-        workspace = torch.empty(size, dtype=torch.uint8, device=y.device)
-        with on_device(y.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            recording.play([workspace.data_ptr(), *begins], scale, stream)
+    if _recordings.play(key, tensors, scale):
         return True
     asked = call()
-    if not can_fuse(asked.maps(y), asked.rates, buffers["short_cov"].dtype):
+    maps, below, recording = asked.maps(y), asked.maps(gradient), None
+    if not can_fuse(maps, asked.rates, buffers["short_cov"].dtype):
         return False
-    run = _Run.of(y, gradient, buffers, ends, asked)
-    run.recording = Recording((run.workspace, run.maps, run.gradient, *tensors[2:]))
     with on_device(y.device):
-        run.all(asked.largest, scale)
-    if aligned and can_replay():
-        if len(_made) >= MOST_MADE:
-            _made.clear()
-        _made[key] = run.recording.done(), run.workspace.numel()
+        for part in _parts(maps, asked):
+            run = _Run.of(maps[part], below[part], buffers, ends, asked, recording)
+            recording = run.recording
+            recording.bases = recording.bases or (run.workspace, *tensors)
+            run.all(asked.largest, scale)
+            buffers, asked = {**buffers, **ends}, replace(asked, carry_on=True)
+    if recording is not None:
+        _recordings.keep(key, recording)
     return True
 
 
-def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
-    here = device.index == torch.cuda.current_device()
-    return nullcontext() if here else torch.cuda.device(device)
+def _parts(maps: Tensor, asked: Call) -> list[slice]:
+    """Stretches of time, one after the other in the same workspace; a clip has to be whole."""
+    steps, whole = len(maps), asked.rates.long_term == "clip" or not asked.continues
+    count = 1 if whole else min(-(-maps.numel() // PART_VALUES), -(-steps // SHORTEST_PART))
+    length = -(-steps // count)
+    return [slice(begin, min(begin + length, steps)) for begin in range(0, steps, length)]
 
 
 def can_fuse(maps: Tensor, rates: Rates, statistics: torch.dtype) -> bool:
@@ -178,10 +174,10 @@ class _Run:
 
     @classmethod
     def of(
-        cls, y: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor],
-        ends: Mapping[str, Tensor], call: Call,
+        cls, maps: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor],
+        ends: Mapping[str, Tensor], call: Call, begun: Recording | None,
     ) -> _Run:  # fmt: skip
-        maps = call.maps(y)
+        """A pass over all frames, or over a part of them; `begun` has those of the parts before."""
         T, N, C, P = maps.shape
         plan = next(PLANS[width] for width in PLANS if width >= C)
         S = N * P
@@ -214,10 +210,10 @@ class _Run:
             "end_ridge": ((2,), f32),
             "end_pull": ((1, C), f32),
         }
-        workspace, memory = carve(layout, maps.device)
+        workspace, memory = carve(layout, maps.device, begun.bases[0] if begun else None)
         return cls(
-            maps, call.maps(gradient), buffers, ends, call, plan, parts, workspace, memory,
-            Recording(()),
+            maps, gradient, buffers, ends, call, plan, parts, workspace, memory,
+            begun or Recording(()),
         )  # fmt: skip
 
     def all(self, largest: float, scale: float) -> None:

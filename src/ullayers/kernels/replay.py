@@ -6,7 +6,8 @@ first pass of a kind is recorded, and those that follow only put in where tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 256  # bytes, of everything inside the workspace
+MOST_KEPT = 256  # rates that change at every call are not to fill the memory
 SCALE = "scale"  # the one number that may change from pass to pass
 
 
@@ -25,10 +27,24 @@ def can_replay() -> bool:
     return (3, 6) <= tuple(int(part) for part in version("triton").split(".")[:2]) <= (3, 8)
 
 
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    here = device.index == torch.cuda.current_device()
+    return nullcontext() if here else torch.cuda.device(device)
+
+
 def carve(
-    layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]], device: torch.device
+    layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+    device: torch.device,
+    whole: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """One allocation, and the tensors in it: every other call of the allocator costs as much."""
+    """One allocation, and the tensors in it: every other call of the allocator costs as much.
+
+    Args:
+        layout: shapes and types.
+        device: where.
+        whole: an allocation that is there already and large enough, if there is one.
+    """
     places, size = {}, 0
     for name, (shape, dtype) in layout.items():
         n = dtype.itemsize
@@ -36,7 +52,8 @@ def carve(
             n *= extent
         places[name] = (size, n)
         size += -(-n // ALIGNMENT) * ALIGNMENT
-    whole = torch.empty(size, dtype=torch.uint8, device=device)
+    if whole is None:
+        whole = torch.empty(size, dtype=torch.uint8, device=device)
     parts = {}
     for name, (begin, n) in places.items():
         shape, dtype = layout[name]
@@ -96,3 +113,34 @@ class Recording:
             if launch.scale is not None:
                 arguments[launch.scale] = scale
             launch.run(*launch.grid, stream, *launch.kernel, *arguments)
+
+
+@dataclass
+class Recordings:
+    """Recordings by what they depend on, each with the bytes of workspace it takes."""
+
+    kept: dict[Hashable, tuple[Recording, int]] = field(default_factory=dict)
+
+    def play(self, key: Hashable, tensors: Sequence[Tensor], scale: float) -> bool:
+        """Play it on these tensors, if there is one."""
+        found = self.kept.get(key)
+        if found is None:
+            return False
+        begins = [tensor.data_ptr() for tensor in tensors]
+        if any(begin % 16 for begin in begins):  # kernels are compiled for one or the other
+            return False
+        recording, size = found
+        device = tensors[0].device
+        workspace = torch.empty(size, dtype=torch.uint8, device=device)
+        with on_device(device):
+            stream = torch.cuda.current_stream().cuda_stream
+            recording.play([workspace.data_ptr(), *begins], scale, stream)
+        return True
+
+    def keep(self, key: Hashable, recording: Recording) -> None:
+        """For calls to come, if they may be like this one. Its first base is the workspace."""
+        workspace, *tensors = recording.bases
+        if can_replay() and not any(tensor.data_ptr() % 16 for tensor in tensors):
+            if len(self.kept) >= MOST_KEPT:
+                self.kept.clear()
+            self.kept[key] = recording.done(), workspace.numel()
