@@ -102,7 +102,7 @@ def test_fused_kernels_follow_float64(
             assert close <= 1e-4 * largest, name
 
 
-@pytest.mark.parametrize("shape", [(70, 16, 24, 24), (2, 70, 16, 24, 24)])
+@pytest.mark.parametrize("shape", [(70, 16, 24, 24), (1, 70, 16, 24, 24), (2, 70, 16, 24, 24)])
 def test_long_maps_go_part_by_part(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     batches = [torch.randn(shape, device="cuda") + 3 for _ in range(3)]  # the last are replayed

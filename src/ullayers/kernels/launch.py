@@ -117,8 +117,12 @@ def advance_fused(
 
 
 def _parts(maps: Tensor, asked: Call) -> list[slice]:
-    """Stretches of time, one after the other in the same workspace; a clip has to be whole."""
-    steps, whole = len(maps), asked.rates.long_term == "clip" or not asked.continues
+    """Stretches of time, one after the other in the same workspace.
+
+    A clip has to be whole, and a stretch of many sequences has gaps.
+    """
+    steps, sequences = maps.shape[:2]
+    whole = asked.rates.long_term == "clip" or not asked.continues or sequences > 1
     count = 1 if whole else min(-(-maps.numel() // PART_VALUES), -(-steps // SHORTEST_PART))
     length = -(-steps // count)
     return [slice(begin, min(begin + length, steps)) for begin in range(0, steps, length)]
