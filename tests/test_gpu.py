@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import ullayers as ul
 from ullayers.base import ULBase
-from ullayers.kernels import launch
+from ullayers.kernels import frame, launch
 from ullayers.kernels.replay import Recordings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -119,6 +119,34 @@ def test_long_maps_go_part_by_part(shape: tuple[int, ...]) -> None:
         for name, value in state.items():
             if not name.endswith("_rest"):
                 torch.testing.assert_close(end[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(ul.UL2d, (8, 16, 24, 24)), (ul.UL1d, (1, 16)), (ul.UL1d, (20, 70))]
+)
+def test_the_same_call_over_and_over(kind: type[nn.Module], shape: tuple[int, ...]) -> None:
+    """Its launches become a graph, which gives what they gave."""
+    torch.manual_seed(0)
+    features = shape[-1] if kind is ul.UL1d else shape[-3]
+    fused, plain = kind(features).cuda(), kind(features).cuda()
+    assert isinstance(plain, ULBase)
+    room, recordings = torch.empty(shape, device="cuda"), Recordings()
+    module = launch if kind is ul.UL2d else frame
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_recordings", recordings)
+        for step in range(12):
+            values = torch.randn(shape, device="cuda") + 3
+            gradients = []
+            for layer in (fused, plain):
+                patch.setattr(module, "_recordings", recordings if layer is fused else Recordings())
+                y = room.copy_(values).detach().requires_grad_()  # in the same place each time
+                ul.backward(layer(y))
+                assert y.grad is not None
+                gradients.append(y.grad.clone())
+            torch.testing.assert_close(gradients[0], gradients[1], msg=str(step))
+    assert recordings.graphs
+    for name, value in fused.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], msg=name)
 
 
 def test_a_failed_pass_changes_nothing() -> None:

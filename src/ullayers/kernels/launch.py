@@ -20,7 +20,7 @@ from ullayers.kernels.state import PER_STREAM, Rates
 STREAMS_PER_CHANNEL, SMALL_FRAME = 2, 4096
 STARTS = (32, 32)  # runs and values at a time
 LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
-PART_VALUES, SHORTEST_PART = 2**23, 32  # of maps that take workspace at a time, and steps
+PART_VALUES, SHORTEST_PART = 2**24, 32  # of maps that take workspace at a time, and steps
 
 
 @dataclass(frozen=True)

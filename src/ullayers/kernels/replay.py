@@ -18,6 +18,7 @@ from torch import Tensor
 
 ALIGNMENT = 256  # bytes, of everything inside the workspace
 MOST_KEPT = 256  # rates that change at every call are not to fill the memory
+OFTEN, MOST_SEEN = 3, 4096  # calls with all in the same place, from where a graph pays
 SCALE = "scale"  # the one number that may change from pass to pass
 
 
@@ -115,11 +116,25 @@ class Recording:
             launch.run(*launch.grid, stream, *launch.kernel, *arguments)
 
 
+def _graph(recording: Recording, begins: Sequence[int], scale: float) -> torch.cuda.CUDAGraph:
+    """The launches as one, which costs a tenth of them. Nothing waits, and nothing runs yet."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            recording.play(begins, scale, stream.cuda_stream)
+        finally:
+            graph.capture_end()
+    return graph
+
+
 @dataclass
 class Recordings:
     """Recordings by what they depend on, each with the bytes of workspace it takes."""
 
     kept: dict[Hashable, tuple[Recording, int]] = field(default_factory=dict)
+    seen: dict[Hashable, int] = field(default_factory=dict)  # how often, the very same calls
+    graphs: dict[Hashable, torch.cuda.CUDAGraph] = field(default_factory=dict)
 
     def play(self, key: Hashable, tensors: Sequence[Tensor], scale: float) -> bool:
         """Play it on these tensors, if there is one."""
@@ -133,9 +148,31 @@ class Recordings:
         device = tensors[0].device
         workspace = torch.empty(size, dtype=torch.uint8, device=device)
         with on_device(device):
-            stream = torch.cuda.current_stream().cuda_stream
-            recording.play([workspace.data_ptr(), *begins], scale, stream)
+            self._start(key, recording, [workspace.data_ptr(), *begins], scale)
         return True
+
+    def _start(
+        self, key: Hashable, recording: Recording, begins: Sequence[int], scale: float
+    ) -> None:
+        """Where all lies as it did some calls ago, the launches have become a CUDA graph.
+
+        In a training loop the allocator gives out the same memory over and over.
+        """
+        if torch.cuda.is_current_stream_capturing():  # into somebody's own graph
+            recording.play(begins, scale, torch.cuda.current_stream().cuda_stream)
+            return
+        call = (key, scale, *begins)
+        if (graph := self.graphs.get(call)) is not None:
+            graph.replay()
+            return
+        recording.play(begins, scale, torch.cuda.current_stream().cuda_stream)
+        if len(self.seen) >= MOST_SEEN:
+            self.seen.clear()
+        self.seen[call] = self.seen.get(call, 0) + 1
+        if self.seen[call] >= OFTEN:
+            if len(self.graphs) >= MOST_KEPT:
+                self.graphs.clear()
+            self.graphs[call] = _graph(recording, begins, scale)
 
     def keep(self, key: Hashable, recording: Recording) -> None:
         """For calls to come, if they may be like this one. Its first base is the workspace."""
