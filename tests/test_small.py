@@ -67,6 +67,36 @@ def test_single_frames_equal_the_loop(
     assert_same_state(short, plain, 1e-8 if wide else 1e-4)
 
 
+@pytest.mark.parametrize("d", [4, 7, 9, 64, 67, 130])
+def test_wide_frames_equal_the_loop(d: int) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(20, d).double().cumsum(0)
+    short, plain = (ul.UL1d(d, 0.3).double() for _ in range(2))
+    by_the_loop(plain)
+    got, expected = (
+        torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
+    )
+    assert isinstance(short._plan, Plan)
+    assert relative(got, expected) <= 1e-8
+    assert_same_state(short, plain, 1e-8)
+    for name, value in short.state_dict().items():
+        assert "cov" not in name or value.ndim < 2 or torch.equal(value, value.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_frames_of_another_precision_than_the_layer(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(20, 5).to(dtype)
+    short, plain = ul.UL1d(5), by_the_loop(ul.UL1d(5))
+    got, expected = (
+        torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
+    )
+    assert isinstance(short._plan, Plan)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, expected, rtol=4 * torch.finfo(dtype).eps + 1e-6, atol=1e-6)
+    assert_same_state(short, plain, 1e-5)
+
+
 @st.composite
 def calls(draw: st.DrawFn) -> dict[str, Any]:
     """A layer, and what it sees: chunks or clips, some of unequal length, some with a scatter."""

@@ -198,29 +198,29 @@ class ULBase(Statistics):
         plan, frames = self._plan_small(y), y.detach().resolve_neg()
         if plan is None:
             return None, None
-        packing, extra, single = plan.packing, None, y.ndim == 2 and self._clips is None
+        packing, extra, layout = plan.packing, None, _layout(y)
+        single = y.ndim == 2 and self._clips is None
         if not single:
-            frames = packing.pack(self._to_positions(frames))
+            frames = packing.pack(self._to_positions(frames)).flatten(1)
         if scatter is not None:
-            extra = packing.pack(_symmetric(scatter.detach())).contiguous().numpy()
-        frames = frames if y.dtype in PRECISIONS else frames.double()
-        gradient, spread = plan.run(frames.numpy(), extra, self._carries_on(y))
+            extra = packing.pack(_symmetric(scatter.detach())).contiguous()
+        frames = frames if y.dtype in PRECISIONS else frames.float()
+        gradient, spread = plan.run(frames.contiguous(), extra, self._carries_on(layout))
         if plan.new:
             cast(dict[str, Tensor], self._buffers).update(plan.new)
             self._plan = None  # the next call is of another kind: its streams are there
         plan.continues[0] = self._clips is None
-        self._remember(y)  # with this the step is done, whatever comes
-        if single:
-            below = torch.from_numpy(gradient.reshape(y.shape))
-        else:
-            below = self._from_positions(packing.unpack(torch.from_numpy(gradient)), y.shape)
-        below = below if y.dtype == torch.float64 else below.to(y.dtype)
+        self._remember(layout)  # with this the step is done, whatever comes
+        if not single:
+            unpacked = packing.unpack(gradient.view(plan.shape))
+            gradient = self._from_positions(unpacked, y.shape)
+        gradient = gradient if y.dtype in PRECISIONS else gradient.to(y.dtype)
         if scatter is None or spread is None:
-            return below, None
-        return below, packing.unpack(torch.from_numpy(spread)).reshape(scatter.shape).to(scatter)
+            return gradient, None
+        return gradient, packing.unpack(spread).reshape(scatter.shape).to(scatter)
 
     def _plan_small(self, y: Tensor) -> Plan | None:
-        clips, buffers = self._clips, cast(dict[str, Tensor], self._buffers)
+        clips, buffers = self._clips, cast("dict[str, Tensor]", self._buffers)
         key = (
             y.shape, clips, self.mu, self.eps, self.weight, self.reduction, self.long_term,
             self.ridge, self.start, self._diagonal,
@@ -250,7 +250,7 @@ class ULBase(Statistics):
         streams = y.numel() // (steps * self.features)
         ours = {name: buffers[name] for name in PER_STREAM}
         fits = all(len(buffer) == streams for buffer in ours.values())
-        carry_on = fits and self._carries_on(y)
+        carry_on = fits and self._carries_on(_layout(y))
         ends = ours if fits else {n: b.new_empty(streams, *b.shape[1:]) for n, b in ours.items()}
         key = (
             type(self), y.shape, y.stride(), y.dtype, y.device, fits, carry_on, clips is None,
@@ -281,20 +281,19 @@ class ULBase(Statistics):
         return gradient
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
-        before = self._read(sequences, positions, self._carries_on(y), work)
+        before = self._read(sequences, positions, self._carries_on(_layout(y)), work)
         return _Pass(before, self._clips, self._rates(sequences))
 
-    def _carries_on(self, y: Tensor) -> bool:
-        """Whether these frames may go on with the streams of the last call."""
-        same = self._layout is None or self._layout == _layout(y)
+    def _carries_on(self, layout: torch.Size) -> bool:
+        """Whether such frames may go on with the streams of the last call."""
+        same = self._layout is None or self._layout == layout
         return self._clips is None and same
 
     def _finish(self, y: Tensor) -> None:
-        self._remember(y)
+        self._remember(_layout(y))
         self.continues.fill_(self._clips is None)
 
-    def _remember(self, y: Tensor) -> None:
-        layout = _layout(y)
+    def _remember(self, layout: torch.Size) -> None:
         if self._layout != layout:  # a module takes its time to set what is the same
             self._layout = layout
 

@@ -16,20 +16,18 @@ STREAM, CLIP, SHARED, TINY = 0, 1, 2, 1e-300  # the first three: what the long-t
 @compiled
 def find_usable(y: Array, lengths: Array, scatter: Array, largest: float, active: Array) -> int:
     """Which frames count, and how many are there but do not."""
-    steps, sequences, positions, d = y.shape
-    skipped = 0
+    steps, streams, d = y.shape
+    positions, skipped = streams // len(lengths), 0
     for t in range(steps):
-        for n in range(sequences):
-            for p in range(positions):
-                usable = True
-                for k in range(d):
-                    usable &= abs(y[t, n, p, k]) <= largest  # not so for a NaN
-                if len(scatter):
-                    for value in scatter[t, n * positions + p].flat:
-                        usable &= abs(value) <= largest**2
-                there = t < lengths[n]
-                active[t, n * positions + p] = usable and there
-                skipped += there and not usable
+        for s in range(streams):
+            usable, there = True, t < lengths[s // positions]
+            for k in range(d):
+                usable &= abs(y[t, s, k]) <= largest  # not so for a NaN
+            if len(scatter):
+                for value in scatter[t, s].flat:
+                    usable &= abs(value) <= largest**2
+            active[t, s] = usable and there
+            skipped += there and not usable
     return skipped
 
 
@@ -61,27 +59,25 @@ def write_mean(
 @compiled
 def find_clip_means(y: Array, active: Array, means: Means) -> None:
     """Each stream's mean over all its frames, formed around the first of them."""
-    steps, _, positions, d = y.shape
-    for s in range(len(means.own)):
-        n, p, first = s // positions, s % positions, 0
+    steps, streams, d = y.shape
+    for s in range(streams):
+        first = 0
         for t in range(steps):
             if active[t, s]:
                 first = t if means.frames[s] == 0 else first
                 means.frames[s] += 1
                 for k in range(d):
-                    means.own[s, k] += np.float64(y[t, n, p, k]) - y[first, n, p, k]
+                    means.own[s, k] += y[t, s, k] - y[first, s, k]
+        n = max(means.frames[s], 1)
         for k in range(d):
-            if means.frames[s]:
-                means.own[s, k] = means.own[s, k] / means.frames[s] + y[first, n, p, k]
-            else:
-                means.own[s, k] = means.latest[s, k]
+            mean = means.own[s, k] / n + y[first, s, k]
+            means.own[s, k] = mean if means.frames[s] else means.latest[s, k]
 
 
 @compiled
-def begin_means(y: Array, active: Array, buffers: Buffers, choices: Choices) -> Means:
+def begin_means(y: Array, active: Array, positions: int, b: Buffers, choices: Choices) -> Means:
     """What is known before the first frame."""
-    _, sequences, positions, d = y.shape
-    streams, b = sequences * positions, buffers
+    _, streams, d = y.shape
     knows_common = choices.mode == SHARED and choices.knows_common
     means = Means(
         b.short_mean.astype(np.float64) if choices.goes_on else np.zeros((streams, d)),
@@ -90,43 +86,49 @@ def begin_means(y: Array, active: Array, buffers: Buffers, choices: Choices) -> 
         np.zeros((positions, d)), np.zeros(positions),
         np.zeros((streams, d)), np.zeros(streams, np.int64),
     )  # fmt: skip
-    for s in range(streams):
-        means.seen[0, s] = choices.known
-        means.seen[1, s] = 1.0 if choices.mode == CLIP else choices.known
-        means.common_seen[s % positions] = choices.known
-    if choices.goes_on:
-        for i in range(2 if choices.mode == STREAM else 1):
-            value, rest = (
-                (b.long_mean, b.long_mean_rest) if i else (b.short_mean, b.short_mean_rest)
-            )
-            seen = b.long_evidence if i else b.short_evidence
-            read_mean(value, rest, seen, means.latest, means.lags[i], means.seen[i])
-    if knows_common:
-        rest, seen = b.long_mean_rest, b.long_evidence
-        read_mean(b.long_mean, rest, seen, means.common, means.common_lags, means.common_seen)
+    m, seen = means, b.long_evidence
+    m.seen[:] = m.common_seen[:] = choices.known
     if choices.mode == CLIP:
+        m.seen[1, :] = 1.0
         find_clip_means(y, active, means)
+    if choices.goes_on:
+        read_mean(b.short_mean, b.short_mean_rest, b.short_evidence, m.latest, m.lags[0], m.seen[0])
+        if choices.mode == STREAM:
+            read_mean(b.long_mean, b.long_mean_rest, seen, m.latest, m.lags[1], m.seen[1])
+    if knows_common:
+        read_mean(b.long_mean, b.long_mean_rest, seen, m.common, m.common_lags, m.common_seen)
     return means
 
 
 @compiled
-def begin_covs(buffers: Buffers) -> Covs:
+def begin_covs(buffers: Buffers, room: Array) -> Covs:
     """What is known before the first frame."""
     b, d = buffers, len(buffers.short_cov)
-    covs = Covs(
-        np.zeros((2, d, d)), np.zeros(2), np.zeros(2), np.zeros((2, d, d)), np.zeros(2), np.zeros(d)
-    )
+    pull = b.pull[0].astype(np.float64)
+    covs = Covs(room[0], np.zeros(2), np.zeros(2), room[1], np.zeros(2), pull)
     for i in range(2):
         value, rest = (b.long_cov, b.long_cov_rest) if i else (b.short_cov, b.short_cov_rest)
         covs.seen[i], covs.ridges[i] = b.cov_evidence[i], b.ridge_level[i]
         for j in range(d):
-            covs.pull[j] = b.pull[0, j]
-            for k in range(j, d):
-                exact = np.float64(value[j, k])
-                if value[j, k] + rest[j, k] == value[j, k]:
-                    exact += rest[j, k]
+            for k in range(j + 1):
+                holds = value[j, k] + rest[j, k] == value[j, k]
+                exact = np.float64(value[j, k]) + (rest[j, k] if holds else 0.0)
                 covs.totals[i, j, k] = exact * covs.seen[i]
     return covs
+
+
+@compiled
+def mirror(a: Array) -> None:
+    """Copy the lower half to the upper, eight columns at a time, as near memory holds them."""
+    for begin in range(0, len(a), 8):
+        all_eight = begin + 8 <= len(a)
+        for i in range(begin if all_eight else 0):
+            row, column = a[i, begin : begin + 8], a[begin : begin + 8, i]
+            for k in range(8):
+                row[k] = column[k]
+        for i in range(begin, min(begin + 8, len(a))):
+            for k in range(begin if all_eight else 0, i):
+                a[k, i] = a[i, k]
 
 
 @compiled
@@ -137,14 +139,13 @@ def write_covs(covs: Covs, buffers: Buffers) -> None:
         value, rest = (b.long_cov, b.long_cov_rest) if i else (b.short_cov, b.short_cov_rest)
         whole = 1.0 / max(covs.seen[i], TINY)
         for j in range(d):
-            for k in range(j, d):
+            for k in range(j + 1):
                 value[j, k] = covs.totals[i, j, k] * whole
                 rest[j, k] = covs.totals[i, j, k] * whole - value[j, k]
-            for k in range(j):
-                value[j, k], rest[j, k] = value[k, j], rest[k, j]
+        mirror(value)
+        mirror(rest)
         b.cov_evidence[i], b.ridge_level[i] = covs.seen[i], covs.ridges[i]
-    for k in range(d):
-        b.pull[0, k] = covs.pull[k]
+    b.pull[0, :] = covs.pull
 
 
 @compiled
@@ -161,60 +162,71 @@ def write_means(means: Means, buffers: Buffers, mode: int) -> None:
 
 
 @compiled
+def subtract_products(x: Array, z: Array, n: int) -> None:
+    """Sums over n columns, of four rows times four others, from the next four columns of `x`."""
+    x0, x1, x2, x3, z0, z1, z2, z3 = x[0], x[1], x[2], x[3], z[0], z[1], z[2], z[3]
+    a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = 0.0  # as many as registers hold
+    a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = 0.0
+    for k in range(n):
+        u0, u1, u2, u3, v0, v1, v2, v3 = x0[k], x1[k], x2[k], x3[k], z0[k], z1[k], z2[k], z3[k]
+        a00, a01, a02, a03 = a00 + u0 * v0, a01 + u0 * v1, a02 + u0 * v2, a03 + u0 * v3
+        a10, a11, a12, a13 = a10 + u1 * v0, a11 + u1 * v1, a12 + u1 * v2, a13 + u1 * v3
+        a20, a21, a22, a23 = a20 + u2 * v0, a21 + u2 * v1, a22 + u2 * v2, a23 + u2 * v3
+        a30, a31, a32, a33 = a30 + u3 * v0, a31 + u3 * v1, a32 + u3 * v2, a33 + u3 * v3
+    x0, x1, x2, x3 = x0[n:], x1[n:], x2[n:], x3[n:]
+    x0[0], x0[1], x0[2], x0[3] = x0[0] - a00, x0[1] - a01, x0[2] - a02, x0[3] - a03
+    x1[0], x1[1], x1[2], x1[3] = x1[0] - a10, x1[1] - a11, x1[2] - a12, x1[3] - a13
+    x2[0], x2[1], x2[2], x2[3] = x2[0] - a20, x2[1] - a21, x2[2] - a22, x2[3] - a23
+    x3[0], x3[1], x3[2], x3[3] = x3[0] - a30, x3[1] - a31, x3[2] - a32, x3[3] - a33
+
+
+@compiled
 def factor(a: Array) -> bool:
-    """U with U^T U = a in place of its upper half, four rows at a time; False if there is none."""
-    d = len(a)
-    for begin in range(0, d, 4):
-        end = min(begin + 4, d)
-        for j in range(begin, end):
-            if not a[j, j] > 0.0:  # nor is a NaN
-                return False
-            share = 1.0 / np.sqrt(a[j, j])
-            for k in range(j, d):
-                a[j, k] *= share
-            for i in range(j + 1, end):
-                share = a[j, i]
-                for k in range(i, d):
-                    a[i, k] -= share * a[j, k]
-        for i in range(end, d):  # not reached by less than four rows
-            s, t, u, v = a[begin, i], a[begin + 1, i], a[begin + 2, i], a[begin + 3, i]
-            for k in range(i, d):
-                near = s * a[begin, k] + t * a[begin + 1, k]
-                a[i, k] -= near + (u * a[begin + 2, k] + v * a[begin + 3, k])
+    """L with L L^T = a in place of its lower half, but 1 / L_ii; False if there is none.
+
+    By squares of four numbers; what is left of its rows is taken as a whole.
+    """
+    for i in range(0, len(a), 4):
+        end = min(i + 4, len(a))
+        begin = i if end == i + 4 else 0
+        for j in range(0, begin, 4):
+            subtract_products(a[i:end], a[j : j + 4], j)
+            for r in range(i, i + 4):
+                for c in range(j, j + 4):
+                    left = a[r, c]
+                    for k in range(j, c):
+                        left -= a[r, k] * a[c, k]
+                    a[r, c] = left * a[c, c]
+        if begin:
+            subtract_products(a[i:end], a[i:end], i)
+        for r in range(i, end):
+            for c in range(begin, r + 1):
+                left = a[r, c]
+                for k in range(begin, c):
+                    left -= a[r, k] * a[c, k]
+                if c < r:
+                    a[r, c] = left * a[c, c]
+                elif left > 0.0:  # which a NaN is not
+                    a[r, r] = 1.0 / np.sqrt(left)
+                else:
+                    return False
     return True
 
 
 @compiled
-def solve(u: Array, x: Array) -> None:
-    """Put (U^T U)^-1 x in place of x."""
-    d = len(u)
-    for j in range(d):
-        x[j] /= u[j, j]
-        for k in range(j + 1, d):
-            x[k] -= x[j] * u[j, k]
-    for j in range(d - 1, -1, -1):
-        rest = x[j]
-        for k in range(j + 1, d):
-            rest -= u[j, k] * x[k]
-        x[j] = rest / u[j, j]
-
-
-@compiled
-def trace(a: Array) -> float:
-    """The sum of the diagonal."""
-    total = 0.0
-    for i in range(len(a)):
-        total += a[i, i]
-    return total
-
-
-@compiled
-def count(mask: Array) -> int:
-    """How often it holds."""
-    n = 0
-    for s in range(len(mask)):
-        n += mask[s]
-    return n
+def solve(factor: Array, x: Array) -> None:
+    """Put (L L^T)^-1 x in place of x."""
+    for i in range(len(x)):
+        row, left = factor[i], x[i]
+        for k in range(i):
+            left -= row[k] * x[k]
+        x[i] = left * row[i]
+    for i in range(len(x) - 1, -1, -1):
+        row = factor[i]
+        x[i] *= row[i]
+        share = x[i]
+        for k in range(i):
+            x[k] -= share * row[k]
 
 
 @compiled
@@ -286,20 +298,20 @@ def add_squares(
     total: Array, deviations: Array, counted: Array, scatter: Array, rate: float, diagonal: bool
 ) -> None:
     """One step of Eq. 8 or 9."""
-    d, share = len(total), rate / count(counted)
-    for i in range(d):
-        for j in range(i, d):
+    share = rate / counted.sum()
+    for i in range(len(total)):
+        first = i if diagonal else 0
+        row = total[i, first : i + 1]
+        for j in range(i + 1):
             total[i, j] *= 1.0 - rate
-    for s in range(len(deviations)):
-        if not counted[s]:
-            continue
-        for i in range(d):
-            row, last = deviations[s, i] * share, i + 1 if diagonal else d
-            for j in range(i, last):
-                total[i, j] += row * deviations[s, j]
-            if len(scatter):
-                for j in range(i, last):
-                    total[i, j] += scatter[s, i, j] * share
+        for s in range(len(deviations)):
+            if counted[s]:
+                x, weight = deviations[s, first : i + 1], deviations[s, i] * share
+                for j in range(len(row)):
+                    row[j] += weight * x[j]
+                if len(scatter):
+                    for j in range(len(row)):
+                        row[j] += scatter[s, i, first + j] * share
 
 
 @compiled
@@ -311,36 +323,34 @@ def step_covs(
     for i in range(2):
         rate = choices.rates[i]
         if step >= 0 and step % choices.periods[i] == 0:
-            covs.ridges[i] = choices.high * trace(covs.totals[i])
-        if count(counted[i]):
+            covs.ridges[i] = choices.high * np.trace(covs.totals[i])
+        if counted[i].sum():
             extra = none if i else scatter
             add_squares(covs.totals[i], deviations[i], counted[i], extra, rate, choices.diagonal)
             covs.seen[i] = (1.0 - rate) * covs.seen[i] + rate
             covs.ridges[i] *= 1.0 - rate
     for i in range(2):
-        total, u, size = covs.totals[i], covs.factors[i], trace(covs.totals[i])
+        total, lower, size = covs.totals[i], covs.factors[i], np.trace(covs.totals[i])
         covs.scales[i] = 0.0
         if size == 0.0:
             continue
-        noise = choices.noise * trace(covs.totals[1 - i]) / max(covs.seen[1 - i], TINY)
+        noise = choices.noise * np.trace(covs.totals[1 - i]) / max(covs.seen[1 - i], TINY)
         level = max(covs.ridges[i], choices.low * size, noise * covs.seen[i])
         for j in range(len(total)):
-            for k in range(j, len(total)):
-                u[j, k] = total[j, k]
-            u[j, j] += level
-        if size > 0.0 and factor(u):
-            covs.scales[i] = covs.seen[i] / count(counted[i]) if count(counted[i]) else 0.0
+            for k in range(j + 1):
+                lower[j, k] = total[j, k]
+            lower[j, j] += level
+        if size > 0.0 and factor(lower):
+            covs.scales[i] = covs.seen[i] / counted[i].sum() if counted[i].any() else 0.0
         else:
             singular += 1
     return singular
 
 
 @compiled
-def step_gradient(
-    covs: Covs, deviations: Array, counted: Array, eps: float, centred: bool
-) -> Array:
+def step_gradient(covs: Covs, deviations: Array, counted: Array, choices: Choices) -> Array:
     """Eq. 11, less its own long-term mean (see `core`)."""
-    _, streams, d = deviations.shape
+    (_, streams, d), eps = deviations.shape, choices.rates[1]
     out, x = np.zeros((streams, d)), np.empty(d)
     for i in range(2):
         share = -covs.scales[i] if i else covs.scales[i]
@@ -354,7 +364,7 @@ def step_gradient(
     taking = 0
     for s in range(streams):
         taking += counted[0, s] or counted[1, s]
-    if centred and taking:
+    if choices.centred and taking:
         for k in range(d):
             push = 0.0
             for s in range(streams):
@@ -370,10 +380,8 @@ def step_gradient(
 def step_scatter(covs: Covs, had_past: Array, scale: float, out: Array) -> None:
     """dJ/dscatter: half of the inverse of W, for every stream that counts."""
     d = out.shape[-1]
-    column = np.empty(d)
     for j in range(d):
-        for i in range(d):
-            column[i] = 0.0
+        column = np.zeros(d)
         column[j] = covs.scales[0] * scale / 2
         if covs.scales[0] > 0.0:
             solve(covs.factors[0], column)
@@ -384,31 +392,35 @@ def step_scatter(covs: Covs, had_past: Array, scale: float, out: Array) -> None:
 
 @compiled
 def advance(
-    y: Array, lengths: Array, scatter: Array, gradient: Array, scatter_gradient: Array,
-    buffers: Buffers, choices: Choices,
+    y: Array, gradient: Array, lengths: Array, scatter: Array, scatter_gradient: Array,
+    numbers: Array, room: Array, *arrays: Array,
 ) -> None:  # fmt: skip
     """A whole pass; `small.Plan.run` says of what. Buffers are written when all is computed."""
-    steps, sequences, positions, d = y.shape
-    streams = sequences * positions
+    # Each of these in a tuple of its own would take as long to hand over as a small pass does.
+    buffers, n = Buffers(*arrays), numbers
+    choices = Choices(
+        n[:2], n[2:4].astype(np.int64), n[4], n[5], n[6], int(n[7]), n[8] != 0, n[9] != 0,
+        n[10] != 0, n[11] != 0, n[12], n[13], n[14],
+    )  # fmt: skip
+    steps, d = len(y), len(buffers.short_cov)
+    streams = y.shape[1] // d
     active = np.empty((steps, streams), np.bool_)
-    skipped, singular = find_usable(y, lengths, scatter, choices.largest, active), 0
-    means, covs = begin_means(y, active, buffers, choices), begin_covs(buffers)
-    frame, deviations = np.empty((streams, d)), np.zeros((2, streams, d))
-    counted, step = np.zeros((2, streams), np.bool_), buffers.steps[0]
+    frames = y.astype(np.float64).reshape(steps, streams, d)
+    skipped, singular = find_usable(frames, lengths, scatter, choices.largest, active), 0
+    means = begin_means(frames, active, streams // len(lengths), buffers, choices)
+    covs, step = begin_covs(buffers, room), buffers.steps[0]
+    deviations, counted = np.zeros((2, streams, d)), np.zeros((2, streams), np.bool_)
     for t in range(steps):
-        live = count(active[t]) > 0
-        for s in range(streams):
-            for k in range(d):
-                frame[s, k] = y[t, s // positions, s % positions, k]
-        step_means(frame, active[t], means, choices, deviations, counted)
+        live = active[t].sum() > 0
+        step_means(frames[t], active[t], means, choices, deviations, counted)
         extra = scatter[t] if len(scatter) else np.zeros((0, d, d))
         singular += step_covs(covs, deviations, counted, extra, step if live else -1, choices)
-        out = step_gradient(covs, deviations, counted, choices.rates[1], choices.centred)
+        out = step_gradient(covs, deviations, counted, choices)
         if len(scatter):
             step_scatter(covs, counted[0], choices.scale, scatter_gradient[t])
         for s in range(streams):
             for k in range(d):
-                gradient[t, s // positions, s % positions, k] = out[s, k] * choices.scale
+                gradient[t, s * d + k] = out[s, k] * choices.scale
         step += live
     write_means(means, buffers, choices.mode)
     write_covs(covs, buffers)

@@ -59,7 +59,7 @@ class Means(NamedTuple):
 
 
 class Covs(NamedTuple):
-    """W and B in units of value * evidence, upper halves only."""
+    """W and B in units of value * evidence, lower halves only."""
 
     totals: Array  # (2, d, d)
     seen: Array  # (2,), evidence

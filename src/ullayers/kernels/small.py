@@ -49,12 +49,13 @@ class Plan:
     buffers: list[Tensor]  # of the layer
     new: dict[str, Tensor]  # those of them that are to be put in, for another number of streams
     places: list[int]  # of the buffers in memory
-    arrays: Any  # the buffers, as the loop wants them
+    arrays: list[Array]  # the buffers, as the loop wants them
     lengths: Array
     continues: Array  # the buffer of that name
     shape: tuple[int, ...]  # (T, N, P, d)
     no_scatter: Array
-    chosen: tuple[Any, Any]  # for streams that do not go on, and for those that do
+    room: Array  # for W, B and their factors: pages of new memory take longer than what is computed
+    chosen: tuple[Array, Array]  # for streams that do not go on, and for those that do
 
     def is_of(self, key: Hashable, buffers: Mapping[str, Tensor]) -> bool:
         """Whether it still holds: these are the buffers, in their old place."""
@@ -62,25 +63,26 @@ class Plan:
         return same and self.places == list(map(Tensor.data_ptr, self.buffers))
 
     def run(
-        self, frames: Array, scatter: Array | None, carries_on: bool
-    ) -> tuple[Array, Array | None]:
+        self, frames: Tensor, scatter: Tensor | None, carries_on: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """What `core.advance` does, from the buffers of a layer to those after the frames.
 
         Args:
-            frames: of the plan's shape, or one that is as good.
-            scatter: (T, N * P, d, d) in float64, if there is any.
+            frames: (T, N * P * d), contiguous, in one of PRECISIONS.
+            scatter: (T, N * P, d, d), contiguous, in float64, if there is any.
             carries_on: whether the streams may go on with those of the call before.
 
         Returns:
-            the gradients, scaled, in float64.
+            the gradients, scaled, as the frames and the scatter are.
         """
-        y = np.ascontiguousarray(frames, dtype=np.float64).reshape(self.shape)
         there = "short_mean" not in self.new and bool(self.continues[0])
-        chosen = self.chosen[carries_on and there]
-        extra = self.no_scatter if scatter is None else scatter
-        gradient, spread = np.empty(self.shape), np.zeros(extra.shape)
-        run(_loop()[0], y, self.lengths, extra, gradient, spread, self.arrays, chosen)
-        return gradient, None if scatter is None else spread
+        gradient, chosen = torch.empty_like(frames), self.chosen[carries_on and there]
+        spread = None if scatter is None else torch.empty_like(scatter)
+        extra = self.no_scatter if scatter is None else scatter.numpy()
+        below = self.no_scatter if spread is None else spread.numpy()
+        y, out = frames.numpy(), gradient.numpy()
+        run(_loop()[0], y, out, self.lengths, extra, below, chosen, self.room, *self.arrays)
+        return gradient, spread
 
 
 def plan(
@@ -112,24 +114,24 @@ def plan(
     other = [name for name in PER_STREAM if len(buffers[name]) != rows[name]]
     new = {n: buffers[n].new_zeros(rows[n], *buffers[n].shape[1:]) for n in other}
     now, (_, kind, _) = {**buffers, **new}, _loop()
-    arrays = kind(*(np.atleast_1d(now[name].numpy()) for name in kind._fields))
+    arrays = [np.atleast_1d(now[name].numpy()) for name in kind._fields]
     lengths = np.array(packing.lengths or [steps] * sequences, dtype=np.int64)
     common = shared and "long_mean" not in new
     chosen = tuple(_choices(rates, d, scalars, goes_on, common) for goes_on in (False, True))
     return Plan(
         key, packing, list(now.values()), new, list(map(Tensor.data_ptr, now.values())), arrays,
         lengths, np.atleast_1d(now["continues"].numpy()), (*size, d), np.zeros((0, 1, d, d)),
-        (chosen[0], chosen[1]),
+        np.empty((2, 2, d, d)), (chosen[0], chosen[1]),
     )  # fmt: skip
 
 
 def _choices(
     rates: Rates, d: int, scalars: tuple[float, float, float], goes_on: bool, common: bool
-) -> Any:
-    ridge = rates.ridge / d
-    periods = np.array([ridge_period(rates.mu), ridge_period(rates.eps)])
-    return _loop()[2](
-        np.array([rates.mu, rates.eps]), periods, RIDGE_HIGH * ridge, RIDGE_LOW * ridge,
+) -> Array:
+    ridge, periods = rates.ridge / d, [ridge_period(rates.mu), ridge_period(rates.eps)]
+    chosen = _loop()[2](
+        [rates.mu, rates.eps], periods, RIDGE_HIGH * ridge, RIDGE_LOW * ridge,
         noise_share(torch.float64) / d, MODES[rates.long_term], rates.diagonal, rates.centred,
         goes_on, common, *scalars,
     )  # fmt: skip
+    return np.hstack(chosen)  # one number after the other
