@@ -215,7 +215,7 @@ def test_frames_one_by_one(d: int, choices: dict[str, Any]) -> None:
     assert_follows(fused, wide, frames)
 
 
-@pytest.mark.parametrize(("d", "steps"), [(2, 150), (3, 1), (40, 70), (100, 20)])
+@pytest.mark.parametrize(("d", "steps"), [(2, 150), (3, 1), (17, 64), (40, 70), (100, 20)])
 def test_chunks_of_a_single_stream(d: int, steps: int) -> None:
     """Four calls: the second begins where the first has left off, the others are replayed."""
     torch.manual_seed(0)

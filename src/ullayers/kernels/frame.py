@@ -17,6 +17,7 @@ from ullayers.kernels.state import PER_STREAM
 
 WIDEST = 256
 LONGEST = 64  # frames whose launches are recorded together
+NARROW = 32  # features of which a chunk is taken as one
 PIVOT = 16  # features at a time, for inverses
 TILE = 64  # wider matrices are cut into tiles
 WARPS = {16: 1, 32: 2, 64: 4}  # by the tile
@@ -33,6 +34,13 @@ def _kernels() -> Any:
     return fused_frame
 
 
+@cache
+def _chunk_kernels() -> Any:
+    import ullayers.kernels.fused_chunk as fused_chunk
+
+    return fused_chunk
+
+
 def advance_frames(
     key: Hashable,
     y: Tensor,
@@ -46,8 +54,9 @@ def advance_frames(
     def later() -> Call:
         return replace(call(), carry_on=True)
 
-    for begin in range(0, len(y), LONGEST):
-        part = slice(begin, begin + LONGEST)
+    longest = len(y) if _is_chunk(y) else LONGEST
+    for begin in range(0, len(y), longest):
+        part = slice(begin, begin + longest)
         kind, asked = (key, len(y[part]), begin > 0), later if begin else call
         if not _advance(kind, y[part], gradient[part], buffers, scale, asked):
             return False  # of the first already
@@ -80,6 +89,8 @@ def _launch(
     y: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor], scale: float, asked: Call
 ) -> Recording:
     """All kernels; their recording."""
+    if _is_chunk(y):
+        return _launch_chunk(y, gradient, buffers, scale, asked)
     d, b = y.shape[1], buffers
     width = max(PIVOT, 1 << (d - 1).bit_length())
     tile = min(width, TILE)
@@ -101,6 +112,49 @@ def _launch(
     for t in range(len(y)):
         now = asked if t == 0 else replace(asked, carry_on=True)
         _launch_frame(recording, y[t], gradient[t], b, m, (tile, width), scale, now)
+    return recording
+
+
+def _is_chunk(y: Tensor) -> bool:
+    """Many frames, and narrow."""
+    return len(y) > 1 and y.shape[1] <= NARROW
+
+
+def _launch_chunk(
+    y: Tensor, gradient: Tensor, b: Mapping[str, Tensor], scale: float, asked: Call
+) -> Recording:
+    """All kernels of a chunk; their recording."""
+    (T, d), rates, f64 = y.shape, asked.rates, torch.float64
+    width = max(PIVOT, 1 << (d - 1).bit_length())
+    layout = {
+        "totals": ((T, 2, width, width), f64),  # W and B times their evidence
+        "deviations": ((T, 2, width), f64),  # what enters them, and then what is solved
+        "notes": ((T, 2, 3), f64),  # trace, evidence, ridge
+        "flags": ((T, 2), torch.int32),  # usable, counted
+        "failures": ((T, 2), torch.int32),
+        "ends": ((2 * width + 2,), f64),  # means and their evidences
+    }
+    workspace, m = carve(layout, y.device)
+    bases = (workspace, y, gradient, *(b[name] for name in PER_STREAM + POOLED))
+    recording, kernels, ridge = Recording(bases), _chunk_kernels(), rates.ridge / d
+    weights = rates.mu, 1 - rates.mu, rates.eps, 1 - rates.eps
+    recording.start(
+        kernels.chunk_path, (2,), y, *(b[name] for name in PER_STREAM + COVARIANCES), b["steps"],
+        b["continues"], m["totals"], m["deviations"], m["notes"], m["flags"], m["ends"], T,
+        asked.largest, asked.known, *weights, ridge_period(rates.mu), ridge_period(rates.eps),
+        RIDGE_HIGH * ridge, asked.carry_on, d, width, num_warps=WARPS[width], num_stages=1,
+    )  # fmt: skip
+    recording.start(
+        kernels.chunk_solve, (T, 2), m["totals"], m["deviations"], m["notes"], m["flags"],
+        m["failures"], RIDGE_LOW * ridge, noise_share(f64) / d, d, width,
+        num_warps=WARPS[width], num_stages=1,
+    )  # fmt: skip
+    recording.start(
+        kernels.chunk_end, (1,), gradient, *(b[name] for name in PER_STREAM + COVARIANCES),
+        b["pull"], b["steps"], b["left_out"], b["continues"], m["totals"], m["deviations"],
+        m["notes"], m["flags"], m["failures"], m["ends"], T, *weights[2:], scale, rates.centred,
+        d, width, max(16, min(64, 1 << (T - 1).bit_length())),
+    )  # fmt: skip
     return recording
 
 
