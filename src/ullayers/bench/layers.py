@@ -75,23 +75,25 @@ def frame_row(features: int, device: str) -> Row:
 
 
 def training_row(network: str, device: str) -> Row:
-    """A training step of a small video network, with UL layers behind convolutions and without."""
+    """A training step of a small video network: UL layers behind convolutions, none, or others."""
     video = torch.rand(64, 3, 64, 64, device=device)
     torch.manual_seed(0)
     nets = {"ours": NETWORKS[network](True), "without them": NETWORKS[network](False)}
+    if network == PLAIN:
+        nets["batch norm in their place"] = video_network(True, behind=nn.BatchNorm2d)
     steps = {name: _training(net.to(device), video) for name, net in nets.items()}
     return _row("training", network, steps, device)
 
 
-def video_network(with_ul: bool) -> nn.Module:
+def video_network(with_ul: bool, behind: Callable[[int], nn.Module] = UL2d) -> nn.Module:
     """Three convolutions with pooling and a code of two, a UL layer behind each of them or none."""
     layers: list[nn.Module] = []
     for before, after in ((3, 16), (16, 32), (32, 64)):
         layers.append(nn.Conv2d(before, after, 3, padding=1))
-        layers += [UL2d(after)] if with_ul else []
+        layers += [behind(after)] if with_ul else []
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Flatten(), nn.Linear(64 * 8 * 8, 2)]
-    return nn.Sequential(*layers, *([UL1d(2)] if with_ul else []))
+    return nn.Sequential(*layers, *([UL1d(2)] if with_ul and behind is UL2d else []))
 
 
 def encoder(with_ul: bool) -> nn.Module:
@@ -99,7 +101,11 @@ def encoder(with_ul: bool) -> nn.Module:
     return Encoder((64, 64), channels=3, long_term="stream", local=float(with_ul))
 
 
-NETWORKS = {"3 x 3 convolutions": video_network, "5 x 5, strides of 2": encoder}
+PLAIN = "3 x 3 convolutions"
+NETWORKS: dict[str, Callable[[bool], nn.Module]] = {
+    PLAIN: video_network,
+    "5 x 5, strides of 2": encoder,
+}
 
 
 def extra_memory(layer: nn.Module, maps: Tensor) -> float | None:

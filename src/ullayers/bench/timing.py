@@ -22,7 +22,7 @@ from ullayers.files import write_json
 
 SECONDS = 2.0  # for every row, and at least
 ROUNDS = 5
-WARM_UP = 0.1  # seconds of calls that do not count, three calls at most
+WARM_UP = 0.1  # seconds of calls that do not count, two to four of them
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 PACKAGES = (
     "ullayers", "torch", "triton", "numpy", "scipy", "scikit-learn", "av", "opencv-python-headless",
@@ -95,11 +95,11 @@ def fastest(
 
 def _repeats(step: Step, device: str) -> int:
     """As many calls as make a round worth timing; the calls before are the warm-up."""
-    spent, calls = 0.0, 0
-    while calls < 3 and spent < WARM_UP:
-        spent += _seconds(step, 1, device)
+    begin, calls, latest = time.perf_counter(), 0, 0.0
+    while calls < 2 or (calls < 4 and time.perf_counter() - begin < WARM_UP):
+        latest = _seconds(step, 1, device)  # of the first, which may load something, none counts
         calls += 1
-    return max(1, int(2e-3 / max(_seconds(step, 1, device), 1e-6))) if spent < WARM_UP else 1
+    return max(1, int(2e-3 / max(latest, 1e-6)))
 
 
 def _seconds(step: Step, repeats: int, device: str) -> float:
