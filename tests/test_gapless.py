@@ -12,11 +12,11 @@ from torch import Tensor
 
 import ullayers as ul
 from tests.test_core import TOLERANCE, Case, assert_same, cases, difference, fresh_state
+from ullayers.kernels import gapless
 from ullayers.kernels.covariance import inverses
 from ullayers.kernels.gapless import advance_groups, can_group
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import LongTerm, Rates, Result, State, room_like, with_anchor
-from ullayers.kernels.tiles import Tiles
 
 HOST = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def test_groups_equal_the_loop(case: Case) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How groups of float32 maps are worked on: with numba, and without it."""
     if request.param == "products":
-        monkeypatch.setattr(Tiles, "of", lambda *_: None)
+        monkeypatch.setattr(gapless, "can_tile", lambda _: False)
     return str(request.param)
 
 

@@ -164,9 +164,10 @@ class ULBase(Statistics):
             careful = streams * d <= SMALL_FRAME or streams < FEW_STREAMS * d
             work = torch.float64 if careful else torch.promote_types(y.dtype, torch.float32)
             if positions > 1:  # maps: channel by channel, as they are stored
-                frames = frames.permute(0, 3, 1, 2).reshape(steps, d, streams).mT.to(work)
+                frames = frames.permute(0, 3, 1, 2).reshape(steps, d, streams).mT
             else:
-                frames = frames.reshape(steps, streams, d).to(work)
+                frames = frames.reshape(steps, streams, d)
+            frames = frames.to(torch.promote_types(y.dtype, torch.float32))
             extra = None if scatter is None else packing.pack(_symmetric(scatter))
             active, missing = self._usable(frames, extra), 0
             if packing.ragged:

@@ -56,18 +56,20 @@ def advance(
     """What `reference` does, without a loop over steps.
 
     Args:
-        y: (T, S, d) in the precision to work in, float32 or wider.
-        state: where the statistics stand; not changed.
+        y: (T, S, d) in float32 or wider.
+        state: where the statistics stand, in the precision to work in; not changed.
         rates: the rates and choices of the layer.
         active: (T, S) bool. A stream stands still wherever it is not active.
         scatter: (T, S, d, d) more scatter for each frame to bring to W, beside its deviation's.
         scale: of the gradients.
     """
     if len(y) == 1 and on_host(y):  # a single step has no loop to save
+        y = y.to(state.short.dtype)
         return scaled(reference(y, state, rates, active, scatter), scale)
     state = with_anchor(y, state, active)
     if scatter is None and not may_use_low_rank(y) and can_group(y, state, rates, active):
         return advance_groups(y, state, rates, scale)
+    y = y.to(state.short.dtype)
     is_clip = rates.long_term == "clip"
     own_mean = clip_mean(relative(y, state, active), active) if is_clip else None
     gradient = room_like(y)

@@ -26,10 +26,10 @@ from ullayers.kernels.covariance import (
     ridge_period,
 )
 from ullayers.kernels.state import Covariance, Rates, Result, State, is_full, on_host, room_like
-from ullayers.kernels.tiles import Tiles
+from ullayers.kernels.tiles import SMALLEST_FRAME, Tiles, can_tile
 
 GROUP_VALUES, LONGEST_GROUP = 2**19, 16  # of a group's frames, and steps
-SMALLEST_FRAME = 2**11  # values; below, a call costs more than its work
+SMALLEST_PRODUCT = 2**11  # values of a frame; below, a call costs more than its work
 MOST_INFLATED = 256.0  # times what float32 rounds in a Gram matrix, stays below 1e-4
 RANGE = 1e24  # of sums of squares, within which their products and inverses fit float32
 TINY = 1e-300
@@ -38,10 +38,11 @@ Weights = tuple[float, ...]
 
 def can_group(y: Tensor, state: State, rates: Rates, active: Tensor) -> bool:
     """Whether `advance_groups` takes these frames."""
-    large = y[0].numel() >= SMALLEST_FRAME and len(y) > 1
-    plain = rates.long_term != "shared" and not rates.diagonal
+    plain = rates.long_term != "shared" and not rates.diagonal and len(y) > 1
     plain = plain and rates.eps < rates.mu  # equal means differ by nothing, not by rounding errors
-    if not (large and plain and on_host(y) and is_full(active)):
+    if not (plain and on_host(y) and is_full(active)):
+        return False
+    if y[0].numel() < (SMALLEST_FRAME if can_tile(y.mT) else SMALLEST_PRODUCT):
         return False
     short, long = state.short_evidence, state.long_evidence
     alike = is_full(short == short[0]) and is_full(long == long[0])
@@ -50,13 +51,16 @@ def can_group(y: Tensor, state: State, rates: Rates, active: Tensor) -> bool:
 
 def advance_groups(y: Tensor, state: State, rates: Rates, scale: float = 1.0) -> Result:
     """What `core.advance` does; the anchors of `state` are the first frame."""
+    work, channels_first = state.short.dtype, y.mT.is_contiguous()  # leave it as it is stored
+    if not (channels_first and can_tile(y.mT)):
+        y = y.to(work)
     gradient = room_like(y)
-    if y.mT.is_contiguous():  # stored channels first: leave it so
-        walk = _Walk.of(y.mT, state, rates, scale, channels_first=True)
-        walk.all(y.mT, gradient.mT)
+    frames, out = (y.mT, gradient.mT) if channels_first else (y, gradient)
+    walk = _Walk.of(frames, state, rates, scale, channels_first=channels_first)
+    if channels_first and can_tile(frames):
+        walk.by_tiles(Tiles.of(frames, out), work)
     else:
-        walk = _Walk.of(y, state, rates, scale, channels_first=False)
-        walk.all(y, gradient)
+        walk.by_products(frames, out)
     return Result(gradient, None, walk.end(y, state), state.steps.new_tensor(walk.singular))
 
 
@@ -194,6 +198,7 @@ class _Walk:
     B: _Path
     pull: Tensor  # (1, d)
     step: int
+    noise: float  # what share of a covariance may be rounding errors of the other
     singular: int = 0
 
     @classmethod
@@ -207,7 +212,8 @@ class _Walk:
         own_mean = None
         if rates.long_term == "clip":
             parts = frames.split(_group_length(frames))
-            own_mean = torch.stack([(part - frames[0]).sum(0) for part in parts]).sum(0)
+            sums = [(part - frames[0]).sum(0, dtype=short.dtype) for part in parts]
+            own_mean = torch.stack(sums).sum(0)
             own_mean = long = own_mean / len(frames)
             seen[1] = 1.0
         W, B = _Path.of(state.W, rates.mu), _Path.of(state.B, rates.eps)
@@ -215,22 +221,20 @@ class _Walk:
         streams = len(state.short)
         return cls(
             rates, scale, channels_first, streams, lags, own_mean, seen, W, B, state.pull,
-            int(state.steps),
+            int(state.steps), noise_share(short.dtype) / len(W.total),
         )  # fmt: skip
 
-    def all(self, frames: Tensor, gradient: Tensor) -> None:
-        """Every group of steps; `gradient` is written to."""
-        tiles = Tiles.of(frames, gradient) if self.channels_first else None
-        if tiles is None:
-            self._by_products(frames, gradient)
-            return
-        for begin in range(0, len(frames), tiles.steps):
-            end = min(begin + tiles.steps, len(frames))
-            if not self._by_tiles(tiles, begin, end):  # what comes next will be no different
-                tiles = tiles.in_float64()
-                self._by_tiles(tiles, begin, end)
+    def by_tiles(self, wide: Tiles, work: torch.dtype) -> None:
+        """Every group of steps, in compiled loops."""
+        tiles = wide.in_float32() if work == torch.float32 else wide
+        for begin in range(0, len(tiles.frames), tiles.steps):
+            end = min(begin + tiles.steps, len(tiles.frames))
+            if not self._in_tiles(tiles, begin, end):  # what comes next will be no different
+                tiles, self.lags = wide, self.lags.double()
+                tiles.tiles[:] = 0
+                self._in_tiles(tiles, begin, end)
 
-    def _by_tiles(self, tiles: Tiles, begin: int, end: int) -> bool:
+    def _in_tiles(self, tiles: Tiles, begin: int, end: int) -> bool:
         """A group of steps, unless it is in doubt in this precision; nothing has changed then."""
         group, W, B = _Group.of(self, end - begin), copy(self.W), copy(self.B)
         paths = ((W, group.had_past), (B, group.counted))
@@ -248,9 +252,8 @@ class _Walk:
             path.levels(trace, counted, self.step, ridge)
             for (path, counted), trace in zip(paths, traces, strict=True)
         )
-        noise = noise_share(torch.float32) / len(W.total)
-        w.protect(b, noise)
-        b.protect(w, noise)
+        w.protect(b, self.noise)
+        b.protect(w, self.noise)
         levels = np.array([w.levels, b.levels]).T
         scales = w.scales(group.had_past, self.streams), b.scales(group.counted, self.streams)
         grown = tiles.invert(levels, np.array(scales).T)
@@ -267,8 +270,8 @@ class _Walk:
         self._finish(group)
         return True
 
-    def _by_products(self, frames: Tensor, gradient: Tensor) -> None:
-        """All groups, in products of matrices."""
+    def by_products(self, frames: Tensor, gradient: Tensor) -> None:
+        """Every group of steps, in products of matrices; `gradient` is written to."""
         length = _group_length(frames)
         steps = frames.new_empty(2 + length, *frames.shape[1:])
         room = frames.new_empty(length, 2, *frames.shape[1:])
@@ -314,7 +317,7 @@ class _Walk:
         None if it is in doubt in this precision. W and B have moved on then only if it is not.
         """
         n = len(group.counted)
-        ridge, noise = self.rates.ridge, noise_share(self.lags.dtype) / len(self.W.total)
+        ridge, noise = self.rates.ridge, self.noise
         W, B = copy(self.W), copy(self.B)
         paths, steps = ((W, grams[0], group.had_past), (B, grams[1], group.counted)), []
         totals = torch.cat([path.move(gram, self.streams, on) for path, gram, on in paths])
@@ -382,7 +385,7 @@ class _Walk:
     def end(self, y: Tensor, state: State) -> State:
         """The state after the last frame, relative to the same anchors."""
         lags = [lag.mT if self.channels_first else lag for lag in self.lags]
-        short, long = ((y[-1] - state.anchor) - lag for lag in lags)
+        short, long = (((y[-1] - state.anchor) - lag).to(state.short) for lag in lags)
         short_seen, long_seen = (state.short_evidence.new_full((len(short),), n) for n in self.seen)
         W, B, steps = self.W.done(), self.B.done(), torch.full_like(state.steps, self.step)
         return State(state.anchor, short, long, short_seen, long_seen, self.pull, W, B, steps)

@@ -16,10 +16,12 @@ from torch import Tensor
 from ullayers.kernels.compiling import has_numba, run
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
 from ullayers.kernels.state import PER_STREAM, Rates
+from ullayers.kernels.tiles import SMALLEST_FRAME
 from ullayers.packing import Packing
 
 # Larger or wider frames are faster as products of matrices, unless they come one by one.
 LARGEST_FRAME, WIDEST = 2**11, 96
+FEW_VALUES = 2**15  # of all frames; more of them are faster tile by tile
 PRECISIONS = (torch.float32, torch.float64)
 MODES = {"stream": 0, "clip": 1, "shared": 2}
 Array = NDArray[Any]
@@ -34,10 +36,22 @@ def _loop() -> Any:
     return advance, Buffers, Choices
 
 
-def takes(steps: int, streams: int, d: int) -> bool:
-    """Whether the loop is the fastest way for such frames."""
+def takes(size: tuple[int, int, int], d: int, rates: Rates, may_tile: bool) -> bool:
+    """Whether the loop is the fastest way for frames of a size (T, N, P).
+
+    Args:
+        size: steps, sequences, positions.
+        d: features.
+        rates: the rates and choices of the layer.
+        may_tile: whether they could go through `tiles`, but for those.
+    """
+    steps, sequences, positions = size
+    streams = sequences * positions
     small = streams * d <= LARGEST_FRAME and d <= WIDEST
-    return has_numba() and (small or steps * streams == 1)
+    plain = rates.long_term != "shared" and not rates.diagonal and rates.eps < rates.mu
+    large = positions > 1 and streams >= 2 * d and streams * d >= SMALLEST_FRAME
+    tiled = may_tile and plain and large and steps * streams * d > FEW_VALUES
+    return has_numba() and ((small and not tiled) or steps * streams == 1)
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,9 @@ def plan(
     (steps, sequences, positions), cov = size, buffers["short_cov"]
     streams, d = sequences * positions, len(cov)
     here = cov.device.type == "cpu" and cov.dtype in PRECISIONS
-    if not (here and takes(steps, streams, d) and all(b.is_contiguous() for b in buffers.values())):
+    may_tile = cov.dtype == torch.float32 and not packing.ragged
+    dense = all(buffer.is_contiguous() for buffer in buffers.values())
+    if not (here and dense and takes(size, d, rates, may_tile)):
         return None
     shared = rates.long_term == "shared"
     rows = {n: positions if shared and n.startswith("long") else streams for n in PER_STREAM}

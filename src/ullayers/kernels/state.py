@@ -91,11 +91,11 @@ def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
 def with_anchor(y: Tensor, state: State, active: Tensor) -> State:
     """The same state, with each stream's first frame as its anchor."""
     if is_full(active[0]):
-        anchor = y[0].clone()
+        anchor = y[0].to(state.anchor.dtype, copy=True)
     else:
         first = active.to(torch.uint8).argmax(0)  # 0 where nothing is active: not used then
         frame = y.gather(0, first[None, :, None].expand(1, *y.shape[1:]))[0]
-        anchor = torch.where(active.any(0)[:, None], frame, state.anchor)
+        anchor = torch.where(active.any(0)[:, None], frame.to(state.anchor.dtype), state.anchor)
     moved = state.anchor - anchor
     short = torch.where((state.short_evidence > 0)[:, None], state.short + moved, 0)
     long = torch.where((state.long_evidence > 0)[:, None], state.long + moved, 0)

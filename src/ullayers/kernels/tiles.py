@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,9 +26,10 @@ from ullayers.kernels.compiling import has_numba, run
 TILE_VALUES, WIDEST_TILE = 2**15, 1024
 SMALLEST_SHARE = 128  # positions for a thread
 GROUP_VALUES, LONGEST_GROUP = 2**18, 64  # of a covariance of all steps, and steps
-WIDEST = 256  # channels
+WIDEST, SMALLEST_FRAME = 256, 2**9  # channels, and values of a frame
 LINE = 16  # values that come together from memory; a tile has a multiple of it
 Array = NDArray[Any]
+_kept = threading.local()
 
 
 @cache
@@ -62,6 +64,20 @@ def _stop_waiting() -> None:
         library.omp_pause_resource_all(1)  # softly: the next that are needed are made anew
 
 
+def _room(size: int) -> Array:
+    """As many float64, which each thread keeps: to touch new memory takes longer than to use it."""
+    room: Array | None = getattr(_kept, "room", None)
+    if room is None or len(room) < size:
+        _kept.room = room = np.empty(size)
+    return room[:size]
+
+
+def can_tile(frames: Tensor) -> bool:
+    """Whether the loops take such frames (T, C, P)."""
+    narrow = frames.dtype == torch.float32 and frames.shape[1] <= WIDEST
+    return narrow and frames.is_contiguous() and has_numba()
+
+
 @dataclass(frozen=True)
 class Tiles:
     """The frames of a call, where their gradient goes, and room for a group of steps.
@@ -81,12 +97,9 @@ class Tiles:
     pushes: Array  # likewise
 
     @classmethod
-    def of(cls, frames: Tensor, gradient: Tensor) -> Tiles | None:
-        """None if another way has to be taken, or is faster."""
+    def of(cls, frames: Tensor, gradient: Tensor) -> Tiles:
+        """To work in float64."""
         steps, channels, positions = frames.shape
-        here = frames.dtype == torch.float32 and frames.is_contiguous()
-        if not (here and gradient.is_contiguous() and channels <= WIDEST and has_numba()):
-            return None
         threads = max(1, min(torch.get_num_threads(), positions // SMALLEST_SHARE))
         share = _parts(positions, -(-positions // threads))
         shares = [(begin, min(begin + share, positions)) for begin in range(0, positions, share)]
@@ -96,11 +109,11 @@ class Tiles:
         n = max(1, min(GROUP_VALUES // wide**2, LONGEST_GROUP, steps))
         if threads > 1:
             _stop_waiting()
+        parts = _room((threads + 1) * n * 2 * wide**2).reshape(threads + 1, n, 2, wide, wide)
         return cls(
-            frames.numpy(), gradient.numpy(), width, np.zeros((threads, 2, wide, row), np.float32),
-            shares, np.empty((threads, n, 2, wide, wide)), np.empty((threads, n, 2, channels)),
-            np.empty((n, 2, wide, wide), np.float32), np.empty((n, 2, channels)),
-            np.empty((n, 2, channels)),
+            frames.numpy(), gradient.numpy(), width, np.zeros((threads, 2, wide, row)), shares,
+            parts[:threads], np.empty((threads, n, 2, channels)), parts[threads],
+            np.empty((n, 2, channels)), np.empty((n, 2, channels)),
         )  # fmt: skip
 
     @property
@@ -108,9 +121,12 @@ class Tiles:
         """What is worked in."""
         return torch.float32 if self.tiles.dtype == np.float32 else torch.float64
 
-    def in_float64(self) -> Tiles:
-        """The same, in twice the precision."""
-        return replace(self, tiles=self.tiles.astype(float), matrices=self.matrices.astype(float))
+    def in_float32(self) -> Tiles:
+        """The same, in half the precision, and of the memory the first half."""
+        halves = (array.reshape(-1).view(np.float32) for array in (self.tiles, self.matrices))
+        tiles, matrices = (half[: len(half) // 2] for half in halves)
+        tiles, matrices = tiles.reshape(self.tiles.shape), matrices.reshape(self.matrices.shape)
+        return replace(self, tiles=tiles, matrices=matrices)
 
     @property
     def steps(self) -> int:
