@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 @cache
 def _loop() -> Any:
-    """To load it takes its time, and to compile it ten to twenty seconds, once on a machine."""
+    """To load it takes its time, and to compile it fifteen seconds, once on a machine."""
     from ullayers.kernels.compiled import advance
     from ullayers.kernels.compiled_state import Buffers, Choices
 

@@ -26,6 +26,7 @@ from ullayers.kernels.compiling import has_numba, run
 TILE_VALUES, WIDEST_TILE = 2**15, 1024
 SMALLEST_SHARE = 128  # positions for a thread
 GROUP_VALUES, LONGEST_GROUP = 2**18, 64  # of a covariance of all steps, and steps
+ROOM_VALUES, SHORTEST_GROUP = 2**21, 8  # of all threads together; many have shorter groups
 WIDEST, SMALLEST_FRAME = 256, 2**9  # channels, and values of a frame
 LINE = 16  # values that come together from memory; a tile has a multiple of it
 Array = NDArray[Any]
@@ -106,7 +107,8 @@ class Tiles:
         width = _parts(share, min(TILE_VALUES // channels, WIDEST_TILE))
         row = width + (LINE if width % (2 * LINE) == 0 else 0)  # rows that compete for no cache
         wide, threads = -(-channels // 4) * 4, len(shares)
-        n = max(1, min(GROUP_VALUES // wide**2, LONGEST_GROUP, steps))
+        few = max(SHORTEST_GROUP, ROOM_VALUES // ((threads + 1) * wide**2))
+        n = max(1, min(GROUP_VALUES // wide**2, few, LONGEST_GROUP, steps))
         if threads > 1:
             _stop_waiting()
         parts = _room((threads + 1) * n * 2 * wide**2).reshape(threads + 1, n, 2, wide, wide)
