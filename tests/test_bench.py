@@ -21,7 +21,7 @@ def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_fastest_round_counts_and_all_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, calls = 0.0, ""
-    lasts = {"a": iter([9.0, 4.0, 2.0, 3.0]), "b": iter([9.0, 5.0, 7.0, 6.0])}
+    lasts = {"a": iter([9.0, 9.0, 4.0, 2.0, 3.0]), "b": iter([9.0, 9.0, 5.0, 7.0, 6.0])}
 
     def step(name: str) -> None:
         nonlocal clock, calls
@@ -30,7 +30,7 @@ def test_the_fastest_round_counts_and_all_take_turns(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("time.perf_counter", lambda: clock)
     monkeypatch.setattr(timing, "ROUNDS", 3)
     assert timing.fastest({"a": lambda: step("a"), "b": lambda: step("b")}) == {"a": 2, "b": 5}
-    assert calls == "ab" + "ababab"  # a call of each to warm up
+    assert calls == "aabb" + "ababab"  # two calls of each to warm up
 
 
 def test_rows_of_the_layers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import ullayers as ul
-from tests.test_core import TOLERANCE, Case, assert_same, cases, difference, fresh_state
+from tests.test_core import TOLERANCE, Case, assert_same, cases, difference, flat, fresh_state
 from ullayers.kernels import gapless
 from ullayers.kernels.covariance import inverses
 from ullayers.kernels.gapless import advance_groups, can_group
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import LongTerm, Rates, Result, State, room_like, with_anchor
+from ullayers.kernels.tiles import Tiles, can_tile
 
 HOST = torch.device("cpu")
 
@@ -91,6 +93,48 @@ def test_tiles_equal_the_loop(
         torch.set_num_threads(before)
     begun = reference(y[:3], fresh, rates, active[:3]).state
     assert_same(got, reference(y[3:], begun, rates, active[3:]), 1e-3 if mixed else 1e-4)
+
+
+@pytest.mark.parametrize("own", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("long_term", ["stream", "clip"])
+def test_float32_maps_are_worked_on_in_the_precision_of_the_state(
+    own: float, long_term: LongTerm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(70, 8, 144).cumsum(0)
+    y = (y[:, :1] + own * y).mT
+    rates, active = Rates(0.5, 0.05, 1e-4, long_term), torch.ones(70, 144, dtype=torch.bool)
+    fresh = fresh_state(144, 8, paper=False, dtype=torch.float64, device=HOST)
+    start = reference(y.double(), fresh, rates, active).state
+    before, used = copy.deepcopy(start), list[torch.dtype]()
+    in_tiles = gapless._Walk._in_tiles
+
+    def noted(walk: gapless._Walk, tiles: Tiles, begin: int, end: int) -> bool:
+        used.append(tiles.precision)
+        return in_tiles(walk, tiles, begin, end)
+
+    monkeypatch.setattr(gapless._Walk, "_in_tiles", noted)
+    got = in_groups(y, start, rates)
+    assert used == [torch.float64] * 2
+    assert_same(got, reference(y.double(), start, rates, active), 1e-6)
+    for name, value in flat(before).items():
+        assert torch.equal(value, flat(start)[name]), name
+
+
+def test_matrices_without_an_inverse_teach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    maps, ends = torch.randn(12, 4, 40, 40), []
+    for tiled in (True, False):
+        monkeypatch.setattr(gapless, "can_tile", can_tile if tiled else lambda _: False)
+        layer, y = ul.UL2d(4), maps.clone().requires_grad_()
+        layer(maps.clone().requires_grad_())
+        layer.short_cov[0, 1] = layer.short_cov[1, 0] = 30.0
+        ul.backward(layer(y))
+        assert y.grad is not None
+        ends.append((y.grad, layer.pull, layer.left_out))
+    assert int(ends[0][2][1]) > 0
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.usefixtures("way")

@@ -122,7 +122,8 @@ def test_long_maps_go_part_by_part(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [(ul.UL2d, (8, 16, 24, 24)), (ul.UL1d, (1, 16)), (ul.UL1d, (20, 70))]
+    ("kind", "shape"),
+    [(ul.UL2d, (8, 16, 24, 24)), (ul.UL1d, (1, 16)), (ul.UL1d, (20, 16)), (ul.UL1d, (20, 70))],
 )
 def test_the_same_call_over_and_over(kind: type[nn.Module], shape: tuple[int, ...]) -> None:
     """Its launches become a graph, which gives what they gave."""
@@ -220,8 +221,10 @@ def test_chunks_of_a_single_stream(d: int, steps: int) -> None:
     """Four calls: the second begins where the first has left off, the others are replayed."""
     torch.manual_seed(0)
     fused, wide = ul.UL1d(d).cuda(), ul.UL1d(d).double()
-    chunks = torch.randn(4, steps, d) + 3
+    chunks = torch.randn(5, steps, d) + 3
     chunks[2, steps // 2, 0] = float("nan")
+    chunks[3] = float("nan")
+    chunks[4, 0] = float("inf")
     assert_follows(fused, wide, chunks)
 
 

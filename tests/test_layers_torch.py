@@ -164,6 +164,32 @@ def test_checkpointing_with_another_pass_in_between() -> None:
     assert_same_training(plain, inner)
 
 
+def test_the_input_is_handed_on_unless_that_would_lose_the_signal() -> None:
+    layer, x = ul.UL1d(3), torch.randn(5, 3, requires_grad=True)
+    hidden = x * 2
+    assert layer(hidden) is hidden
+    view = (x * 2).view(5, 3)
+    assert layer(view).data_ptr() != view.data_ptr()
+    assert layer(x).data_ptr() != x.data_ptr()
+    assert not x._backward_hooks
+
+
+def test_maps_are_learned_from_alike_under_checkpoints_of_both_kinds() -> None:
+    results = []
+    for reentrant in (None, False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(1, 8, 3), ul.UL2d(8, 0.5, 0.1))
+        for _ in range(3):  # the third has something to go on from
+            video = torch.rand(40, 1, 14, 14, requires_grad=True)
+            maps = (
+                net(video) if reentrant is None else checkpoint(net, video, use_reentrant=reentrant)
+            )
+            ul.backward(maps)
+        results.append(net[0].weight.grad)
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])
+
+
 def test_in_place_layers_may_follow() -> None:
     torch.manual_seed(0)
     video = torch.rand(5, 1, 8, 8)

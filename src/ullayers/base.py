@@ -28,7 +28,7 @@ class _Signal:
         self.gradient: Tensor | None = gradient
 
     def __call__(self, above: Tensor | None) -> Tensor | None:
-        """With the gradient from above; nothing for an output that nothing was made of."""
+        """With the gradient from above, if there is one."""
         if above is None:
             return None
         if self.gradient is None:
@@ -56,7 +56,10 @@ class _AddGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        return ctx.signal(above), ctx.scatter_gradient, None, None
+        below, spread = ctx.signal(above), ctx.scatter_gradient
+        if ctx.signal.gradient is None:  # it was the last time
+            ctx.scatter_gradient = None
+        return below, spread, None, None
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,14 @@ class UL1d(ULBase):
     Frames of plain calls continue the streams of the call before, in any portions: the result
     does not depend on how a stream is cut into calls. `sequences` marks separate clips. A call
     after clips, or with another shape than the last (but for its time), begins new streams. W and
-    B go on in any case;
-    `reset()` forgets them too. In `eval()` nothing is learned and no gradient is added; under
-    `no_grad` in `train()` the statistics are learned, as those of batch normalisation are. To load
-    a checkpoint that was made without UL layers use `load_state_dict(..., strict=False)`.
+    B go on in any case; `reset()` forgets them too. In `eval()` nothing is learned and no gradient
+    is added; under `no_grad` in `train()` the statistics are learned, as those of batch
+    normalisation are. To load a checkpoint that was made without UL layers use
+    `load_state_dict(..., strict=False)`.
+
+    What is handed on is the input itself, as by `nn.Identity`, unless it is a leaf or a view: an
+    in-place layer that follows changes both, and the gradient is added to the input's own,
+    whatever that comes from.
 
     B counts whatever moves the output over the long run, the change of the weights included. If the
     outputs shrink while J falls, lower the learning rate or train on clips (`sequences`).

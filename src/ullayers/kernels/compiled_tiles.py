@@ -35,12 +35,13 @@ def follow(
     sums: Array,
 ) -> None:  # fmt: skip
     """One step of the moving averages, which keep these shares of their lags."""
+    kind = tile.dtype.type  # of what is subtracted, too
     for c in range(len(frame)):
         now, then = frame[c, begin : begin + n], before[c, begin : begin + n]
         within, between = tile[0, c, :n], tile[1, c, :n]
         total = long_total = NONE
         for p in range(n):
-            behind = within[p] + (now[p] - then[p])
+            behind = within[p] + (kind(now[p]) - kind(then[p]))
             lag = keep * behind
             far = long_keep * (behind + between[p]) - lag
             within[p], between[p] = lag, far
@@ -324,7 +325,7 @@ def invert(
         for i in range(d):
             most = max(most, -a[i, i] * before[i])
             for j in range(i, d):
-                a[i, j] = a[j, i] = a[i, j] * scale
+                a[i, j] = a[j, i] = a[i, j] * scale if least > 0 else 0.0
         for i in range(width):
             for j in range(max(i, d), width):
                 a[i, j] = a[j, i] = NONE

@@ -17,7 +17,7 @@ from ullayers.kernels.state import PER_STREAM
 
 WIDEST = 256
 LONGEST = 64  # frames whose launches are recorded together
-NARROW = 32  # features of which a chunk is taken as one
+NARROW, LONGEST_CHUNK = 32, 2**12  # features of which a chunk is taken as one, and frames
 PIVOT = 16  # features at a time, for inverses
 TILE = 64  # wider matrices are cut into tiles
 WARPS = {16: 1, 32: 2, 64: 4}  # by the tile
@@ -54,7 +54,7 @@ def advance_frames(
     def later() -> Call:
         return replace(call(), carry_on=True)
 
-    longest = len(y) if _is_chunk(y) else LONGEST
+    longest = LONGEST_CHUNK if _is_chunk(y) else LONGEST
     for begin in range(0, len(y), longest):
         part = slice(begin, begin + longest)
         kind, asked = (key, len(y[part]), begin > 0), later if begin else call

@@ -212,7 +212,7 @@ class _Walk:
         own_mean = None
         if rates.long_term == "clip":
             parts = frames.split(_group_length(frames))
-            sums = [(part - frames[0]).sum(0, dtype=short.dtype) for part in parts]
+            sums = [(part.to(short.dtype) - frames[0]).sum(0) for part in parts]
             own_mean = torch.stack(sums).sum(0)
             own_mean = long = own_mean / len(frames)
             seen[1] = 1.0
@@ -254,16 +254,16 @@ class _Walk:
         )
         w.protect(b, self.noise)
         b.protect(w, self.noise)
-        levels = np.array([w.levels, b.levels]).T
+        levels = np.stack([w.levels, b.levels], axis=1)
         scales = w.scales(group.had_past, self.streams), b.scales(group.counted, self.streams)
-        grown = tiles.invert(levels, np.array(scales).T)
+        grown = tiles.invert(levels, np.stack(scales, axis=1))
         largest = (diagonals + levels[:, :, None]).max(2)
         fits = (largest > 1 / RANGE) & (largest < RANGE)
         certain = fits & (grown >= 0) & (grown <= MOST_INFLATED)
         if tiles.precision == torch.float32 and not certain.all():
             return False
         self.singular += int((grown < 0).sum())
-        taking, pull = np.array(group.counted), self.pull[0].double()
+        taking, pull = np.array(group.counted), self.pull[0].to(torch.float64, copy=True)
         pulls = tiles.pulls(pull.numpy(), taking & self.rates.centred, self.rates.eps, self.streams)
         self.W, self.B, self.pull = W, B, pull[None].to(self.pull.dtype)
         tiles.write(begin, keeps, self.lags, pulls, self.scale)
@@ -372,8 +372,6 @@ class _Walk:
     def _pulls(self, inverse: Tensor, sums: Tensor, taking: list[bool]) -> Tensor:
         """(T, d): what is taken off each stream's gradient."""
         (w, b), eps = inverse, self.rates.eps
-        if not self.rates.centred:
-            return torch.zeros_like(sums[:, 0])
         push = w @ sums[:, 0, :, None] - b @ sums[:, 1, :, None]
         keeps = tuple(1 - eps if takes else 1.0 for takes in taking)
         brings = tuple(eps if takes else 0.0 for takes in taking)

@@ -82,7 +82,7 @@ def advance_fused(
 ) -> bool:
     """What `core.advance` does, from the buffers of a layer to those after the frames.
 
-    The last kernel writes the statistics; a failure before it has changed nothing.
+    The last kernel of a part writes the statistics; a failure before it has changed nothing.
 
     Args:
         key: stands for all that the kernels depend on, but for tensors and scale.
@@ -101,18 +101,17 @@ def advance_fused(
     if _recordings.play(key, tensors, scale):
         return True
     asked = call()
-    maps, below, recording = asked.maps(y), asked.maps(gradient), None
+    maps, below, run = asked.maps(y), asked.maps(gradient), None
     if not can_fuse(maps, asked.rates, buffers["short_cov"].dtype):
         return False
     with on_device(y.device):
         for part in _parts(maps, asked):
-            run = _Run.of(maps[part], below[part], buffers, ends, asked, recording)
-            recording = run.recording
-            recording.bases = recording.bases or (run.workspace, *tensors)
+            run = _Run.of(maps[part], below[part], buffers, ends, asked, run)
+            run.recording.bases = run.recording.bases or (run.workspace, *tensors)
             run.all(asked.largest, scale)
             buffers, asked = {**buffers, **ends}, replace(asked, carry_on=True)
-    if recording is not None:
-        _recordings.keep(key, recording)
+    if run is not None:
+        _recordings.keep(key, run.recording)
     return True
 
 
@@ -179,14 +178,15 @@ class _Run:
     @classmethod
     def of(
         cls, maps: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor],
-        ends: Mapping[str, Tensor], call: Call, begun: Recording | None,
+        ends: Mapping[str, Tensor], call: Call, before: _Run | None,
     ) -> _Run:  # fmt: skip
-        """A pass over all frames, or over a part of them; `begun` has those of the parts before."""
+        """A pass over all frames or a part of them; `before`, no shorter, lends its room."""
         T, N, C, P = maps.shape
         plan = next(PLANS[width] for width in PLANS if width >= C)
         S = N * P
         runs = -(-T // plan.run)
         parts = max(1, min(plan.programs // (2 * runs), S // (8 * C)))
+        parts = before.parts if before else parts
         f32, f64, i32 = torch.float32, torch.float64, torch.int32
         layout = {
             "active": ((T, S), torch.int8),
@@ -214,10 +214,10 @@ class _Run:
             "end_ridge": ((2,), f32),
             "end_pull": ((1, C), f32),
         }
-        workspace, memory = carve(layout, maps.device, begun.bases[0] if begun else None)
+        workspace, memory = carve(layout, maps.device, before.workspace if before else None)
+        recording = before.recording if before else Recording(())
         return cls(
-            maps, gradient, buffers, ends, call, plan, parts, workspace, memory,
-            begun or Recording(()),
+            maps, gradient, buffers, ends, call, plan, parts, workspace, memory, recording
         )  # fmt: skip
 
     def all(self, largest: float, scale: float) -> None:

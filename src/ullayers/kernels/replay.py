@@ -18,6 +18,7 @@ from torch import Tensor
 
 ALIGNMENT = 256  # bytes, of everything inside the workspace
 MOST_KEPT = 256  # rates that change at every call are not to fill the memory
+NEVER = -(10**9)
 OFTEN, MOST_SEEN = 3, 4096  # calls with all in the same place, from where a graph pays
 SCALE = "scale"  # the one number that may change from pass to pass
 
@@ -172,7 +173,10 @@ class Recordings:
         if self.seen[call] >= OFTEN:
             if len(self.graphs) >= MOST_KEPT:
                 self.graphs.clear()
-            self.graphs[call] = _graph(recording, begins, scale)
+            try:
+                self.graphs[call] = _graph(recording, begins, scale)
+            except RuntimeError:  # the launches have run already, and will do the next time
+                self.seen[call] = NEVER
 
     def keep(self, key: Hashable, recording: Recording) -> None:
         """For calls to come, if they may be like this one. Its first base is the workspace."""

@@ -19,7 +19,7 @@ from ullayers.kernels.state import PER_STREAM, Rates
 from ullayers.kernels.tiles import SMALLEST_FRAME
 from ullayers.packing import Packing
 
-# Larger or wider frames are faster as products of matrices, unless they come one by one.
+# Larger or wider frames are faster in other ways, unless they come one by one.
 LARGEST_FRAME, WIDEST = 2**11, 208
 FEW_VALUES = 2**15  # of all frames; more of them are faster tile by tile
 PRECISIONS = (torch.float32, torch.float64)

@@ -10,7 +10,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -151,15 +151,18 @@ class Tiles:
         n = keeps.shape[1]
         common = (self.frames, begin, keeps.astype(self.tiles.dtype), lags.numpy())
 
+        parts, sums = _front(self.parts, n), _front(self.sums, n)
+
         def add(i: int) -> None:
-            self.parts[i, :n], self.sums[i, :n] = 0, 0
-            found = self.parts[i, :n], self.sums[i, :n]
+            found = parts[i], sums[i]
+            for array in found:
+                array[:] = 0
             run(_loops().add_grams, *common, *self.shares[i], self.width, self.tiles[i], *found)
 
         def move(i: int) -> None:
             out = self.matrices[:n], self.diagonals[:n]
             brought = cov_keeps, brings, totals
-            run(_loops().add_to_totals, self.parts[:, :n], *brought, *out, i, len(self.shares))
+            run(_loops().add_to_totals, parts, *brought, *out, i, len(self.shares))
 
         self._on_all(add)
         self._on_all(move)
@@ -174,7 +177,7 @@ class Tiles:
         """
         n = len(levels)
         grown = np.empty((n, 2))
-        known = self.matrices[:n], levels, scales, self.sums[:, :n], self.pushes[:n], grown
+        known = self.matrices[:n], levels, scales, _front(self.sums, n), self.pushes[:n], grown
         self._on_all(lambda i: run(_loops().invert, *known, i, len(self.shares)))
         return grown
 
@@ -213,9 +216,18 @@ class Tiles:
         """Every thread has its share, this one the first."""
         others = range(1, len(self.shares))
         waiting = [_helpers(os.getpid()).submit(work, i) for i in others]
-        work(0)
+        try:
+            work(0)
+        finally:
+            wait(waiting)  # they write to memory that the next call will use
         for future in waiting:
             future.result()
+
+
+def _front(array: Array, n: int) -> Array:
+    """Room for n steps in an array (threads, steps, ...), without gaps: loops are compiled so."""
+    shape = (len(array), n, *array.shape[2:])
+    return array.reshape(-1)[: np.prod(shape)].reshape(shape)
 
 
 def _parts(positions: int, most: int) -> int:
