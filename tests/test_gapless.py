@@ -227,3 +227,14 @@ def test_maps_of_any_size_leave_a_layer_that_learns(scale: float) -> None:
         assert wide.grad is not None
         assert difference(got.grad.double(), wide.grad) < 1e-3
     assert bool(layer.short_cov.isfinite().all() & layer.pull.isfinite().all())
+
+
+def test_a_stream_that_once_had_a_bad_value_goes_on() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(6, 24, 32, 33)
+    y[0, 0, 0, 0] = float("nan")
+    whole, cut = ul.UL2d(24).double(), ul.UL2d(24)
+    ul.backward(whole(y.double().requires_grad_()))
+    for part in y.split(3):
+        ul.backward(cut(part.clone().requires_grad_()))
+    torch.testing.assert_close(cut.short_cov.double(), whole.short_cov, rtol=1e-5, atol=1e-6)

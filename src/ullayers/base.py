@@ -27,10 +27,8 @@ class _Signal:
     def __init__(self, gradient: Tensor) -> None:
         self.gradient: Tensor | None = gradient
 
-    def __call__(self, above: Tensor | None) -> Tensor | None:
-        """With the gradient from above, if there is one."""
-        if above is None:
-            return None
+    def added_to(self, above: Tensor) -> Tensor:
+        """With the gradient from above."""
         if self.gradient is None:
             raise RuntimeError(
                 "backward through a UL layer a second time: use backward(retain_graph=True) the "
@@ -52,11 +50,11 @@ class _AddGradient(torch.autograd.Function):
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
         ctx.signal, ctx.scatter_gradient = _Signal(gradient), scatter_gradient
-        return y.clone()  # a view would forbid in-place layers to follow
+        return _handed_on(y)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        below, spread = ctx.signal(above), ctx.scatter_gradient
+        below, spread = ctx.signal.added_to(above), ctx.scatter_gradient
         if ctx.signal.gradient is None:  # it was the last time
             ctx.scatter_gradient = None
         return below, spread, None, None
@@ -359,14 +357,21 @@ def _add_gradient(
     y: Tensor, scatter: Tensor | None, gradient: Tensor, scatter_gradient: Tensor | None
 ) -> Tensor:
     """`y`, with something to be added to its gradient, and to that of what is scattered."""
-    if scatter is not None or torch.compiler.is_compiling():
-        added: Tensor = _AddGradient.apply(y, scatter, gradient, scatter_gradient)  # type: ignore[no-untyped-call]
-        return added
-    # A hook needs no copy of the output. But a leaf would keep it for good, and a view would lose
-    # it to an in-place layer that follows.
-    out = y.clone() if y.is_leaf or y._is_view() else y
-    out.register_hook(_Signal(gradient))
-    return out
+    added: Tensor = _AddGradient.apply(y, scatter, gradient, scatter_gradient)  # type: ignore[no-untyped-call]
+    return added
+
+
+def _handed_on(y: Tensor) -> Tensor:
+    """A copy, which is not made before one of the two is changed in place.
+
+    A view would forbid in-place layers to follow, or let them change the input as well.
+    """
+    if torch.compiler.is_compiling():
+        return y.clone()
+    try:
+        return torch._lazy_clone(y)
+    except RuntimeError:  # the memory is not torch's own
+        return y.clone()
 
 
 def _symmetric(scatter: Tensor) -> Tensor:

@@ -184,8 +184,7 @@ class _Track:
         clock = active.to(x.dtype).cumsum(0)
         if is_full(active):
             step = torch.empty_like(x)  # in the layout of x: mixing layouts is slow
-            if x[0].numel() < LARGE_FRAME:
-                torch.sub(x[1:], x[:-1], out=step[1:])
+            torch.sub(x[1:], x[:-1], out=step[1:])
             return cls(x, active, clock, x, step, gapless=True)
         index = torch.arange(len(x), device=x.device)[:, None]
         index = torch.where(active, index, 0).cummax(0).values

@@ -30,10 +30,6 @@ class UL1d(ULBase):
     normalisation are. To load a checkpoint that was made without UL layers use
     `load_state_dict(..., strict=False)`.
 
-    What is handed on is the input itself, as by `nn.Identity`, unless it is a leaf or a view: an
-    in-place layer that follows changes both, and the gradient is added to the input's own,
-    whatever that comes from.
-
     B counts whatever moves the output over the long run, the change of the weights included. If the
     outputs shrink while J falls, lower the learning rate or train on clips (`sequences`).
 

@@ -38,7 +38,7 @@ def run(function: Any, *arguments: Any) -> Any:
     """Call it, also where what numba keeps on disk is damaged or finds no room."""
     try:
         return function(*arguments)
-    except (OSError, EOFError, UnpicklingError):  # before it has begun
+    except (OSError, EOFError, UnpicklingError, ImportError, AttributeError):  # not yet begun
         _forget_what_is_kept(function.__module__)
         return function(*arguments)
 

@@ -76,7 +76,7 @@ def _room(size: int) -> Array:
 def can_tile(frames: Tensor) -> bool:
     """Whether the loops take such frames (T, C, P)."""
     narrow = frames.dtype == torch.float32 and frames.shape[1] <= WIDEST
-    return narrow and frames.is_contiguous() and has_numba()
+    return narrow and frames.is_contiguous() and not frames.is_neg() and has_numba()
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,16 @@ class Tiles:
 
     def _on_all(self, work: Callable[[int], None]) -> None:
         """Every thread has its share, this one the first."""
-        others = range(1, len(self.shares))
-        waiting = [_helpers(os.getpid()).submit(work, i) for i in others]
+        others, waiting = list(range(1, len(self.shares))), []
         try:
-            work(0)
+            while others:
+                waiting.append(_helpers(os.getpid()).submit(work, others[-1]))
+                others.pop()
+        except RuntimeError:  # at the end of the program no thread begins anything new
+            pass
+        try:
+            for i in [0, *others]:
+                work(i)
         finally:
             wait(waiting)  # they write to memory that the next call will use
         for future in waiting:
