@@ -362,11 +362,12 @@ def _add_gradient(
 
 
 def _handed_on(y: Tensor) -> Tensor:
-    """A copy, which is not made before one of the two is changed in place.
+    """A copy, which on a CPU is not made before one of the two is changed in place.
 
-    A view would forbid in-place layers to follow, or let them change the input as well.
+    A view would forbid in-place layers to follow, or let them change the input as well. On a GPU
+    such a late copy would not know which stream it has to wait for.
     """
-    if torch.compiler.is_compiling():
+    if not y.is_cpu or torch.compiler.is_compiling():
         return y.clone()
     try:
         return torch._lazy_clone(y)
