@@ -102,7 +102,8 @@ def test_learning_reaches_every_weight(task: str, local: float) -> None:
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name
-        assert parameter.grad.abs().max() > 0, name
+        # A shift of all codes of a clip changes neither W nor B: nothing reaches the last bias.
+        assert name == "full.bias" or parameter.grad.abs().max() > 0, name
 
 
 @pytest.mark.parametrize("task", ["locate", "orient"])
