@@ -21,27 +21,8 @@ from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 SMALL_FRAME, FEW_STREAMS = 4096, 2
 
 
-class _Signal:
-    """A gradient that was computed in the forward pass, for the backward pass to add."""
-
-    def __init__(self, gradient: Tensor) -> None:
-        self.gradient: Tensor | None = gradient
-
-    def added_to(self, above: Tensor) -> Tensor:
-        """With the gradient from above."""
-        if self.gradient is None:
-            raise RuntimeError(
-                "backward through a UL layer a second time: use backward(retain_graph=True) the "
-                "first time"
-            )
-        if _graph_is_kept() or _is_batched(above):
-            return above + self.gradient
-        gradient, self.gradient = self.gradient, None
-        return gradient.add_(above)
-
-
 class _AddGradient(torch.autograd.Function):
-    """The identity, whose backward adds gradients of its own."""
+    """The identity, whose backward adds a gradient that was computed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -49,15 +30,21 @@ class _AddGradient(torch.autograd.Function):
     ) -> Tensor:
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
-        ctx.signal, ctx.scatter_gradient = _Signal(gradient), scatter_gradient
+        ctx.gradient, ctx.scatter_gradient = gradient, scatter_gradient
         return _handed_on(y)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        below, spread = ctx.signal.added_to(above), ctx.scatter_gradient
-        if ctx.signal.gradient is None:  # it was the last time
-            ctx.scatter_gradient = None
-        return below, spread, None, None
+        gradient, scatter_gradient = ctx.gradient, ctx.scatter_gradient
+        if gradient is None:
+            raise RuntimeError(
+                "backward through a UL layer a second time: use backward(retain_graph=True) the "
+                "first time"
+            )
+        if _graph_is_kept() or _is_batched(above):
+            return above + gradient, scatter_gradient, None, None
+        ctx.gradient = ctx.scatter_gradient = None
+        return gradient.add_(above), scatter_gradient, None, None
 
 
 @dataclass(frozen=True)

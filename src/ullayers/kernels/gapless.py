@@ -246,16 +246,9 @@ class _Walk:
         diagonals = tiles.covariances(
             begin, keeps, self.lags, cov_keeps, brings / self.streams, totals.numpy()
         )
-        traces, ridge = diagonals.sum(2).T.tolist(), self.rates.ridge
         W.total, B.total = totals
-        w, b = (
-            path.levels(trace, counted, self.step, ridge)
-            for (path, counted), trace in zip(paths, traces, strict=True)
-        )
-        w.protect(b, self.noise)
-        b.protect(w, self.noise)
-        levels = np.stack([w.levels, b.levels], axis=1)
-        scales = w.scales(group.had_past, self.streams), b.scales(group.counted, self.streams)
+        both, scales = self._weigh(W, B, group, diagonals.sum(2).T.tolist())
+        levels = np.stack(both, axis=1)
         grown = tiles.invert(levels, np.stack(scales, axis=1))
         largest = (diagonals + levels[:, :, None]).max(2)
         fits = (largest > 1 / RANGE) & (largest < RANGE)
@@ -316,27 +309,32 @@ class _Walk:
 
         None if it is in doubt in this precision. W and B have moved on then only if it is not.
         """
-        n = len(group.counted)
-        ridge, noise = self.rates.ridge, self.noise
-        W, B = copy(self.W), copy(self.B)
-        paths, steps = ((W, grams[0], group.had_past), (B, grams[1], group.counted)), []
+        n, W, B = len(group.counted), copy(self.W), copy(self.B)
+        paths = ((W, grams[0], group.had_past), (B, grams[1], group.counted))
         totals = torch.cat([path.move(gram, self.streams, on) for path, gram, on in paths])
         traces = _diagonals(totals).sum(1).view(2, n).tolist()
-        for (path, _, on), trace in zip(paths, traces, strict=True):
-            steps.append(path.levels(trace, on, self.step, ridge))
-        w, b = steps
-        w.protect(b, noise)
-        b.protect(w, noise)
-        _diagonals(totals).add_(totals.new_tensor(w.levels + b.levels)[:, None])
+        levels, scales = self._weigh(W, B, group, traces)
+        _diagonals(totals).add_(totals.new_tensor(levels).view(-1, 1))
         inverse, singular = inverses(totals.to(precision))
         if precision != torch.float64 and _is_in_doubt(totals, inverse, singular):
             return None
         self.W, self.B = W, B
         self.singular += int(singular.sum())
-        scales = w.scales(group.had_past, self.streams) + b.scales(group.counted, self.streams)
-        weights = torch.where(singular, 0.0, totals.new_tensor(scales)).to(precision)
+        weights = torch.where(singular, 0.0, totals.new_tensor(scales).view(-1)).to(precision)
         inverse.mul_(weights[:, None, None])
         return inverse.view(2, n, *inverse.shape[1:])
+
+    def _weigh(
+        self, W: _Path, B: _Path, group: _Group, traces: list[list[float]]
+    ) -> tuple[list[list[float]], list[list[float]]]:
+        """What the diagonals of W and B are raised by, and their inverses multiplied with."""
+        steps, ridge = self.step, self.rates.ridge
+        w = W.levels(traces[0], group.had_past, steps, ridge)
+        b = B.levels(traces[1], group.counted, steps, ridge)
+        w.protect(b, self.noise)
+        b.protect(w, self.noise)
+        scales = [w.scales(group.had_past, self.streams), b.scales(group.counted, self.streams)]
+        return [w.levels, b.levels], scales
 
     def _grams(self, deviations: Tensor) -> Tensor:
         """(2, T, d, d): the sums of squares of what enters W and B at each step."""
