@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +49,7 @@ def maps_row(time_: int, channels: int, size: int, device: str) -> Row:
         "batch norm": nn.BatchNorm2d(channels),
         "conv": nn.Conv2d(channels, channels, 3, padding=1),
     }
-    steps = {name: _hidden_step(layer.to(device), maps) for name, layer in layers.items()}
+    steps = {name: _step(layer.to(device), [maps]) for name, layer in layers.items()}
     steps["the least"] = lambda: torch.add(maps, other, out=room)
     row = _row("maps", f"{time_} x {channels} x {size} x {size}", steps, device)
     return {**row, "copies": extra_memory(layers["ours"], maps)}
@@ -112,41 +111,13 @@ def extra_memory(layer: nn.Module, maps: Tensor) -> float | None:
     """At its peak, in copies of the input, beside the input; known for a GPU only."""
     if not maps.is_cuda:
         return None
-    y = _given(_anchor(), maps)
+    y = maps.clone().requires_grad_()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     out = layer(y)
     copies = (torch.cuda.max_memory_allocated() - before) / (y.numel() * y.element_size())
     del out
     return round(copies, 2)
-
-
-class _Given(torch.autograd.Function):
-    """Maps as a convolution hands them on: neither a leaf of the graph nor a view."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, maps: Tensor) -> Tensor:
-        out: Tensor = maps.new_empty(0).set_(maps)  # type: ignore[call-overload]
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, below: Tensor) -> Any:
-        return None, None
-
-
-def _given(anchor: Tensor, maps: Tensor) -> Tensor:
-    given: Tensor = _Given.apply(anchor, maps)  # type: ignore[no-untyped-call]
-    return given
-
-
-def _anchor() -> Tensor:
-    return torch.zeros((), requires_grad=True)
-
-
-def _hidden_step(layer: nn.Module, maps: Tensor) -> Step:
-    """Forward and backward of a layer in the middle of a network."""
-    above, anchor = torch.randn_like(maps), _anchor()
-    return lambda: layer(_given(anchor, maps)).backward(above)
 
 
 def _step(layer: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Step:
