@@ -35,7 +35,7 @@ FLOW = [
     "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.profile",
     "bench.video", "bench.run", "progress", "options", "cli",
 ]  # fmt: skip
-FAST = {"kernels.compiling"}  # the only one that knows of it
+FAST = {"kernels.compiling", "kernels.compiled_state"}  # the only ones that know of numba
 LIGHT = FLOW[: FLOW.index("estimator")]
 
 

@@ -21,30 +21,36 @@ from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 SMALL_FRAME, FEW_STREAMS = 4096, 2
 
 
+_Signal = tuple[Tensor, Tensor | None]  # gradients of the frames, and of their scatter
+
+
 class _AddGradient(torch.autograd.Function):
     """The identity, whose backward adds a gradient that was computed in the forward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any, y: Tensor, scatter: Tensor | None, gradient: Tensor, scatter_gradient: Any
-    ) -> Tensor:
+    def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: _Signal) -> Tensor:
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
-        ctx.gradient, ctx.scatter_gradient = gradient, scatter_gradient
+        ctx.signal = signal
         return _handed_on(y)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        gradient, scatter_gradient = ctx.gradient, ctx.scatter_gradient
-        if gradient is None:
+        if ctx.signal is None:
             raise RuntimeError(
                 "backward through a UL layer a second time: use backward(retain_graph=True) the "
                 "first time"
             )
+        gradient, scatter_gradient = ctx.signal
         if _graph_is_kept() or _is_batched(above):
-            return above + gradient, scatter_gradient, None, None
-        ctx.gradient = ctx.scatter_gradient = None
-        return gradient.add_(above), scatter_gradient, None, None
+            return above + gradient, scatter_gradient, None
+        ctx.signal = None
+        return gradient.add_(above), scatter_gradient, None
+
+
+# What `_AddGradient.apply` ends in. Before it that looks for torch.func, as we have done already,
+# and on a frame of a few numbers it takes a twentieth of the time.
+_apply = super(torch.autograd.Function, _AddGradient).apply
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ class ULBase(Statistics):
             scale = self.weight / (steps if self.reduction == "mean" else 1)
             result = advance(frames, made.before, made.rates, active, extra, scale)
             if replay is None:
-                skipped = (~active).sum() - missing
+                skipped = active.numel() - missing - active.count_nonzero()
                 self._write(result.state, torch.stack([skipped, result.singular]), positions)
                 self._finish(y)
             else:
@@ -184,17 +190,17 @@ class ULBase(Statistics):
         """As `_learn`, in one compiled call; no gradient for what that does not take."""
         if type(y) is not Tensor or torch.compiler.is_compiling():
             return None, None
-        plan, frames = self._plan_small(y), y.detach().resolve_neg()
+        plan, frames = self._plan_small(y), y
         if plan is None:
             return None, None
         packing, extra, layout = plan.packing, None, _layout(y)
         single = y.ndim == 2 and self._clips is None
-        if not single:
-            frames = packing.pack(self._to_positions(frames)).flatten(1)
+        if not (single and y.is_contiguous() and not y.is_neg() and y.dtype in PRECISIONS):
+            frames = packing.pack(self._to_positions(y.detach().resolve_neg())).flatten(1)
+            frames = frames.to(y.dtype if y.dtype in PRECISIONS else torch.float32).contiguous()
         if scatter is not None:
             extra = packing.pack(_symmetric(scatter.detach())).contiguous()
-        frames = frames if y.dtype in PRECISIONS else frames.float()
-        gradient, spread = plan.run(frames.contiguous(), extra, self._carries_on(layout))
+        gradient, spread = plan.run(frames, extra, self._carries_on(layout))
         if plan.new:
             cast(dict[str, Tensor], self._buffers).update(plan.new)
             self._plan = None  # the next call is of another kind: its streams are there
@@ -344,7 +350,8 @@ def _add_gradient(
     y: Tensor, scatter: Tensor | None, gradient: Tensor, scatter_gradient: Tensor | None
 ) -> Tensor:
     """`y`, with something to be added to its gradient, and to that of what is scattered."""
-    added: Tensor = _AddGradient.apply(y, scatter, gradient, scatter_gradient)  # type: ignore[no-untyped-call]
+    apply = _AddGradient.apply if torch.compiler.is_compiling() else _apply
+    added: Tensor = apply(y, scatter, (gradient, scatter_gradient))  # type: ignore[no-untyped-call]
     return added
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ullayers.health import Health, effective_rank, log_det_ratio
-from ullayers.kernels.state import PER_STREAM, Covariance, State
+from ullayers.kernels.state import PER_STREAM, Covariance, State, is_full
 
 NAMES = ("short_mean", "long_mean", "short_cov", "long_cov")
 
@@ -138,8 +138,10 @@ class Statistics(nn.Module):
         if not carry_on or len(getattr(self, f"{term}_mean")) != streams:
             return nothing, nothing, unknown
         value, rest = self._read_pair(f"{term}_mean", work)
-        evidence = getattr(self, f"{term}_evidence").to(work)
+        evidence = getattr(self, f"{term}_evidence").to(work, copy=True)
         goes_on = self.continues | (self._shared and term == "long")
+        if is_full(goes_on):
+            return value, rest, evidence
         return (
             torch.where(goes_on, value, nothing),
             torch.where(goes_on, rest, nothing),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ullayers.kernels.compiled_state import Array, Buffers, Choices, Covs, Means
+from ullayers.kernels.compiled_state import Array, Buffers, Choices, Covs, Means, unpacked
 from ullayers.kernels.compiling import compiled
 
 STREAM, CLIP, SHARED, TINY = 0, 1, 2, 1e-300  # the first three: what the long-term mean is
@@ -392,20 +392,20 @@ def step_scatter(covs: Covs, had_past: Array, scale: float, out: Array) -> None:
 
 @compiled
 def advance(
-    y: Array, gradient: Array, lengths: Array, scatter: Array, scatter_gradient: Array,
-    numbers: Array, room: Array, *arrays: Array,
+    y_at: int, gradient_at: int, kind: Array, layout: Array, own_kind: Array, numbers: Array,
+    lengths: Array, scatter: Array, scatter_gradient: Array, room: Array,
 ) -> None:  # fmt: skip
-    """A whole pass; `small.Plan.run` says of what. Buffers are written when all is computed."""
-    # Each of these in a tuple of its own would take as long to hand over as a small pass does.
-    buffers, n = Buffers(*arrays), numbers
+    """A whole pass; `small.Plan.run` says of what. Buffers are written when all is computed.
+
+    Most come as addresses: to hand over as many arrays takes longer than a small pass does.
+    """
+    y, gradient, buffers = unpacked(y_at, gradient_at, kind, layout, own_kind)
+    n, (steps, streams, d) = numbers, y.shape
     choices = Choices(
         n[:2], n[2:4].astype(np.int64), n[4], n[5], n[6], int(n[7]), n[8] != 0, n[9] != 0,
         n[10] != 0, n[11] != 0, n[12], n[13], n[14],
     )  # fmt: skip
-    steps, d = len(y), len(buffers.short_cov)
-    streams = y.shape[1] // d
-    active = np.empty((steps, streams), np.bool_)
-    frames = y.astype(np.float64).reshape(steps, streams, d)
+    active, frames = np.empty((steps, streams), np.bool_), y.astype(np.float64)
     skipped, singular = find_usable(frames, lengths, scatter, choices.largest, active), 0
     means = begin_means(frames, active, streams // len(lengths), buffers, choices)
     covs, step = begin_covs(buffers, room), buffers.steps[0]
@@ -420,7 +420,7 @@ def advance(
             step_scatter(covs, counted[0], choices.scale, scatter_gradient[t])
         for s in range(streams):
             for k in range(d):
-                gradient[t, s * d + k] = out[s, k] * choices.scale
+                gradient[t, s, k] = out[s, k] * choices.scale
         step += live
     write_means(means, buffers, choices.mode)
     write_covs(covs, buffers)

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from ullayers.kernels.compiling import compiled
+
 Array = Any  # numba finds out by itself
 
 
@@ -67,3 +74,48 @@ class Covs(NamedTuple):
     factors: Array  # (2, d, d), as last solved
     scales: Array  # (2,), what a solution is multiplied with; 0 where there is none
     pull: Array  # (d,)
+
+
+@intrinsic
+def pointer(_context: Any, address: Any) -> Any:
+    """Memory at an address, for `carray`."""
+
+    def convert(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), convert
+
+
+@compiled
+def array_at(address: int, shape: tuple[int, ...], kind: Array) -> Array:
+    """As if it were an array that somebody has handed over."""
+    return carray(pointer(address), shape, kind.dtype)  # type: ignore[call-arg]
+
+
+@compiled
+def unpacked(
+    y_at: int, gradient_at: int, kind: Array, layout: Array, own_kind: Array
+) -> tuple[Array, Array, Buffers]:
+    """The frames (T, S, d), their gradient, and the statistics of a layer.
+
+    Args:
+        y_at: the address of the frames.
+        gradient_at: that of their gradient.
+        kind: an array of what both are.
+        layout: T, S, d, rows of the long-term mean, and then the address of every statistic.
+        own_kind: an array of what statistics are.
+    """
+    steps, streams, d, rows = layout[0], layout[1], layout[2], layout[3]
+    at, own = layout[4:], own_kind
+    whole = np.empty(0, np.int64)
+    buffers = Buffers(
+        array_at(at[0], (streams, d), own), array_at(at[1], (streams, d), own),
+        array_at(at[2], (rows, d), own), array_at(at[3], (rows, d), own),
+        array_at(at[4], (d, d), own), array_at(at[5], (d, d), own),
+        array_at(at[6], (d, d), own), array_at(at[7], (d, d), own),
+        array_at(at[8], (streams,), own), array_at(at[9], (rows,), own),
+        array_at(at[10], (2,), own), array_at(at[11], (2,), own), array_at(at[12], (1, d), own),
+        array_at(at[13], (1,), whole), array_at(at[14], (2,), whole),
+    )  # fmt: skip
+    shape = (steps, streams, d)
+    return array_at(y_at, shape, kind), array_at(gradient_at, shape, kind), buffers

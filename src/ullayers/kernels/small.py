@@ -22,9 +22,13 @@ from ullayers.packing import Packing
 # Larger or wider frames are faster in other ways, unless they come one by one.
 LARGEST_FRAME, WIDEST = 2**11, 208
 FEW_VALUES = 2**15  # of all frames; more of them are faster tile by tile
-PRECISIONS = (torch.float32, torch.float64)
 MODES = {"stream": 0, "clip": 1, "shared": 2}
 Array = NDArray[Any]
+KINDS: dict[torch.dtype, Array] = {  # what frames and buffers may be
+    torch.float32: np.empty(0, np.float32),
+    torch.float64: np.empty(0, np.float64),
+}
+PRECISIONS = tuple(KINDS)
 
 
 @cache
@@ -63,7 +67,8 @@ class Plan:
     buffers: list[Tensor]  # of the layer
     new: dict[str, Tensor]  # those of them that are to be put in, for another number of streams
     places: list[int]  # of the buffers in memory
-    arrays: list[Array]  # the buffers, as the loop wants them
+    layout: Array  # and for the loop: steps, streams, features, rows of the long-term mean, places
+    kind: Array  # what the buffers are
     lengths: Array
     continues: Array  # the buffer of that name
     shape: tuple[int, ...]  # (T, N, P, d)
@@ -94,8 +99,10 @@ class Plan:
         spread = None if scatter is None else torch.empty_like(scatter)
         extra = self.no_scatter if scatter is None else scatter.numpy()
         below = self.no_scatter if spread is None else spread.numpy()
-        y, out = frames.numpy(), gradient.numpy()
-        run(_loop()[0], y, out, self.lengths, extra, below, chosen, self.room, *self.arrays)
+        run(
+            _loop()[0], frames.data_ptr(), gradient.data_ptr(), KINDS[frames.dtype], self.layout,
+            self.kind, chosen, self.lengths, extra, below, self.room,
+        )  # fmt: skip
         return gradient, spread
 
 
@@ -130,14 +137,15 @@ def plan(
     other = [name for name in PER_STREAM if len(buffers[name]) != rows[name]]
     new = {n: buffers[n].new_zeros(rows[n], *buffers[n].shape[1:]) for n in other}
     now, (_, kind, _) = {**buffers, **new}, _loop()
-    arrays = [np.atleast_1d(now[name].numpy()) for name in kind._fields]
+    addresses = [now[name].data_ptr() for name in kind._fields]
+    layout = np.array([steps, streams, d, rows["long_mean"], *addresses], dtype=np.int64)
     lengths = np.array(packing.lengths or [steps] * sequences, dtype=np.int64)
     common = shared and "long_mean" not in new
     chosen = tuple(_choices(rates, d, scalars, goes_on, common) for goes_on in (False, True))
     return Plan(
-        key, packing, list(now.values()), new, list(map(Tensor.data_ptr, now.values())), arrays,
-        lengths, np.atleast_1d(now["continues"].numpy()), (*size, d), np.zeros((0, 1, d, d)),
-        np.empty((2, 2, d, d)), (chosen[0], chosen[1]),
+        key, packing, list(now.values()), new, list(map(Tensor.data_ptr, now.values())),
+        layout, KINDS[cov.dtype], lengths, np.atleast_1d(now["continues"].numpy()), (*size, d),
+        np.zeros((0, 1, d, d)), np.empty((2, 2, d, d)), (chosen[0], chosen[1]),
     )  # fmt: skip
 
 

@@ -97,8 +97,8 @@ def with_anchor(y: Tensor, state: State, active: Tensor) -> State:
         frame = y.gather(0, first[None, :, None].expand(1, *y.shape[1:]))[0]
         anchor = torch.where(active.any(0)[:, None], frame.to(state.anchor.dtype), state.anchor)
     moved = state.anchor - anchor
-    short = torch.where((state.short_evidence > 0)[:, None], state.short + moved, 0)
-    long = torch.where((state.long_evidence > 0)[:, None], state.long + moved, 0)
+    short = kept(state.short + moved, state.short_evidence > 0)
+    long = kept(state.long + moved, state.long_evidence > 0)
     return replace(state, anchor=anchor, short=short, long=long)
 
 
@@ -119,7 +119,7 @@ def mean_scatter(scatter: Tensor, counted: Tensor) -> Tensor:
 
 
 def kept(values: Tensor, mask: Tensor) -> Tensor:
-    """(T, S, d) values where the (T, S) mask holds, and zero elsewhere."""
+    """(..., d) values where the (...) mask holds, and zero elsewhere."""
     return values if is_full(mask) else torch.where(mask[..., None], values, 0)
 
 
