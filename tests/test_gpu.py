@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def run(layer: nn.Module, y: Tensor, device: str) -> tuple[Tensor, dict[str, Tensor]]:
     layer = layer.to(device)
     y = y.detach().to(device, copy=True).requires_grad_()
-    ul.backward(layer(y))
+    out = layer(y)
+    torch.testing.assert_close(out.detach(), y.detach(), rtol=0, atol=0, equal_nan=True)
+    ul.backward(out)
     assert y.grad is not None
     return y.grad.cpu(), {k: v.cpu() for k, v in layer.state_dict().items()}
 
@@ -74,11 +76,11 @@ def test_fused_kernels_follow_float64(
     fused, wide = kind(features, **choices).cuda(), kind(features, **choices).cuda().double()
     assert isinstance(fused, ULBase)
     assert isinstance(wide, ULBase)
-    launched: list[Tensor | None] = []
+    launched: list[object] = []
     of_layer = ULBase._learn_fused
 
-    def noted(layer: ULBase, y: Tensor) -> Tensor | None:
-        launched.append(of_layer(layer, y))
+    def noted(layer: ULBase, y: Tensor, scatter: Tensor | None) -> Any:
+        launched.append(of_layer(layer, y, scatter))
         return launched[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +21,12 @@ from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 SMALL_FRAME, FEW_STREAMS = 4096, 2
 
 
-_Signal = tuple[Tensor, Tensor | None]  # gradients of the frames, and of their scatter
+class _Signal(NamedTuple):
+    """What a pass has found out for its input."""
+
+    gradient: Tensor
+    scatter_gradient: Tensor | None = None
+    output: Tensor | None = None  # memory for it, if there is any
 
 
 class _AddGradient(torch.autograd.Function):
@@ -31,20 +36,20 @@ class _AddGradient(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: _Signal) -> Tensor:
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
-        ctx.signal = signal
-        return _handed_on(y)
+        ctx.gradients = signal.gradient, signal.scatter_gradient
+        return _handed_on(y, signal.output)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        if ctx.signal is None:
+        if ctx.gradients is None:
             raise RuntimeError(
                 "backward through a UL layer a second time: use backward(retain_graph=True) the "
                 "first time"
             )
-        gradient, scatter_gradient = ctx.signal
+        gradient, scatter_gradient = ctx.gradients
         if _graph_is_kept() or _is_batched(above):
             return above + gradient, scatter_gradient, None
-        ctx.signal = None
+        ctx.gradients = None
         return gradient.add_(above), scatter_gradient, None
 
 
@@ -122,16 +127,14 @@ class ULBase(Statistics):
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
         if wants_gradient:
-            gradient, spread = self._learn_small(y, scatter) if y.is_cpu else (None, None)
-            if scatter is None and not y.is_cpu:
-                gradient = self._learn_fused(y)
-            if gradient is not None:
-                return _add_gradient(y, scatter, gradient, spread)
-        made, gradients = self._learn(y, scatter)
+            signal = self._learn_small(y, scatter) if y.is_cpu else self._learn_fused(y, scatter)
+            if signal is not None:
+                return _add_gradient(y, scatter, signal)
+        made, signal = self._learn(y, scatter)
         if not wants_gradient:
             self._replay = made
             return y
-        return _add_gradient(y, scatter, *gradients)
+        return _add_gradient(y, scatter, signal)
 
     def _recompute(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         """The second forward pass of activation checkpointing: same gradient, nothing learned.
@@ -142,13 +145,13 @@ class ULBase(Statistics):
         """
         if self._replay is None or not y.requires_grad or _hooks_save_tensors():
             return y
-        _, gradients = self._learn(y, scatter, replay=self._replay)
-        return _add_gradient(y, scatter, *gradients)
+        _, signal = self._learn(y, scatter, replay=self._replay)
+        return _add_gradient(y, scatter, signal)
 
     @torch.no_grad()
     def _learn(
         self, y: Tensor, scatter: Tensor | None, replay: _Pass | None = None
-    ) -> tuple[_Pass, tuple[Tensor, Tensor | None]]:
+    ) -> tuple[_Pass, _Signal]:
         """Move the statistics on by the frames of `y`; what it began with, and the gradients."""
         packing = (replay.clips if replay else self._clips) or Packing()
         with torch.autocast(y.device.type, enabled=False), normal_tensors():
@@ -180,19 +183,17 @@ class ULBase(Statistics):
             gradient = result.gradient.unflatten(1, (sequences, positions))
             gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
             if scatter is None or result.scatter_gradient is None:
-                return made, (gradient, None)
+                return made, _Signal(gradient)
             spread = packing.unpack(result.scatter_gradient).reshape(scatter.shape)
-            return made, (gradient, spread.to(scatter.dtype))
+            return made, _Signal(gradient, spread.to(scatter.dtype))
 
-    def _learn_small(
-        self, y: Tensor, scatter: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """As `_learn`, in one compiled call; no gradient for what that does not take."""
+    def _learn_small(self, y: Tensor, scatter: Tensor | None) -> _Signal | None:
+        """As `_learn`, in one compiled call; None for what that does not take."""
         if type(y) is not Tensor or torch.compiler.is_compiling():
-            return None, None
+            return None
         plan, frames = self._plan_small(y), y
         if plan is None:
-            return None, None
+            return None
         packing, extra, layout = plan.packing, None, _layout(y)
         single = y.ndim == 2 and self._clips is None
         if not (single and y.is_contiguous() and not y.is_neg() and y.dtype in PRECISIONS):
@@ -211,8 +212,8 @@ class ULBase(Statistics):
             gradient = self._from_positions(unpacked, y.shape)
         gradient = gradient if y.dtype in PRECISIONS else gradient.to(y.dtype)
         if scatter is None or spread is None:
-            return gradient, None
-        return gradient, packing.unpack(spread).reshape(scatter.shape).to(scatter)
+            return _Signal(gradient)
+        return _Signal(gradient, packing.unpack(spread).reshape(scatter.shape).to(scatter))
 
     def _plan_small(self, y: Tensor) -> Plan | None:
         clips, buffers = self._clips, cast("dict[str, Tensor]", self._buffers)
@@ -231,14 +232,14 @@ class ULBase(Statistics):
         return self._plan
 
     @torch.no_grad()
-    def _learn_fused(self, y: Tensor) -> Tensor | None:
+    def _learn_fused(self, y: Tensor, scatter: Tensor | None) -> _Signal | None:
         """As `_learn`, in a few kernels on a GPU; None for what they do not take."""
         clips, buffers = self._clips, cast(dict[str, Tensor], self._buffers)
         lengths = None if clips is None else clips.lengths
         ragged = clips is not None and clips.ragged
-        if not y.is_cuda or torch.compiler.is_compiling() or ragged:
+        if scatter is not None or not y.is_cuda or torch.compiler.is_compiling() or ragged:
             return None
-        gradient = torch.empty_like(y)
+        gradient, output = torch.empty_like(y), None
         if gradient.stride() != y.stride():  # it has gaps or overlaps
             y = y.clone(memory_format=torch.contiguous_format)
         steps = lengths[0] if lengths else y.shape[y.ndim % 2]
@@ -268,12 +269,14 @@ class ULBase(Statistics):
             rows, below = (tensor.view(steps, self.features) for tensor in (y, gradient))
             if not advance_frames(key, rows, below, buffers, scale, call):
                 return None
-        elif not advance_fused(key, y, gradient, buffers, ends, scale, call):
-            return None
+        else:  # the output is as large as what there is to work with, and needed only then
+            output = torch.empty_like(y)
+            if not advance_fused(key, y, gradient, output, buffers, ends, scale, call):
+                return None
         self._layout = _layout(y)
         if not fits:
             buffers.update(ends)
-        return gradient
+        return _Signal(gradient, None, output)
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
         before = self._read(sequences, positions, self._carries_on(_layout(y)), work)
@@ -346,21 +349,21 @@ class ULBase(Statistics):
         _check_choice("long_term", self.long_term, ("auto", "clip", "stream", "shared"))
 
 
-def _add_gradient(
-    y: Tensor, scatter: Tensor | None, gradient: Tensor, scatter_gradient: Tensor | None
-) -> Tensor:
+def _add_gradient(y: Tensor, scatter: Tensor | None, signal: _Signal) -> Tensor:
     """`y`, with something to be added to its gradient, and to that of what is scattered."""
     apply = _AddGradient.apply if torch.compiler.is_compiling() else _apply
-    added: Tensor = apply(y, scatter, (gradient, scatter_gradient))  # type: ignore[no-untyped-call]
+    added: Tensor = apply(y, scatter, signal)  # type: ignore[no-untyped-call]
     return added
 
 
-def _handed_on(y: Tensor) -> Tensor:
+def _handed_on(y: Tensor, room: Tensor | None) -> Tensor:
     """A copy, which on a CPU is not made before one of the two is changed in place.
 
     A view would forbid in-place layers to follow, or let them change the input as well. On a GPU
     such a late copy would not know which stream it has to wait for.
     """
+    if room is not None:
+        return room.copy_(y)
     if not y.is_cpu or torch.compiler.is_compiling():
         return y.clone()
     try:

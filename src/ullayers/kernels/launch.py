@@ -75,6 +75,7 @@ def advance_fused(
     key: Hashable,
     y: Tensor,
     gradient: Tensor,
+    room: Tensor,
     buffers: Mapping[str, Tensor],
     ends: Mapping[str, Tensor],
     scale: float,
@@ -88,6 +89,7 @@ def advance_fused(
         key: stands for all that the kernels depend on, but for tensors and scale.
         y: the input of the layer, without gaps in its memory.
         gradient: written to; with shape and strides of `y`.
+        room: likewise, to work in.
         buffers: the layer's statistics.
         ends: where those of `PER_STREAM` go.
         scale: of the gradient.
@@ -96,17 +98,17 @@ def advance_fused(
     Returns:
         whether the kernels take such frames.
     """
-    tensors = [y, gradient, *(buffers[name] for name in POOLED + PER_STREAM)]
+    tensors = [y, gradient, room, *(buffers[name] for name in POOLED + PER_STREAM)]
     tensors += [ends[name] for name in PER_STREAM]
     if _recordings.play(key, tensors, scale):
         return True
     asked = call()
-    maps, below, run = asked.maps(y), asked.maps(gradient), None
+    maps, below, beside, run = *(asked.maps(tensor) for tensor in (y, gradient, room)), None
     if not can_fuse(maps, asked.rates, buffers["short_cov"].dtype):
         return False
     with on_device(y.device):
         for part in _parts(maps, asked):
-            run = _Run.of(maps[part], below[part], buffers, ends, asked, run)
+            run = _Run.of(maps[part], below[part], beside[part], buffers, ends, asked, run)
             run.recording.bases = run.recording.bases or (run.workspace, *tensors)
             run.all(asked.largest, scale)
             buffers, asked = {**buffers, **ends}, replace(asked, carry_on=True)
@@ -166,6 +168,7 @@ class _Run:
 
     maps: Tensor
     gradient: Tensor  # in shape and strides of the maps
+    room: Tensor  # likewise
     buffers: Mapping[str, Tensor]
     written: Mapping[str, Tensor]
     call: Call
@@ -177,7 +180,7 @@ class _Run:
 
     @classmethod
     def of(
-        cls, maps: Tensor, gradient: Tensor, buffers: Mapping[str, Tensor],
+        cls, maps: Tensor, gradient: Tensor, room: Tensor, buffers: Mapping[str, Tensor],
         ends: Mapping[str, Tensor], call: Call, before: _Run | None,
     ) -> _Run:  # fmt: skip
         """A pass over all frames or a part of them; `before`, no shorter, lends its room."""
@@ -188,13 +191,14 @@ class _Run:
         parts = max(1, min(plan.programs // (2 * runs), S // (8 * C)))
         parts = before.parts if before else parts
         f32, f64, i32 = torch.float32, torch.float64, torch.int32
+        entering = 0 if maps.dtype == f32 else T * S * C  # W or B, stored as the maps are
         layout = {
             "active": ((T, S), torch.int8),
             "counts": ((3 * T,), i32),  # streams that are there, count in W, count in B
             "tally": ((3,), torch.int64),  # steps so far, unusable positions, without inverse
             "frames": ((S,), i32),  # of each stream
-            "within": ((0 if maps.dtype == f32 else T * S * C,), f32),
-            "between": ((T * S * C,), f32),  # stored as the maps are
+            "within": ((entering,), f32),
+            "between": ((entering,), f32),
             "grams": ((parts, 2, T, C, C), f32),  # covariances, then in the first part inverses
             "diagonals": ((parts, 2, T, C), f32),
             "starts": ((2, runs, C, C), f32),
@@ -217,7 +221,7 @@ class _Run:
         workspace, memory = carve(layout, maps.device, before.workspace if before else None)
         recording = before.recording if before else Recording(())
         return cls(
-            maps, gradient, buffers, ends, call, plan, parts, workspace, memory, recording
+            maps, gradient, room, buffers, ends, call, plan, parts, workspace, memory, recording
         )  # fmt: skip
 
     def all(self, largest: float, scale: float) -> None:
@@ -244,6 +248,11 @@ class _Run:
     def within(self) -> Tensor:
         """What enters W: where the gradient will be, if that is wide enough."""
         return self.gradient if self.gradient.dtype == torch.float32 else self.memory["within"]
+
+    @property
+    def between(self) -> Tensor:
+        """What enters B."""
+        return self.room if self.room.dtype == torch.float32 else self.memory["between"]
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -305,7 +314,7 @@ class _Run:
             *self.source, m["active"], b["continues"],
             b["short_mean"], b["short_mean_rest"], b["short_evidence"],
             b["long_mean"], b["long_mean_rest"], b["long_evidence"], self.call.known,
-            self.within, m["between"], m["end_means"], m["end_seen"],
+            self.within, self.between, m["end_means"], m["end_seen"],
             T, S, C, *self.weights, self.call.carry_on, self.clip, ahead, block,
             num_warps=block // 32,
         )  # fmt: skip
@@ -327,7 +336,7 @@ class _Run:
         runs, halves = -(-T // plan.run), self.channels > WIDEST_SQUARE
         self.recording.start(
             _kernels()[0].covariance_paths, (runs, self.parts, 2),
-            self.within, m["between"], *self.source[1:], m["shares"], m["grams"],
+            self.within, self.between, *self.source[1:], m["shares"], m["grams"],
             m["diagonals"], m["sums"], m["decays"], T, S, *self.weights, C, self.square, halves,
             plan.run, plan.gram_block, num_warps=plan.gram_warps, num_stages=plan.gram_stages,
         )  # fmt: skip
@@ -370,7 +379,7 @@ class _Run:
         plan, m = self.plan, self.memory
         self.recording.start(
             _kernels()[0].gradients, (T, -(-S // plan.block)),
-            self.within, m["between"], *self.source[1:], m["active"], m["grams"], m["pulls"],
+            self.within, self.between, *self.source[1:], m["active"], m["grams"], m["pulls"],
             m["counts"], self.gradient, T, S, C, scale,
             self.rates.centred, self.channels, min(plan.slice, self.channels), plan.block,
             plan.flip, num_warps=plan.warps, num_stages=plan.stages,
