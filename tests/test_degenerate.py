@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import signal
+import time
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -262,3 +267,39 @@ def test_failure_in_the_middle_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(MemoryError):
         layer(torch.randn(4, 2))
     assert_unchanged(layer, before)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: ul.UL2d(4), (12, 4, 24, 24)),
+        (lambda: ul.UL2d(4, long_term="shared"), (12, 4, 24, 24)),
+        (lambda: ul.UL1d(3), (30, 3)),
+    ],
+)
+def test_an_interrupt_leaves_all_or_nothing(
+    make: Callable[[], torch.nn.Module], shape: tuple[int, ...]
+) -> None:
+    """Real ones, spread over the time that a call takes."""
+    torch.manual_seed(0)
+    layer, y, hits = make(), torch.randn(shape, requires_grad=True), 0
+    layer(y)
+    begin = time.perf_counter()
+    layer(y)
+    duration = time.perf_counter() - begin
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for turn in range(300):
+            old, after = copy.deepcopy(layer.state_dict()), copy.deepcopy(layer)
+            after(y)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, duration * (turn % 60 + 1) / 60)
+                layer(y)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                hits += 1
+            now, new = layer.state_dict(), after.state_dict()
+            assert any(all(torch.equal(now[k], state[k]) for k in now) for state in (old, new))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 30

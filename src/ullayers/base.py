@@ -176,8 +176,9 @@ class ULBase(Statistics):
             result = advance(frames, made.before, made.rates, active, extra, scale)
             if replay is None:
                 skipped = active.numel() - missing - active.count_nonzero()
-                self._write(result.state, torch.stack([skipped, result.singular]), positions)
-                self._finish(y)
+                left_out = torch.stack([skipped, result.singular])
+                self._write(result.state, left_out, positions, self._clips is None)
+                self._remember(_layout(y))
             else:
                 self._check_replay(result)
             gradient = result.gradient.unflatten(1, (sequences, positions))
@@ -286,10 +287,6 @@ class ULBase(Statistics):
         """Whether such frames may go on with the streams of the last call."""
         same = self._layout is None or self._layout == layout
         return self._clips is None and same
-
-    def _finish(self, y: Tensor) -> None:
-        self._remember(_layout(y))
-        self.continues.fill_(self._clips is None)
 
     def _remember(self, layout: torch.Size) -> None:
         if self._layout != layout:  # a module takes its time to set what is the same

@@ -161,32 +161,45 @@ class Statistics(nn.Module):
         rest = torch.where(value + rest == value, rest, 0)
         return value.to(dtype, copy=True), rest.to(dtype)
 
-    def _write(self, state: State, left_out: Tensor, positions: int) -> None:
-        """All is computed when this is called: a failure before it has changed nothing."""
-        rows = positions if self._shared else len(state.long)
-        self._write_pair("short_mean", state.anchor, state.short)
-        self._write_pair("long_mean", state.anchor[:rows], state.long[:rows])
-        for name, cov in (("short_cov", state.W), ("long_cov", state.B)):
-            self._write_pair(name, cov.value, torch.zeros_like(cov.value))
-        self._overwrite("short_evidence", state.short_evidence)
-        self._overwrite("long_evidence", state.long_evidence[:rows])
-        self._overwrite("cov_evidence", torch.stack([state.W.evidence, state.B.evidence]))
-        self._overwrite("ridge_level", torch.stack([state.W.ridge, state.B.ridge]))
-        self._overwrite("pull", state.pull)
-        self._overwrite("steps", state.steps)
-        self._overwrite("left_out", self.left_out + left_out)
+    def _write(self, state: State, left_out: Tensor, positions: int, continues: bool) -> None:
+        """All is computed when this is called: a failure before it has changed nothing.
 
-    def _write_pair(self, name: str, base: Tensor, delta: Tensor) -> None:
+        Nor does an interrupt leave one half: it comes before or after the call that writes.
+        """
+        rows, zeros = (
+            positions if self._shared else len(state.long),
+            torch.zeros_like(state.W.value),
+        )
+        new = {
+            **self._pair("short_mean", state.anchor, state.short),
+            **self._pair("long_mean", state.anchor[:rows], state.long[:rows]),
+            **self._pair("short_cov", state.W.value, zeros),
+            **self._pair("long_cov", state.B.value, zeros),
+            "short_evidence": state.short_evidence,
+            "long_evidence": state.long_evidence[:rows],
+            "cov_evidence": torch.stack([state.W.evidence, state.B.evidence]),
+            "ridge_level": torch.stack([state.W.ridge, state.B.ridge]),
+            "pull": state.pull,
+            "steps": state.steps,
+            "left_out": self.left_out + left_out,
+            "continues": torch.full_like(self.continues, continues),
+        }
+        self._make_room({name: len(new[name]) for name in PER_STREAM})
+        torch._foreach_copy_([getattr(self, name) for name in new], list(new.values()))
+
+    def _pair(self, name: str, base: Tensor, delta: Tensor) -> dict[str, Tensor]:
         value = (base + delta).to(self.short_cov.dtype)
-        self._overwrite(name, value)
-        self._overwrite(f"{name}_rest", (base - value) + delta)
+        return {name: value, f"{name}_rest": (base - value) + delta}
 
-    def _overwrite(self, name: str, value: Tensor) -> None:
-        old: Tensor = getattr(self, name)
-        if old.shape == value.shape:
-            old.copy_(value)
-        else:  # another number of streams
-            setattr(self, name, value.to(old.dtype).clone())
+    def _make_room(self, rows: dict[str, int]) -> None:
+        """For another number of streams, of which nothing is known then."""
+        known, new = float(self.start == "paper"), {}
+        for name, n in rows.items():
+            old: Tensor = getattr(self, name)
+            if len(old) != n:
+                seen = known if name.endswith("evidence") else 0.0
+                new[name] = old.new_full((n, *old.shape[1:]), seen)
+        self._buffers.update(new)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
         """Statistics move with the network but are never narrowed below float32."""
