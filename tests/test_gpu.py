@@ -182,6 +182,32 @@ def test_maps_with_gaps_between_them() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
+@pytest.mark.parametrize("kind", ["crop, channels last", "transposed", "channels last", "repeated"])
+def test_maps_that_lie_otherwise(kind: str) -> None:
+    torch.manual_seed(0)
+    last = torch.randn(8, 26, 24, 16, device="cuda").movedim(-1, 1)
+    seen = {
+        "crop, channels last": last[:, :, 1:-1],
+        "transposed": torch.randn(8, 16, 24, 24, device="cuda").mT,
+        "channels last": last,
+        "repeated": torch.randn(8, 16, 1, 24, device="cuda").expand(-1, -1, 24, -1),
+    }[kind]
+    assert not seen.is_contiguous()
+    results = []
+    for y in (seen, seen.contiguous()):
+        layer = ul.UL2d(16).cuda()
+        leaf = y.detach().requires_grad_()
+        out = layer(leaf)
+        assert torch.equal(out, y)
+        ul.backward(out)
+        assert leaf.grad is not None
+        results.append((leaf.grad, layer.state_dict()))
+    (got, state), (expected, same) = results
+    assert float((got - expected).norm() / expected.norm()) < 1e-5
+    for name, value in same.items():
+        torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_ill_conditioned_maps() -> None:
     torch.manual_seed(0)
     for channels in (64, 128):

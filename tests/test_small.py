@@ -315,9 +315,46 @@ def test_what_is_kept_may_be_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(small, "_loop", lambda: (damaged, *whole[1:]))
-        patch.setattr(compiling, "_forget_what_is_kept", lambda _: forgotten.append(True))
+        patch.setattr(compiling, "_forget_what_is_kept", lambda: forgotten.append(True))
         for each in (layer, plain):
             torch.manual_seed(1)
             some_frames(each)
     assert forgotten == [True]
     assert_same_state(layer, plain, 1e-5)
+
+
+def test_another_file_of_loops_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a loop calls is in another: what numba keeps of it must not outlive that."""
+    stamp = compiling._stamps()
+    assert {"compiled.py", "compiled_state.py", "compiled_tiles.py"} <= {name for name, *_ in stamp}
+    assert small._loop()[0]._cache._cache_file._source_stamp == stamp
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("long_cov", torch.eye(3, dtype=torch.float64)),
+        ("short_cov", torch.eye(3, dtype=torch.float64)),
+        ("cov_evidence", torch.ones(2, dtype=torch.float64)),
+        ("short_mean_rest", torch.zeros(1, 3, dtype=torch.float64)),
+        ("steps", torch.tensor(0, dtype=torch.int32)),
+    ],
+)
+def test_statistics_of_another_kind(name: str, value: Tensor) -> None:
+    """The loop has only their addresses: what somebody puts in goes another way."""
+    torch.manual_seed(0)
+    layer, plain = ul.UL1d(3), by_the_loop(ul.UL1d(3))
+    for each in (layer, plain):
+        torch.manual_seed(1)
+        some_frames(each)
+        setattr(each, name, value.clone())
+        some_frames(each)
+    assert layer._plan is None
+    assert_same_state(layer, plain, 1e-5)
+
+
+def test_frames_without_memory() -> None:
+    layer, plain = ul.UL1d(3), ul.UL1d(3)
+    for each, zeros in ((layer, torch._efficientzerotensor(5, 3)), (plain, torch.zeros(5, 3))):
+        each(zeros.requires_grad_())
+    assert_same_state(layer, plain, 0.0)

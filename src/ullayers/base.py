@@ -102,7 +102,7 @@ class ULBase(Statistics):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: the plan has views of this layer's memory."""
+        """For copies and pickles: the plan knows where this layer's memory is."""
         return {**self.__dict__, "_plan": None}
 
     def _to_positions(self, y: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class ULBase(Statistics):
             self._replay = None
         if not self.training:
             return y
-        _check_no_transform(y)
+        _check_no_transform()
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
         if wants_gradient:
@@ -177,8 +177,8 @@ class ULBase(Statistics):
             if replay is None:
                 skipped = active.numel() - missing - active.count_nonzero()
                 left_out = torch.stack([skipped, result.singular])
-                self._write(result.state, left_out, positions, self._clips is None)
                 self._remember(_layout(y))
+                self._write(result.state, left_out, positions, self._clips is None)
             else:
                 self._check_replay(result)
             gradient = result.gradient.unflatten(1, (sequences, positions))
@@ -202,12 +202,12 @@ class ULBase(Statistics):
             frames = frames.to(y.dtype if y.dtype in PRECISIONS else torch.float32).contiguous()
         if scatter is not None:
             extra = packing.pack(_symmetric(scatter.detach())).contiguous()
-        gradient, spread = plan.run(frames, extra, self._carries_on(layout))
-        if plan.new:
-            cast(dict[str, Tensor], self._buffers).update(plan.new)
-            self._plan = None  # the next call is of another kind: its streams are there
-        plan.continues[0] = self._clips is None
-        self._remember(layout)  # with this the step is done, whatever comes
+        carries_on = self._carries_on(layout)
+        self._remember(layout)
+        learned = plan.run(frames, extra, carries_on)
+        if learned is None:
+            return None
+        gradient, spread = learned
         if not single:
             unpacked = packing.unpack(gradient.view(plan.shape))
             gradient = self._from_positions(unpacked, y.shape)
@@ -227,9 +227,9 @@ class ULBase(Statistics):
         packing, positions = clips or Packing(), self._to_positions(y.detach())
         steps, sequences = packing.size(positions)
         scale = self.weight / (steps if self.reduction == "mean" else 1)
-        scalars = (float(self.start == "paper"), self._largest(), scale)
-        size = (steps, sequences, positions.shape[-2])
-        self._plan = plan(key, packing, size, self._rates(sequences), buffers, scalars)
+        scalars = (clips is None, float(self.start == "paper"), self._largest(), scale)
+        size, rates = (steps, sequences, positions.shape[-2]), self._rates(sequences)
+        self._plan = plan(key, packing, size, rates, buffers, self._make_room, scalars)
         return self._plan
 
     @torch.no_grad()
@@ -241,8 +241,9 @@ class ULBase(Statistics):
         if scatter is not None or not y.is_cuda or torch.compiler.is_compiling() or ragged:
             return None
         gradient, output = torch.empty_like(y), None
-        if gradient.stride() != y.stride():  # it has gaps or overlaps
+        if gradient.stride() != y.stride() or not _rows_follow(y):
             y = y.clone(memory_format=torch.contiguous_format)
+            gradient = torch.empty_like(y)
         steps = lengths[0] if lengths else y.shape[y.ndim % 2]
         streams = y.numel() // (steps * self.features)
         ours = {name: buffers[name] for name in PER_STREAM}
@@ -252,7 +253,7 @@ class ULBase(Statistics):
         key = (
             type(self), y.shape, y.stride(), y.dtype, y.device, fits, carry_on, clips is None,
             steps, self.mu, self.eps, self.ridge, self.start, self.long_term, self._diagonal,
-            buffers["short_cov"].dtype,
+            frozenset(buffer.dtype for buffer in buffers.values()),
         )  # fmt: skip
         scale = self.weight / (steps if self.reduction == "mean" else 1)
 
@@ -270,8 +271,9 @@ class ULBase(Statistics):
             rows, below = (tensor.view(steps, self.features) for tensor in (y, gradient))
             if not advance_frames(key, rows, below, buffers, scale, call):
                 return None
-        else:  # the output is as large as what there is to work with, and needed only then
-            output = torch.empty_like(y)
+        else:
+            if y.dtype == torch.float32:  # the kernels may work where the output will be
+                output = torch.empty_like(y)
             if not advance_fused(key, y, gradient, output, buffers, ends, scale, call):
                 return None
         self._layout = _layout(y)
@@ -289,7 +291,10 @@ class ULBase(Statistics):
         return self._clips is None and same
 
     def _remember(self, layout: torch.Size) -> None:
-        if self._layout != layout:  # a module takes its time to set what is the same
+        """Before the statistics are written: if they are not, then the streams start anew."""
+        if self._layout != layout:
+            if self._layout is not None:
+                self.continues.fill_(False)
             self._layout = layout
 
     def _largest(self) -> float:
@@ -353,14 +358,16 @@ def _add_gradient(y: Tensor, scatter: Tensor | None, signal: _Signal) -> Tensor:
     return added
 
 
-def _handed_on(y: Tensor, room: Tensor | None) -> Tensor:
-    """A copy, which on a CPU is not made before one of the two is changed in place.
+def _handed_on(y: Tensor, output: Tensor | None) -> Tensor:
+    """A copy, in memory of its own if there is any.
+
+    On a CPU it is not made before one of the two is changed in place.
 
     A view would forbid in-place layers to follow, or let them change the input as well. On a GPU
     such a late copy would not know which stream it has to wait for.
     """
-    if room is not None:
-        return room.copy_(y)
+    if output is not None:
+        return output.copy_(y)
     if not y.is_cpu or torch.compiler.is_compiling():
         return y.clone()
     try:
@@ -378,6 +385,11 @@ def _symmetric(scatter: Tensor) -> Tensor:
 def _layout(y: Tensor) -> torch.Size:
     """The shape without time: streams go on only where it stays the same."""
     return y.shape[1:] if y.ndim % 2 == 0 else y.shape[:1] + y.shape[2:]
+
+
+def _rows_follow(y: Tensor) -> bool:
+    """Whether the positions of a map lie one row after the other."""
+    return y.ndim < 4 or y.stride(-2) == y.shape[-1] * y.stride(-1)
 
 
 def _hooks_save_tensors() -> bool:
@@ -398,8 +410,8 @@ def _is_batched(above: Tensor) -> bool:
     return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
 
 
-def _check_no_transform(y: Tensor) -> None:
-    if torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(y):
+def _check_no_transform() -> None:
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
         return
     raise RuntimeError(
         "a UL layer that learns cannot be inside torch.func.grad, vmap or their like: use "

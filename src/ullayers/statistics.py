@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -164,7 +164,8 @@ class Statistics(nn.Module):
     def _write(self, state: State, left_out: Tensor, positions: int, continues: bool) -> None:
         """All is computed when this is called: a failure before it has changed nothing.
 
-        Nor does an interrupt leave one half: it comes before or after the call that writes.
+        Nor does an interrupt leave one half: it comes before or after the call that writes. At
+        worst another number of streams has begun, of which nothing is known.
         """
         rows, zeros = (
             positions if self._shared else len(state.long),
@@ -191,7 +192,7 @@ class Statistics(nn.Module):
         value = (base + delta).to(self.short_cov.dtype)
         return {name: value, f"{name}_rest": (base - value) + delta}
 
-    def _make_room(self, rows: dict[str, int]) -> None:
+    def _make_room(self, rows: Mapping[str, int]) -> None:
         """For another number of streams, of which nothing is known then."""
         known, new = float(self.start == "paper"), {}
         for name, n in rows.items():

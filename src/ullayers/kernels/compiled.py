@@ -78,11 +78,11 @@ def find_clip_means(y: Array, active: Array, means: Means) -> None:
 def begin_means(y: Array, active: Array, positions: int, b: Buffers, choices: Choices) -> Means:
     """What is known before the first frame."""
     _, streams, d = y.shape
-    knows_common = choices.mode == SHARED and choices.knows_common
+    shared = choices.mode == SHARED
     means = Means(
         b.short_mean.astype(np.float64) if choices.goes_on else np.zeros((streams, d)),
         np.zeros((2, streams, d)), np.zeros((2, streams)),
-        b.long_mean.astype(np.float64) if knows_common else np.zeros((positions, d)),
+        b.long_mean.astype(np.float64) if shared else np.zeros((positions, d)),
         np.zeros((positions, d)), np.zeros(positions),
         np.zeros((streams, d)), np.zeros(streams, np.int64),
     )  # fmt: skip
@@ -95,7 +95,7 @@ def begin_means(y: Array, active: Array, positions: int, b: Buffers, choices: Ch
         read_mean(b.short_mean, b.short_mean_rest, b.short_evidence, m.latest, m.lags[0], m.seen[0])
         if choices.mode == STREAM:
             read_mean(b.long_mean, b.long_mean_rest, seen, m.latest, m.lags[1], m.seen[1])
-    if knows_common:
+    if shared:
         read_mean(b.long_mean, b.long_mean_rest, seen, m.common, m.common_lags, m.common_seen)
     return means
 
@@ -397,13 +397,13 @@ def advance(
 ) -> None:  # fmt: skip
     """A whole pass; `small.Plan.run` says of what. Buffers are written when all is computed.
 
-    Most come as addresses: to hand over as many arrays takes longer than a small pass does.
+    Most come as addresses: to hand over so many arrays takes longer than a small pass does.
     """
     y, gradient, buffers = unpacked(y_at, gradient_at, kind, layout, own_kind)
     n, (steps, streams, d) = numbers, y.shape
     choices = Choices(
         n[:2], n[2:4].astype(np.int64), n[4], n[5], n[6], int(n[7]), n[8] != 0, n[9] != 0,
-        n[10] != 0, n[11] != 0, n[12], n[13], n[14],
+        n[10] != 0 and buffers.continues[0], n[11] != 0, n[12], n[13], n[14],
     )  # fmt: skip
     active, frames = np.empty((steps, streams), np.bool_), y.astype(np.float64)
     skipped, singular = find_usable(frames, lengths, scatter, choices.largest, active), 0
@@ -427,3 +427,4 @@ def advance(
     buffers.steps[0] = step
     buffers.left_out[0] += skipped
     buffers.left_out[1] += singular
+    buffers.continues[0] = choices.continues

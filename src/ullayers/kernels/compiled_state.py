@@ -26,7 +26,7 @@ class Choices(NamedTuple):
     diagonal: bool
     centred: bool
     goes_on: bool  # whether the streams do
-    knows_common: bool  # whether a shared mean is there from before
+    continues: bool  # what the buffer of that name is set to
     known: float  # evidence of means that nothing has been seen of
     largest: float  # frames with a larger value are left out
     scale: float  # of the gradients
@@ -50,6 +50,7 @@ class Buffers(NamedTuple):
     pull: Array
     steps: Array
     left_out: Array
+    continues: Array
 
 
 class Means(NamedTuple):
@@ -102,12 +103,13 @@ def unpacked(
         y_at: the address of the frames.
         gradient_at: that of their gradient.
         kind: an array of what both are.
-        layout: T, S, d, rows of the long-term mean, and then the address of every statistic.
+        layout: T, S, d, rows of the long-term mean, and then the address of every statistic, as
+            `Buffers` has them.
         own_kind: an array of what statistics are.
     """
     steps, streams, d, rows = layout[0], layout[1], layout[2], layout[3]
     at, own = layout[4:], own_kind
-    whole = np.empty(0, np.int64)
+    integers, truth = np.empty(0, np.int64), np.empty(0, np.bool_)
     buffers = Buffers(
         array_at(at[0], (streams, d), own), array_at(at[1], (streams, d), own),
         array_at(at[2], (rows, d), own), array_at(at[3], (rows, d), own),
@@ -115,7 +117,8 @@ def unpacked(
         array_at(at[6], (d, d), own), array_at(at[7], (d, d), own),
         array_at(at[8], (streams,), own), array_at(at[9], (rows,), own),
         array_at(at[10], (2,), own), array_at(at[11], (2,), own), array_at(at[12], (1, d), own),
-        array_at(at[13], (1,), whole), array_at(at[14], (2,), whole),
+        array_at(at[13], (1,), integers), array_at(at[14], (2,), integers),
+        array_at(at[15], (1,), truth),
     )  # fmt: skip
     shape = (steps, streams, d)
     return array_at(y_at, shape, kind), array_at(gradient_at, shape, kind), buffers

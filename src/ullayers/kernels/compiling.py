@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
@@ -22,16 +23,25 @@ def has_numba() -> bool:
 def compiled(function: Callable[..., Any]) -> Any:
     """Sums may be taken in any order; what is not a number stays one.
 
-    What one such function calls has to be in its own file: numba keeps what it has made until that
-    file changes.
+    Numba keeps what it has made until the function's own file changes. But what it calls may be in
+    another: here all files of loops have to be as they were.
     """
     from numba import njit
 
     make = partial(njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
     try:
-        return make(cache=True)(function)
-    except RuntimeError:  # there is no folder to keep it in: every process compiles anew
-        return make()(function)
+        made: Any = make(cache=True)(function)
+        made._cache._cache_file._source_stamp = _stamps()
+    except (RuntimeError, AttributeError):  # there is no folder, or another numba
+        return make()(function)  # every process compiles anew
+    return made
+
+
+@cache
+def _stamps() -> list[tuple[str, float, int]]:
+    """Of all files with loops: when they were changed, and their sizes."""
+    files = sorted(Path(__file__).parent.glob("compiled*.py"))
+    return [(path.name, path.stat().st_mtime, path.stat().st_size) for path in files]
 
 
 def run(function: Any, *arguments: Any) -> Any:
@@ -39,14 +49,16 @@ def run(function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except (OSError, EOFError, UnpicklingError, ImportError, AttributeError):  # not yet begun
-        _forget_what_is_kept(function.__module__)
+        _forget_what_is_kept()
         return function(*arguments)
 
 
-def _forget_what_is_kept(module: str) -> None:
+def _forget_what_is_kept() -> None:
     """Every process compiles for itself then."""
     from numba.core.caching import NullCache
 
-    for other in vars(sys.modules[module]).values():
-        if hasattr(other, "_cache"):
-            other._cache = NullCache()
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{__package__}.compiled"):
+            for function in vars(module).values():
+                if hasattr(function, "_cache"):
+                    function._cache = NullCache()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
-from ullayers.kernels.launch import POOLED, Call, has_triton
+from ullayers.kernels.launch import BUFFERS, POOLED, Call, has_triton
 from ullayers.kernels.replay import Recording, Recordings, carve, on_device
 from ullayers.kernels.state import PER_STREAM
 
@@ -75,9 +75,9 @@ def _advance(
     if _recordings.play(key, tensors, scale):
         return True
     asked = call()
-    rates, statistics = asked.rates, buffers["short_cov"].dtype
+    rates, statistics = asked.rates, {buffer.dtype for buffer in buffers.values()}
     narrow = y.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    plain = rates.long_term == "stream" and not rates.diagonal and statistics == torch.float32
+    plain = rates.long_term == "stream" and not rates.diagonal and statistics == BUFFERS
     if not (narrow and plain and asked.continues and y.shape[1] <= WIDEST and has_triton()):
         return False
     with on_device(y.device):

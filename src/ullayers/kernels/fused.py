@@ -1,8 +1,8 @@
 """The frames on a GPU: moving averages, Gram matrices and gradients, in Triton.
 
 A frame is a (channels, streams) tile wherever its maps are stored; strides say where. The moving
-averages walk through time once and write what enters W and B, stored as the frames are. What
-enters W lies where the gradient will be, so that only B's part takes more memory.
+averages walk through time once and write what enters W and B, stored as the frames are: in
+float32 where the gradient and the output will be, so that it takes no more memory.
 
 Only `kernels.launch` imports this module, and only once it has seen a CUDA tensor: Triton comes
 with PyTorch's CUDA builds and is not there otherwise.

@@ -20,6 +20,7 @@ from ullayers.kernels.state import PER_STREAM, Rates
 STREAMS_PER_CHANNEL, SMALL_FRAME = 2, 4096
 STARTS = (32, 32)  # runs and values at a time
 LARGEST_TENSOR = 2**31 - 1  # elements; offsets inside a frame are of 32 bits
+BUFFERS = {torch.float32, torch.int64, torch.bool}  # what kernels take them for
 PART_VALUES, SHORTEST_PART = 2**24, 32  # of maps that take workspace at a time, and steps
 
 
@@ -75,7 +76,7 @@ def advance_fused(
     key: Hashable,
     y: Tensor,
     gradient: Tensor,
-    room: Tensor,
+    room: Tensor | None,
     buffers: Mapping[str, Tensor],
     ends: Mapping[str, Tensor],
     scale: float,
@@ -89,7 +90,7 @@ def advance_fused(
         key: stands for all that the kernels depend on, but for tensors and scale.
         y: the input of the layer, without gaps in its memory.
         gradient: written to; with shape and strides of `y`.
-        room: likewise, to work in.
+        room: likewise, to work in, for float32; what is in it afterwards has no meaning.
         buffers: the layer's statistics.
         ends: where those of `PER_STREAM` go.
         scale: of the gradient.
@@ -98,17 +99,20 @@ def advance_fused(
     Returns:
         whether the kernels take such frames.
     """
-    tensors = [y, gradient, room, *(buffers[name] for name in POOLED + PER_STREAM)]
+    tensors = [tensor for tensor in (y, gradient, room) if tensor is not None]
+    tensors += [buffers[name] for name in POOLED + PER_STREAM]
     tensors += [ends[name] for name in PER_STREAM]
     if _recordings.play(key, tensors, scale):
         return True
     asked = call()
-    maps, below, beside, run = *(asked.maps(tensor) for tensor in (y, gradient, room)), None
-    if not can_fuse(maps, asked.rates, buffers["short_cov"].dtype):
+    maps, below, run = asked.maps(y), asked.maps(gradient), None
+    beside = None if room is None else asked.maps(room)
+    if not can_fuse(maps, asked.rates, {b.dtype for b in buffers.values()}):
         return False
     with on_device(y.device):
         for part in _parts(maps, asked):
-            run = _Run.of(maps[part], below[part], beside[part], buffers, ends, asked, run)
+            more = None if beside is None else beside[part]
+            run = _Run.of(maps[part], below[part], more, buffers, ends, asked, run)
             run.recording.bases = run.recording.bases or (run.workspace, *tensors)
             run.all(asked.largest, scale)
             buffers, asked = {**buffers, **ends}, replace(asked, carry_on=True)
@@ -129,20 +133,20 @@ def _parts(maps: Tensor, asked: Call) -> list[slice]:
     return [slice(begin, min(begin + length, steps)) for begin in range(0, steps, length)]
 
 
-def can_fuse(maps: Tensor, rates: Rates, statistics: torch.dtype) -> bool:
+def can_fuse(maps: Tensor, rates: Rates, statistics: set[torch.dtype]) -> bool:
     """Whether the kernels take these frames; nothing that waits for the GPU is asked.
 
     Args:
         maps: (T, N, C, P) as stored: steps, sequences, channels, positions.
         rates: the rates and choices of the layer.
-        statistics: the precision of the layer's buffers.
+        statistics: what the layer's buffers are.
     """
     T, N, C, P = maps.shape
     narrow = maps.dtype in (torch.float32, torch.bfloat16, torch.float16)
     plain = rates.long_term != "shared" and not rates.diagonal
     crowded = N * P >= STREAMS_PER_CHANNEL * C and N * P * C > SMALL_FRAME
     fits = T > 1 and C <= max(PLANS) and maps.numel() <= LARGEST_TENSOR
-    simple = maps.is_cuda and narrow and statistics == torch.float32 and plain
+    simple = maps.is_cuda and narrow and statistics == BUFFERS and plain
     return simple and crowded and fits and has_triton()
 
 
@@ -168,7 +172,7 @@ class _Run:
 
     maps: Tensor
     gradient: Tensor  # in shape and strides of the maps
-    room: Tensor  # likewise
+    room: Tensor | None  # likewise, for float32
     buffers: Mapping[str, Tensor]
     written: Mapping[str, Tensor]
     call: Call
@@ -180,10 +184,10 @@ class _Run:
 
     @classmethod
     def of(
-        cls, maps: Tensor, gradient: Tensor, room: Tensor, buffers: Mapping[str, Tensor],
+        cls, maps: Tensor, gradient: Tensor, room: Tensor | None, buffers: Mapping[str, Tensor],
         ends: Mapping[str, Tensor], call: Call, before: _Run | None,
     ) -> _Run:  # fmt: skip
-        """A pass over all frames or a part of them; `before`, no shorter, lends its room."""
+        """A pass over all frames or a part of them; `before`, no shorter, lends its workspace."""
         T, N, C, P = maps.shape
         plan = next(PLANS[width] for width in PLANS if width >= C)
         S = N * P
@@ -191,7 +195,7 @@ class _Run:
         parts = max(1, min(plan.programs // (2 * runs), S // (8 * C)))
         parts = before.parts if before else parts
         f32, f64, i32 = torch.float32, torch.float64, torch.int32
-        entering = 0 if maps.dtype == f32 else T * S * C  # W or B, stored as the maps are
+        entering = T * S * C if room is None else 0  # W or B, stored as the maps are
         layout = {
             "active": ((T, S), torch.int8),
             "counts": ((3 * T,), i32),  # streams that are there, count in W, count in B
@@ -247,12 +251,12 @@ class _Run:
     @property
     def within(self) -> Tensor:
         """What enters W: where the gradient will be, if that is wide enough."""
-        return self.gradient if self.gradient.dtype == torch.float32 else self.memory["within"]
+        return self.memory["within"] if self.room is None else self.gradient
 
     @property
     def between(self) -> Tensor:
-        """What enters B."""
-        return self.room if self.room.dtype == torch.float32 else self.memory["between"]
+        """What enters B: in the room that was given, if there is any."""
+        return self.memory["between"] if self.room is None else self.room
 
     @property
     def sizes(self) -> tuple[int, int, int]:

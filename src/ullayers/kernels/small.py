@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
@@ -65,12 +65,10 @@ class Plan:
     key: Hashable  # stands for what it depends on, beside the buffers
     packing: Packing
     buffers: list[Tensor]  # of the layer
-    new: dict[str, Tensor]  # those of them that are to be put in, for another number of streams
     places: list[int]  # of the buffers in memory
-    layout: Array  # and for the loop: steps, streams, features, rows of the long-term mean, places
+    layout: Array  # what the loop has to know: sizes and places, as `compiled_state.unpacked` says
     kind: Array  # what the buffers are
     lengths: Array
-    continues: Array  # the buffer of that name
     shape: tuple[int, ...]  # (T, N, P, d)
     no_scatter: Array
     room: Array  # for W, B and their factors: pages of new memory take longer than what is computed
@@ -83,7 +81,7 @@ class Plan:
 
     def run(
         self, frames: Tensor, scatter: Tensor | None, carries_on: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None] | None:
         """What `core.advance` does, from the buffers of a layer to those after the frames.
 
         Args:
@@ -92,16 +90,18 @@ class Plan:
             carries_on: whether the streams may go on with those of the call before.
 
         Returns:
-            the gradients, scaled, as the frames and the scatter are.
+            the gradients, scaled, as the frames and the scatter are; None if frames have no memory.
         """
-        there = "short_mean" not in self.new and bool(self.continues[0])
-        gradient, chosen = torch.empty_like(frames), self.chosen[carries_on and there]
+        gradient, chosen = torch.empty_like(frames), self.chosen[carries_on]
+        places = frames.data_ptr(), gradient.data_ptr()
+        if not all(places):
+            return None
         spread = None if scatter is None else torch.empty_like(scatter)
         extra = self.no_scatter if scatter is None else scatter.numpy()
         below = self.no_scatter if spread is None else spread.numpy()
         run(
-            _loop()[0], frames.data_ptr(), gradient.data_ptr(), KINDS[frames.dtype], self.layout,
-            self.kind, chosen, self.lengths, extra, below, self.room,
+            _loop()[0], *places, KINDS[frames.dtype], self.layout, self.kind, chosen, self.lengths,
+            extra, below, self.room,
         )  # fmt: skip
         return gradient, spread
 
@@ -112,7 +112,8 @@ def plan(
     size: tuple[int, int, int],
     rates: Rates,
     buffers: Mapping[str, Tensor],
-    scalars: tuple[float, float, float],
+    make_room: Callable[[Mapping[str, int]], None],
+    scalars: tuple[float, ...],
 ) -> Plan | None:
     """Of calls with frames of the size (T, N, P); None if another way is better.
 
@@ -122,40 +123,48 @@ def plan(
         size: steps, sequences, positions.
         rates: the rates and choices of the layer.
         buffers: its statistics.
-        scalars: evidence of means that nothing has been seen of, the largest value that a frame
-            may have, and what gradients are multiplied with.
+        make_room: gives those of streams as many rows as it is told, by name.
+        scalars: the last of `Choices`, from `continues` on.
     """
     (steps, sequences, positions), cov = size, buffers["short_cov"]
     streams, d = sequences * positions, len(cov)
-    here = cov.device.type == "cpu" and cov.dtype in PRECISIONS
     may_tile = cov.dtype == torch.float32 and not packing.ragged
-    dense = all(buffer.is_contiguous() for buffer in buffers.values())
-    if not (here and dense and takes(size, d, rates, may_tile)):
+    if not (_are_as_made(buffers) and takes(size, d, rates, may_tile)):
         return None
     shared = rates.long_term == "shared"
     rows = {n: positions if shared and n.startswith("long") else streams for n in PER_STREAM}
-    other = [name for name in PER_STREAM if len(buffers[name]) != rows[name]]
-    new = {n: buffers[n].new_zeros(rows[n], *buffers[n].shape[1:]) for n in other}
-    now, (_, kind, _) = {**buffers, **new}, _loop()
-    addresses = [now[name].data_ptr() for name in kind._fields]
+    make_room(rows)
+    addresses = [buffers[name].data_ptr() for name in _loop()[1]._fields]
     layout = np.array([steps, streams, d, rows["long_mean"], *addresses], dtype=np.int64)
     lengths = np.array(packing.lengths or [steps] * sequences, dtype=np.int64)
-    common = shared and "long_mean" not in new
-    chosen = tuple(_choices(rates, d, scalars, goes_on, common) for goes_on in (False, True))
+    chosen = tuple(_choices(rates, d, scalars, goes_on) for goes_on in (False, True))
+    kept = list(buffers.values())
     return Plan(
-        key, packing, list(now.values()), new, list(map(Tensor.data_ptr, now.values())),
-        layout, KINDS[cov.dtype], lengths, np.atleast_1d(now["continues"].numpy()), (*size, d),
-        np.zeros((0, 1, d, d)), np.empty((2, 2, d, d)), (chosen[0], chosen[1]),
+        key, packing, kept, list(map(Tensor.data_ptr, kept)), layout, KINDS[cov.dtype], lengths,
+        (*size, d), np.zeros((0, 1, d, d)), np.empty((2, 2, d, d)), (chosen[0], chosen[1]),
     )  # fmt: skip
 
 
-def _choices(
-    rates: Rates, d: int, scalars: tuple[float, float, float], goes_on: bool, common: bool
-) -> Array:
+def _are_as_made(buffers: Mapping[str, Tensor]) -> bool:
+    """Whether nobody has put in statistics of another kind: their addresses would not tell."""
+    cov = buffers["short_cov"]
+    d, kinds = len(cov), {"steps": torch.int64, "left_out": torch.int64, "continues": torch.bool}
+    shapes: dict[str, tuple[int, ...]] = {"steps": (), "continues": (), "pull": (1, d)}
+    for name, buffer in buffers.items():
+        shape = shapes.get(name, (d, d) if "_cov" in name else (2,))
+        if name in PER_STREAM:
+            shape = (len(buffer), d) if "_mean" in name else (len(buffer),)
+        here = buffer.is_cpu and buffer.is_contiguous() and buffer.shape == shape
+        if not here or buffer.dtype != kinds.get(name, cov.dtype):
+            return False
+    return cov.dtype in PRECISIONS
+
+
+def _choices(rates: Rates, d: int, scalars: tuple[float, ...], goes_on: bool) -> Array:
     ridge, periods = rates.ridge / d, [ridge_period(rates.mu), ridge_period(rates.eps)]
     chosen = _loop()[2](
         [rates.mu, rates.eps], periods, RIDGE_HIGH * ridge, RIDGE_LOW * ridge,
         noise_share(torch.float64) / d, MODES[rates.long_term], rates.diagonal, rates.centred,
-        goes_on, common, *scalars,
+        goes_on, *scalars,
     )  # fmt: skip
     return np.hstack(chosen)  # one number after the other
