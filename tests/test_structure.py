@@ -91,7 +91,7 @@ def test_later_parts_of_maps_on_a_gpu_fit_the_room_of_the_first(
     parts = launch._parts(maps, call)
     assert len(parts) > 1
     for part in parts:
-        run = launch._Run.of(maps[part], maps[part], maps[part], {}, {}, call, run)
+        run = launch._Run.of(maps[part], maps[part], maps[part], {}, call, run)
     assert launch._parts(maps.expand(-1, 2, -1, -1), call) == [slice(0, len(maps))]
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
@@ -48,7 +49,8 @@ class _AddGradient(torch.autograd.Function):
             )
         gradient, scatter_gradient = ctx.gradients
         if _graph_is_kept() or _is_batched(above):
-            return above + gradient, scatter_gradient, None
+            spread = None if scatter_gradient is None else scatter_gradient.clone()
+            return above + gradient, spread, None
         ctx.gradients = None
         return gradient.add_(above), scatter_gradient, None
 
@@ -222,15 +224,17 @@ class ULBase(Statistics):
             y.shape, clips, self.mu, self.eps, self.weight, self.reduction, self.long_term,
             self.ridge, self.start, self._diagonal,
         )  # fmt: skip
-        if self._plan is not None and self._plan.is_of(key, buffers):
-            return self._plan
+        last = self._plan
+        if last is not None and last.is_of(key, buffers):
+            return last
         packing, positions = clips or Packing(), self._to_positions(y.detach())
         steps, sequences = packing.size(positions)
         scale = self.weight / (steps if self.reduction == "mean" else 1)
         scalars = (clips is None, float(self.start == "paper"), self._largest(), scale)
         size, rates = (steps, sequences, positions.shape[-2]), self._rates(sequences)
-        self._plan = plan(key, packing, size, rates, buffers, self._make_room, scalars)
-        return self._plan
+        made = plan(key, packing, size, rates, buffers, self._make_room, scalars)
+        self._plan = made  # not to be read again: another thread may have set another
+        return made
 
     @torch.no_grad()
     def _learn_fused(self, y: Tensor, scatter: Tensor | None) -> _Signal | None:
@@ -238,7 +242,8 @@ class ULBase(Statistics):
         clips, buffers = self._clips, cast(dict[str, Tensor], self._buffers)
         lengths = None if clips is None else clips.lengths
         ragged = clips is not None and clips.ragged
-        if scatter is not None or not y.is_cuda or torch.compiler.is_compiling() or ragged:
+        odd = scatter is not None or ragged or self._shared
+        if odd or not y.is_cuda or torch.compiler.is_compiling():
             return None
         gradient, output = torch.empty_like(y), None
         if gradient.stride() != y.stride() or not _rows_follow(y):
@@ -246,13 +251,11 @@ class ULBase(Statistics):
             gradient = torch.empty_like(y)
         steps = lengths[0] if lengths else y.shape[y.ndim % 2]
         streams = y.numel() // (steps * self.features)
-        ours = {name: buffers[name] for name in PER_STREAM}
-        fits = all(len(buffer) == streams for buffer in ours.values())
-        carry_on = fits and self._carries_on(_layout(y))
-        ends = ours if fits else {n: b.new_empty(streams, *b.shape[1:]) for n, b in ours.items()}
+        carry_on = self._carries_on(_layout(y))
+        self._make_room(dict.fromkeys(PER_STREAM, streams))
         key = (
-            type(self), y.shape, y.stride(), y.dtype, y.device, fits, carry_on, clips is None,
-            steps, self.mu, self.eps, self.ridge, self.start, self.long_term, self._diagonal,
+            type(self), y.shape, y.stride(), y.dtype, y.device, carry_on, clips is None, steps,
+            self.mu, self.eps, self.ridge, self.start, self.long_term, self._diagonal,
             frozenset(buffer.dtype for buffer in buffers.values()),
         )  # fmt: skip
         scale = self.weight / (steps if self.reduction == "mean" else 1)
@@ -266,7 +269,7 @@ class ULBase(Statistics):
             )  # fmt: skip
 
         if streams == 1:
-            if not (fits and y.is_contiguous()):
+            if not y.is_contiguous():
                 return None
             rows, below = (tensor.view(steps, self.features) for tensor in (y, gradient))
             if not advance_frames(key, rows, below, buffers, scale, call):
@@ -274,11 +277,10 @@ class ULBase(Statistics):
         else:
             if y.dtype == torch.float32:  # the kernels may work where the output will be
                 output = torch.empty_like(y)
-            if not advance_fused(key, y, gradient, output, buffers, ends, scale, call):
+            if not advance_fused(key, y, gradient, output, buffers, scale, call):
                 return None
         self._layout = _layout(y)
-        if not fits:
-            buffers.update(ends)
+        increment_version([buffer for buffer in buffers.values() if not buffer.is_inference()])
         return _Signal(gradient, None, output)
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:

@@ -199,7 +199,8 @@ class Statistics(nn.Module):
             old: Tensor = getattr(self, name)
             if len(old) != n:
                 seen = known if name.endswith("evidence") else 0.0
-                new[name] = old.new_full((n, *old.shape[1:]), seen)
+                with normal_tensors():
+                    new[name] = old.new_full((n, *old.shape[1:]), seen)
         self._buffers.update(new)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:

@@ -48,9 +48,21 @@ def run(function: Any, *arguments: Any) -> Any:
     """Call it, also where what numba keeps on disk is damaged or finds no room."""
     try:
         return function(*arguments)
-    except (OSError, EOFError, UnpicklingError, ImportError, AttributeError):  # not yet begun
+    except (OSError, EOFError, UnpicklingError, ImportError, AttributeError) as error:
+        if not _is_of_numba(error):  # but of a signal that came meanwhile
+            raise
         _forget_what_is_kept()
         return function(*arguments)
+
+
+def _is_of_numba(error: Exception) -> bool:
+    """Whether it comes from there, and so before the function has begun."""
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_globals.get("__name__", "").startswith("numba."):
+            return True
+        place = place.tb_next
+    return False
 
 
 def _forget_what_is_kept() -> None:

@@ -78,7 +78,6 @@ def advance_fused(
     gradient: Tensor,
     room: Tensor | None,
     buffers: Mapping[str, Tensor],
-    ends: Mapping[str, Tensor],
     scale: float,
     call: Callable[[], Call],
 ) -> bool:
@@ -92,7 +91,6 @@ def advance_fused(
         gradient: written to; with shape and strides of `y`.
         room: likewise, to work in, for float32; what is in it afterwards has no meaning.
         buffers: the layer's statistics.
-        ends: where those of `PER_STREAM` go.
         scale: of the gradient.
         call: asked where a key is new.
 
@@ -101,7 +99,6 @@ def advance_fused(
     """
     tensors = [tensor for tensor in (y, gradient, room) if tensor is not None]
     tensors += [buffers[name] for name in POOLED + PER_STREAM]
-    tensors += [ends[name] for name in PER_STREAM]
     if _recordings.play(key, tensors, scale):
         return True
     asked = call()
@@ -112,10 +109,10 @@ def advance_fused(
     with on_device(y.device):
         for part in _parts(maps, asked):
             more = None if beside is None else beside[part]
-            run = _Run.of(maps[part], below[part], more, buffers, ends, asked, run)
+            run = _Run.of(maps[part], below[part], more, buffers, asked, run)
             run.recording.bases = run.recording.bases or (run.workspace, *tensors)
             run.all(asked.largest, scale)
-            buffers, asked = {**buffers, **ends}, replace(asked, carry_on=True)
+            asked = replace(asked, carry_on=True)
     if run is not None:
         _recordings.keep(key, run.recording)
     return True
@@ -174,7 +171,6 @@ class _Run:
     gradient: Tensor  # in shape and strides of the maps
     room: Tensor | None  # likewise, for float32
     buffers: Mapping[str, Tensor]
-    written: Mapping[str, Tensor]
     call: Call
     plan: Plan
     parts: int
@@ -185,7 +181,7 @@ class _Run:
     @classmethod
     def of(
         cls, maps: Tensor, gradient: Tensor, room: Tensor | None, buffers: Mapping[str, Tensor],
-        ends: Mapping[str, Tensor], call: Call, before: _Run | None,
+        call: Call, before: _Run | None,
     ) -> _Run:  # fmt: skip
         """A pass over all frames or a part of them; `before`, no shorter, lends its workspace."""
         T, N, C, P = maps.shape
@@ -225,7 +221,7 @@ class _Run:
         workspace, memory = carve(layout, maps.device, before.workspace if before else None)
         recording = before.recording if before else Recording(())
         return cls(
-            maps, gradient, room, buffers, ends, call, plan, parts, workspace, memory, recording
+            maps, gradient, room, buffers, call, plan, parts, workspace, memory, recording
         )  # fmt: skip
 
     def all(self, largest: float, scale: float) -> None:
@@ -392,11 +388,11 @@ class _Run:
     def write_statistics(self) -> None:
         """All buffers at once, when all is computed."""
         _, S, C = self.sizes
-        b, m, ends = self.buffers, self.memory, self.written
+        b, m = self.buffers, self.memory
         self.recording.start(
             _kernels()[1].commit, (-(-S * C // 1024),),
             m["end_means"], m["end_seen"], m["end_cov"], m["end_evidence"], m["end_ridge"],
-            m["end_pull"], m["tally"], *(ends[name] for name in PER_STREAM), *self.covariances,
+            m["end_pull"], m["tally"], *(b[name] for name in PER_STREAM), *self.covariances,
             b["cov_evidence"], b["ridge_level"], b["pull"], b["steps"], b["left_out"],
             b["continues"], S, C, self.rates.centred, self.call.continues, 1024,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from operator import is_
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from ullayers.kernels.compiling import has_numba, run
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
@@ -71,7 +73,7 @@ class Plan:
     lengths: Array
     shape: tuple[int, ...]  # (T, N, P, d)
     no_scatter: Array
-    room: Array  # for W, B and their factors: pages of new memory take longer than what is computed
+    rooms: list[Array]  # for W, B and their factors: new memory takes longer than what is computed
     chosen: tuple[Array, Array]  # for streams that do not go on, and for those that do
 
     def is_of(self, key: Hashable, buffers: Mapping[str, Tensor]) -> bool:
@@ -99,10 +101,14 @@ class Plan:
         spread = None if scatter is None else torch.empty_like(scatter)
         extra = self.no_scatter if scatter is None else scatter.numpy()
         below = self.no_scatter if spread is None else spread.numpy()
+        d = self.shape[-1]
+        room = self.rooms.pop() if self.rooms else np.empty((2, 2, d, d))  # each thread has its own
         run(
             _loop()[0], *places, KINDS[frames.dtype], self.layout, self.kind, chosen, self.lengths,
-            extra, below, self.room,
+            extra, below, room,
         )  # fmt: skip
+        self.rooms.append(room)
+        increment_version(self.buffers)
         return gradient, spread
 
 
@@ -129,7 +135,7 @@ def plan(
     (steps, sequences, positions), cov = size, buffers["short_cov"]
     streams, d = sequences * positions, len(cov)
     may_tile = cov.dtype == torch.float32 and not packing.ragged
-    if not (_are_as_made(buffers) and takes(size, d, rates, may_tile)):
+    if not (takes(size, d, rates, may_tile) and _are_as_made(buffers)):
         return None
     shared = rates.long_term == "shared"
     rows = {n: positions if shared and n.startswith("long") else streams for n in PER_STREAM}
@@ -138,10 +144,10 @@ def plan(
     layout = np.array([steps, streams, d, rows["long_mean"], *addresses], dtype=np.int64)
     lengths = np.array(packing.lengths or [steps] * sequences, dtype=np.int64)
     chosen = tuple(_choices(rates, d, scalars, goes_on) for goes_on in (False, True))
-    kept = list(buffers.values())
+    ours = list(islice(buffers.values(), len(addresses)))  # then come those of others
     return Plan(
-        key, packing, kept, list(map(Tensor.data_ptr, kept)), layout, KINDS[cov.dtype], lengths,
-        (*size, d), np.zeros((0, 1, d, d)), np.empty((2, 2, d, d)), (chosen[0], chosen[1]),
+        key, packing, ours, list(map(Tensor.data_ptr, ours)), layout, KINDS[cov.dtype], lengths,
+        (*size, d), np.zeros((0, 1, d, d)), [], (chosen[0], chosen[1]),
     )  # fmt: skip
 
 
@@ -150,12 +156,14 @@ def _are_as_made(buffers: Mapping[str, Tensor]) -> bool:
     cov = buffers["short_cov"]
     d, kinds = len(cov), {"steps": torch.int64, "left_out": torch.int64, "continues": torch.bool}
     shapes: dict[str, tuple[int, ...]] = {"steps": (), "continues": (), "pull": (1, d)}
-    for name, buffer in buffers.items():
+    for name in _loop()[1]._fields:
+        buffer = buffers[name]
         shape = shapes.get(name, (d, d) if "_cov" in name else (2,))
         if name in PER_STREAM:
             shape = (len(buffer), d) if "_mean" in name else (len(buffer),)
-        here = buffer.is_cpu and buffer.is_contiguous() and buffer.shape == shape
-        if not here or buffer.dtype != kinds.get(name, cov.dtype):
+        here = buffer.is_cpu and buffer.is_contiguous() and buffer.data_ptr() != 0
+        odd = buffer.is_neg() or buffer.is_inference() or buffer.shape != shape
+        if not here or odd or buffer.dtype != kinds.get(name, cov.dtype):
             return False
     return cov.dtype in PRECISIONS
 
