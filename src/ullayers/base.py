@@ -279,7 +279,8 @@ class ULBase(Statistics):
                 output = torch.empty_like(y)
             if not advance_fused(key, y, gradient, output, buffers, scale, call):
                 return None
-        self._layout = _layout(y)
+        if self._layout != _layout(y):  # a module takes its time to set what is the same
+            self._layout = _layout(y)
         increment_version([buffer for buffer in buffers.values() if not buffer.is_inference()])
         return _Signal(gradient, None, output)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -196,8 +196,8 @@ class Statistics(nn.Module):
         """For another number of streams, of which nothing is known then."""
         known, new = float(self.start == "paper"), {}
         for name, n in rows.items():
-            old: Tensor = getattr(self, name)
-            if len(old) != n:
+            old = cast(Tensor, self._buffers[name])
+            if old.shape[0] != n:
                 seen = known if name.endswith("evidence") else 0.0
                 with normal_tensors():
                     new[name] = old.new_full((n, *old.shape[1:]), seen)
