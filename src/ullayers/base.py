@@ -13,7 +13,7 @@ from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
 from ullayers.kernels.small import PRECISIONS, Plan, plan
-from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
+from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, is_full, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 
@@ -177,7 +177,9 @@ class ULBase(Statistics):
             scale = self.weight / (steps if self.reduction == "mean" else 1)
             result = advance(frames, made.before, made.rates, active, extra, scale)
             if replay is None:
-                skipped = active.numel() - missing - active.count_nonzero()
+                skipped = result.singular.new_zeros(())
+                if not is_full(active):
+                    skipped = active.numel() - missing - active.count_nonzero()
                 left_out = torch.stack([skipped, result.singular])
                 self._remember(_layout(y))
                 self._write(result.state, left_out, positions, self._clips is None)
@@ -310,7 +312,7 @@ class ULBase(Statistics):
         if scatter is None and on_host(frames):  # one look at all, with no copy, tells most often
             low, high = (frames.mT if frames.mT.is_contiguous() else frames).aminmax()
             if bool((low >= -largest) & (high <= largest)):
-                return frames.new_ones(frames.shape[:2], dtype=torch.bool)
+                return frames.new_ones((), dtype=torch.bool).expand(frames.shape[:2])
         usable: Tensor = frames.abs().amax(-1) <= largest  # a NaN compares as false
         if scatter is not None:
             usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)

@@ -123,7 +123,7 @@ class Statistics(nn.Module):
         else:
             value, rest, long_evidence = self._read_mean("long", streams, carry_on, work)
         W, B = self._read_covariance("short_cov", 0), self._read_covariance("long_cov", 1)
-        long = (value - anchor) + rest
+        long = (value - anchor).add_(rest)
         steps = self.steps.clone()
         return State(
             anchor, short, long, short_evidence, long_evidence,
@@ -133,15 +133,17 @@ class Statistics(nn.Module):
     def _read_mean(
         self, term: str, streams: int, carry_on: bool, work: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor]:
+        here, goes_on = carry_on and len(getattr(self, f"{term}_mean")) == streams, None
+        if here:
+            value, rest = self._read_pair(f"{term}_mean", work)
+            evidence = getattr(self, f"{term}_evidence").to(work, copy=True)
+            goes_on = self.continues | (self._shared and term == "long")
+            if is_full(goes_on):
+                return value, rest, evidence
         nothing = self.short_mean.new_zeros(streams, self.features, dtype=work)
         unknown = nothing[:, 0] + float(self.start == "paper")
-        if not carry_on or len(getattr(self, f"{term}_mean")) != streams:
+        if goes_on is None:
             return nothing, nothing, unknown
-        value, rest = self._read_pair(f"{term}_mean", work)
-        evidence = getattr(self, f"{term}_evidence").to(work, copy=True)
-        goes_on = self.continues | (self._shared and term == "long")
-        if is_full(goes_on):
-            return value, rest, evidence
         return (
             torch.where(goes_on, value, nothing),
             torch.where(goes_on, rest, nothing),
@@ -190,7 +192,7 @@ class Statistics(nn.Module):
 
     def _pair(self, name: str, base: Tensor, delta: Tensor) -> dict[str, Tensor]:
         value = (base + delta).to(self.short_cov.dtype)
-        return {name: value, f"{name}_rest": (base - value) + delta}
+        return {name: value, f"{name}_rest": (base - value).add_(delta)}
 
     def _make_room(self, rows: Mapping[str, int]) -> None:
         """For another number of streams, of which nothing is known then."""

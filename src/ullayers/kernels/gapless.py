@@ -217,7 +217,7 @@ class _Walk:
             own_mean = long = own_mean / len(frames)
             seen[1] = 1.0
         W, B = _Path.of(state.W, rates.mu), _Path.of(state.B, rates.eps)
-        lags = torch.stack([-short, -long])
+        lags = torch.stack([short, long]).neg_()
         streams = len(state.short)
         return cls(
             rates, scale, channels_first, streams, lags, own_mean, seen, W, B, state.pull,
@@ -380,8 +380,8 @@ class _Walk:
 
     def end(self, y: Tensor, state: State) -> State:
         """The state after the last frame, relative to the same anchors."""
-        lags = [lag.mT if self.channels_first else lag for lag in self.lags]
-        short, long = (((y[-1] - state.anchor) - lag).to(state.short) for lag in lags)
+        lags, latest = self.lags.mT if self.channels_first else self.lags, y[-1] - state.anchor
+        short, long = ((latest - lag).to(state.short) for lag in lags)
         short_seen, long_seen = (state.short_evidence.new_full((len(short),), n) for n in self.seen)
         W, B, steps = self.W.done(), self.B.done(), torch.full_like(state.steps, self.step)
         return State(state.anchor, short, long, short_seen, long_seen, self.pull, W, B, steps)

@@ -125,7 +125,10 @@ def kept(values: Tensor, mask: Tensor) -> Tensor:
 
 def is_full(mask: Tensor) -> bool:
     """Whether the mask is known to hold everywhere; only the CPU can be asked without waiting."""
-    return on_host(mask) and bool(mask.all())
+    if not on_host(mask):
+        return False
+    same = not any(mask.stride()) and mask.numel() > 0  # one value, seen everywhere
+    return bool(mask[(0,) * mask.ndim] if same else mask.all())
 
 
 def on_host(tensor: Tensor) -> bool:
