@@ -6,6 +6,7 @@ import copy
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import pytest
@@ -328,3 +329,25 @@ def test_an_interrupt_before_other_streams_are_written(other: tuple[int, ...]) -
     assert torch.equal(got, expected)
     for name, value in plain.state_dict().items():
         assert torch.equal(layer.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("shape", [(12, 4, 24, 24), (3, 4, 2, 8)])
+@pytest.mark.parametrize("learn", [torch.enable_grad, torch.no_grad])
+def test_infinite_values_of_less_precision_than_the_layer(
+    shape: tuple[int, ...], learn: Callable[[], AbstractContextManager[None]]
+) -> None:
+    layer, y = ul.UL2d(4).double(), torch.randn(shape)
+    y[1, 0, 0, 0] = float("inf")
+    with learn():
+        layer(y.requires_grad_())
+    assert layer.left_out.tolist() == [1, 0]
+    assert all_finite(layer)
+
+
+def test_a_scatter_elsewhere_is_refused_before_anything_changes() -> None:
+    layer = ul.UL1d(3)
+    gradient_of(layer, torch.randn(5, 3))
+    before = statistics(layer)
+    with pytest.raises(ValueError, match="expected scatter on cpu, got it on meta"):
+        layer(torch.randn(2, 4, 3, requires_grad=True), torch.zeros(2, 4, 3, 3, device="meta"))
+    assert_unchanged(layer, before)

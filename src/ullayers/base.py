@@ -13,7 +13,7 @@ from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
 from ullayers.kernels.small import PRECISIONS, Plan, plan
-from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, is_full, on_host
+from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 
@@ -177,9 +177,7 @@ class ULBase(Statistics):
             scale = self.weight / (steps if self.reduction == "mean" else 1)
             result = advance(frames, made.before, made.rates, active, extra, scale)
             if replay is None:
-                skipped = result.singular.new_zeros(())
-                if not is_full(active):
-                    skipped = active.numel() - missing - active.count_nonzero()
+                skipped = active.numel() - missing - active.count_nonzero()
                 left_out = torch.stack([skipped, result.singular])
                 self._remember(_layout(y))
                 self._write(result.state, left_out, positions, self._clips is None)
@@ -308,7 +306,7 @@ class ULBase(Statistics):
 
     def _usable(self, frames: Tensor, scatter: Tensor | None) -> Tensor:
         """(T, S): where every value is a number whose square fits the statistics."""
-        largest = self._largest()
+        largest = min(self._largest(), torch.finfo(frames.dtype).max)
         if scatter is None and on_host(frames):  # one look at all, with no copy, tells most often
             low, high = (frames.mT if frames.mT.is_contiguous() else frames).aminmax()
             if bool((low >= -largest) & (high <= largest)):
@@ -345,10 +343,12 @@ class ULBase(Statistics):
             raise ValueError(f"expected at least one frame, got {tuple(y.shape)}")
         if self._clips is not None:
             self._clips.check(tuple(self._to_positions(y).shape[:-2]))
-        if scatter is not None and scatter.shape != (*y.shape, self.features):
-            raise ValueError(
-                f"expected scatter {(*y.shape, self.features)}, got {tuple(scatter.shape)}"
-            )
+        if scatter is not None:
+            expected, got = (*y.shape, self.features), tuple(scatter.shape)
+            if got != expected:
+                raise ValueError(f"expected scatter {expected}, got {got}")
+            if scatter.device != y.device:
+                raise ValueError(f"expected scatter on {y.device}, got it on {scatter.device}")
 
     def _check_settings(self) -> None:
         if not 0 < self.eps <= self.mu < 1:

@@ -180,9 +180,9 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
     packing = Packing(lengths)
     layers = ul_layers(net)
     before = [layer._clips for layer in layers]
-    for layer in layers:
-        layer._clips = packing
     try:
+        for layer in layers:
+            layer._clips = packing
         yield net
     finally:
         for layer, clips in zip(layers, before, strict=True):

@@ -56,13 +56,13 @@ def run(function: Any, *arguments: Any) -> Any:
 
 
 def _is_of_numba(error: Exception) -> bool:
-    """Whether it comes from there, and so before the function has begun."""
-    place = error.__traceback__
+    """Whether it comes from there, by way of the standard library or not; else from a handler."""
+    place, last = error.__traceback__, ""
     while place is not None:
-        if place.tb_frame.f_globals.get("__name__", "").startswith("numba."):
-            return True
+        package = place.tb_frame.f_globals.get("__name__", "").split(".")[0]
+        last = last if package in sys.stdlib_module_names else package
         place = place.tb_next
-    return False
+    return last == "numba"
 
 
 def _forget_what_is_kept() -> None:
