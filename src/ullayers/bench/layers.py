@@ -159,7 +159,7 @@ def _row(kind: str, shape: str, steps: dict[str, Step], device: str) -> Row:
 
 HEADER = (
     f"{'what':9}{'shape, time first':20}{'our step':>13}  ours / theirs, for a step forward and "
-    "backward; copies: most memory beside the input, in inputs"
+    "backward"
 )
 
 
@@ -167,5 +167,5 @@ def line(row: Row) -> str:
     """A row of the table."""
     cost = ", ".join(f"{ratio:6.2f} x {name}" for name, ratio in row["times"].items())
     each = row.get("copies", {}).items()
-    copies = ", copies: " + ", ".join(f"{name} {n}" for name, n in each) if each else ""
+    copies = "".join(f", {name} takes {n} copies of the input" for name, n in each)
     return f"{row['kind']:9}{row['shape']:20}{row['microseconds']['ours']:10.0f} us  {cost}{copies}"

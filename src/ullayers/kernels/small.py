@@ -101,8 +101,10 @@ class Plan:
         spread = None if scatter is None else torch.empty_like(scatter)
         extra = self.no_scatter if scatter is None else scatter.numpy()
         below = self.no_scatter if spread is None else spread.numpy()
-        d = self.shape[-1]
-        room = self.rooms.pop() if self.rooms else np.empty((2, 2, d, d))  # each thread has its own
+        try:
+            room = self.rooms.pop()  # each thread has its own
+        except IndexError:
+            room = np.empty((2, 2, self.shape[-1], self.shape[-1]))
         run(
             _loop()[0], *places, KINDS[frames.dtype], self.layout, self.kind, chosen, self.lengths,
             extra, below, room,
@@ -140,11 +142,15 @@ def plan(
     shared = rates.long_term == "shared"
     rows = {n: positions if shared and n.startswith("long") else streams for n in PER_STREAM}
     make_room(rows)
-    addresses = [buffers[name].data_ptr() for name in _loop()[1]._fields]
+    names = _loop()[1]._fields
+    now = dict(islice(buffers.items(), len(names)))  # then come those of others
+    if any(len(now[name]) != rows[name] for name in rows):  # another thread is at work
+        return None
+    addresses = [now[name].data_ptr() for name in names]
     layout = np.array([steps, streams, d, rows["long_mean"], *addresses], dtype=np.int64)
     lengths = np.array(packing.lengths or [steps] * sequences, dtype=np.int64)
     chosen = tuple(_choices(rates, d, scalars, goes_on) for goes_on in (False, True))
-    ours = list(islice(buffers.values(), len(addresses)))  # then come those of others
+    ours = list(now.values())
     return Plan(
         key, packing, ours, list(map(Tensor.data_ptr, ours)), layout, KINDS[cov.dtype], lengths,
         (*size, d), np.zeros((0, 1, d, d)), [], (chosen[0], chosen[1]),
