@@ -267,7 +267,7 @@ def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[
     for what, value in scores:
         print(f"{what:50} {value:>8}")
     sure = f"; unsure (confidence below 0.5) in {share:.1%} of frames"
-    frames = f"{run.result['frames']:,} frames, J {objective:.2f}"
+    frames = f"{run.result['frames']:,} frames, J on clips for judging {objective:.2f}"
     print(f"learned from {frames}, long-term mean of the {run.kind}"
           + sure * (run.config.task == "locate"))  # fmt: skip
     print(f"look at {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")

@@ -106,7 +106,7 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     facts = [
         ("frames", f"{frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("J at the end", "-" if last["objective"] is None else f"{last['objective']:.2f}"),
+        ("J on clips for judging", f"{run.result['objective']:.2f}"),
         ("network outputs in use", f"{last['rank']:.1f} of {last['features']}"),
         ("long-term mean", run.kind),
         ("learned in", f"{records[-1]['seconds']:.0f} s"),
