@@ -334,3 +334,4 @@ def test_codes_have_no_masks(place: Path, tmp_path: Path, here: Call) -> None:
     film, out = place / "ball.mp4", tmp_path / "out"
     check_refused(here("apply", place / "codes", film, "--out", out, "--masks"), "--masks")
     check_refused(here("learn", film, "--task", "orient", "--out", out, "--masks"), "--masks")
+    check_refused(here("learn", film, "--outputs", "3", "--out", out), "--outputs", "x and y")

@@ -221,7 +221,9 @@ def _learning(parser: argparse.ArgumentParser, tasks: list[str]) -> None:
                         "of which way it is turned" + "; features: the slowest features" *
                         ("features" in tasks))  # fmt: skip
     more = parser.add_argument_group("learning")
-    more.add_argument("--outputs", type=_whole, metavar="D", help="numbers in a code (2)")
+    more.add_argument(
+        "--outputs", type=_whole, metavar="D", help="numbers in a code (2); locate has x and y"
+    )
     more.add_argument(
         "--mu", type=float, help="short-term rate, nearer 0 for a longer moment (0.5)"
     )

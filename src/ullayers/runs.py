@@ -134,6 +134,8 @@ def plan_run(
         raise RunError(f"--task {config.task} has no masks; leave --masks out")
     if follow and config.task == "locate":
         raise RunError("--follow is for --task orient and features; locate looks everywhere")
+    if config.outputs != 2 and config.task == "locate":
+        raise RunError("--outputs is for --task orient and features; locate has two, x and y")
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
     check_free(folder, force)
     check_apart(folder, sources)
