@@ -230,7 +230,7 @@ class ULBase(Statistics):
         packing, positions = clips or Packing(), self._to_positions(y.detach())
         steps, sequences = packing.size(positions)
         scale = self.weight / (steps if self.reduction == "mean" else 1)
-        scalars = (clips is None, float(self.start == "paper"), self._largest(), scale)
+        scalars = (clips is None, self._known, self._largest(), scale)
         size, rates = (steps, sequences, positions.shape[-2]), self._rates(sequences)
         made = plan(key, packing, size, rates, buffers, self._make_room, scalars)
         self._plan = made  # not to be read again: another thread may have set another
@@ -261,11 +261,11 @@ class ULBase(Statistics):
         scale = self.weight / (steps if self.reduction == "mean" else 1)
 
         def call() -> Call:
-            packing, known = clips or Packing(), float(self.start == "paper")
+            packing = clips or Packing()
             sequences = packing.pack(self._to_positions(y)).shape[1]
             return Call(
                 lambda t: packing.pack(self._to_positions(t)).mT,
-                self._rates(sequences), carry_on, known, self._largest(), clips is None,
+                self._rates(sequences), carry_on, self._known, self._largest(), clips is None,
             )  # fmt: skip
 
         if streams == 1:

@@ -73,13 +73,12 @@ class Statistics(nn.Module):
     @torch.no_grad()
     def reset(self) -> None:
         """Forget everything: statistics, streams and counts."""
-        known = float(self.start == "paper")
         for buffer in self.buffers():
             buffer.zero_()
         for cov in (self.short_cov, self.long_cov):
-            cov.diagonal().fill_(known)
+            cov.diagonal().fill_(self._known)
         for evidence in (self.short_evidence, self.long_evidence, self.cov_evidence):
-            evidence.fill_(known)
+            evidence.fill_(self._known)
         self.continues.fill_(True)
         self._layout = None
 
@@ -108,6 +107,11 @@ class Statistics(nn.Module):
         )
 
     @property
+    def _known(self) -> float:
+        """The evidence of means that nothing has been seen of: the paper takes zeros for known."""
+        return float(self.start == "paper")
+
+    @property
     def _shared(self) -> bool:
         """Not kept: `long_term` may be set at any time."""
         return self.long_term == "shared"
@@ -133,15 +137,15 @@ class Statistics(nn.Module):
     def _read_mean(
         self, term: str, streams: int, carry_on: bool, work: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor]:
-        here, goes_on = carry_on and len(getattr(self, f"{term}_mean")) == streams, None
-        if here:
+        goes_on = None
+        if carry_on and len(getattr(self, f"{term}_mean")) == streams:
             value, rest = self._read_pair(f"{term}_mean", work)
             evidence = getattr(self, f"{term}_evidence").to(work, copy=True)
             goes_on = self.continues | (self._shared and term == "long")
             if is_full(goes_on):
                 return value, rest, evidence
         nothing = self.short_mean.new_zeros(streams, self.features, dtype=work)
-        unknown = nothing[:, 0] + float(self.start == "paper")
+        unknown = nothing[:, 0] + self._known
         if goes_on is None:
             return nothing, nothing, unknown
         return (
@@ -169,10 +173,8 @@ class Statistics(nn.Module):
         Nor does an interrupt leave one half: it comes before or after the call that writes. At
         worst another number of streams has begun, of which nothing is known.
         """
-        rows, zeros = (
-            positions if self._shared else len(state.long),
-            torch.zeros_like(state.W.value),
-        )
+        rows = positions if self._shared else len(state.long)
+        zeros = torch.zeros_like(state.W.value)
         new = {
             **self._pair("short_mean", state.anchor, state.short),
             **self._pair("long_mean", state.anchor[:rows], state.long[:rows]),
@@ -196,11 +198,11 @@ class Statistics(nn.Module):
 
     def _make_room(self, rows: Mapping[str, int]) -> None:
         """For another number of streams, of which nothing is known then."""
-        known, new = float(self.start == "paper"), {}
+        new = {}
         for name, n in rows.items():
             old = cast(Tensor, self._buffers[name])
             if old.shape[0] != n:
-                seen = known if name.endswith("evidence") else 0.0
+                seen = self._known if name.endswith("evidence") else 0.0
                 with normal_tensors():
                     new[name] = old.new_full((n, *old.shape[1:]), seen)
         self._buffers.update(new)
