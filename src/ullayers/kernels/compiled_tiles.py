@@ -19,6 +19,12 @@ NONE = np.float32(0)
 
 
 @compiled
+def tile_of(room: Array) -> Array:
+    """(2, C', width): all but the last four rows."""
+    return room[: len(room) - 4].reshape((2, len(room) // 2 - 2, room.shape[1]))
+
+
+@compiled
 def load(lags: Array, begin: int, n: int, tile: Array) -> None:
     """A tile as the frames before have left it."""
     for c in range(lags.shape[1]):
@@ -104,7 +110,7 @@ def add_product(four: Array, matrix: Array, i: int, x: Array, n: int) -> None:
 @compiled
 def add_grams(
     frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
-    tile: Array,
+    room: Array,
     grams: Array, sums: Array,
 ) -> None:  # fmt: skip
     """What positions from `begin` to `end` bring to the Gram matrices of steps from `first` on.
@@ -117,10 +123,11 @@ def add_grams(
         begin: the first position.
         end: the last, and one.
         width: positions of a tile.
-        tile: (2, C', width or more) to work in, with C' a multiple of four and zeros behind C.
+        room: (2 C' + 4, width or more) to work in, with C' a multiple of four and zeros behind C.
         grams: (n, 2, C', C'), added to.
         sums: (n, 2, C) of what enters W and B, added to.
     """
+    tile = tile_of(room)
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)
@@ -135,7 +142,7 @@ def add_grams(
 @compiled
 def write_gradients(
     frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
-    tile: Array,
+    room: Array,
     inverses: Array, pulls: Array, scale: float, gradient: Array,
 ) -> None:  # fmt: skip
     """Eq. 11 for positions and steps as in `add_grams`, after which `lags` are those of the end.
@@ -143,7 +150,7 @@ def write_gradients(
     The inverses are (n, 2, C', C'), that of B with its sign; the pulls (n, C') are taken off; the
     gradient (T, C, P) is written to.
     """
-    four, nothing = np.empty((4, tile.shape[2]), tile.dtype), np.zeros((2, frames.shape[1]))
+    tile, four, nothing = tile_of(room), room[len(room) - 4 :], np.zeros((2, frames.shape[1]))
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)

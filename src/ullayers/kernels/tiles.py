@@ -7,6 +7,7 @@ less time than to write it to memory and to read it.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -66,10 +67,14 @@ def _stop_waiting() -> None:
 
 
 def _room(size: int) -> Array:
-    """As many float64, which each thread keeps: to touch new memory takes longer than to use it."""
+    """As many float64, which each thread keeps: to touch new memory takes longer than to use it.
+
+    It begins where a line of the cache does: vectors that lie across two take twice as long.
+    """
     room: Array | None = getattr(_kept, "room", None)
     if room is None or len(room) < size:
-        _kept.room = room = np.empty(size)
+        whole = np.empty(size + LINE // 2)
+        _kept.room = room = whole[-whole.ctypes.data % (4 * LINE) // 8 :]
     return room[:size]
 
 
@@ -89,7 +94,7 @@ class Tiles:
     frames: Array  # (T, C, P)
     gradient: Array  # likewise
     width: int  # of a tile
-    tiles: Array  # (threads, 2, C', width or more), in the precision of the work
+    tiles: Array  # (threads, 2 C' + 4, width or more) to work in, in the precision of the work
     shares: list[tuple[int, int]]  # of the positions, one for each thread
     parts: Array  # (threads, n, 2, C', C') Gram matrices
     sums: Array  # (threads, n, 2, C)
@@ -111,9 +116,12 @@ class Tiles:
         n = max(1, min(GROUP_VALUES // wide**2, few, LONGEST_GROUP, steps))
         if threads > 1:
             _stop_waiting()
-        parts = _room((threads + 1) * n * 2 * wide**2).reshape(threads + 1, n, 2, wide, wide)
+        sizes = (threads, 2 * wide + 4, row), (threads + 1, n, 2, wide, wide)
+        room = _room(sum(map(math.prod, sizes)))
+        tiles, parts = room[: math.prod(sizes[0])], room[math.prod(sizes[0]) :].reshape(sizes[1])
+        tiles[:] = 0
         return cls(
-            frames.numpy(), gradient.numpy(), width, np.zeros((threads, 2, wide, row)), shares,
+            frames.numpy(), gradient.numpy(), width, tiles.reshape(sizes[0]), shares,
             parts[:threads], np.empty((threads, n, 2, channels)), parts[threads],
             np.empty((n, 2, channels)), np.empty((n, 2, channels)),
         )  # fmt: skip
