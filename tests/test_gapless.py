@@ -18,7 +18,7 @@ from ullayers.kernels.covariance import inverses
 from ullayers.kernels.gapless import advance_groups, can_group
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import LongTerm, Rates, Result, State, room_like, with_anchor
-from ullayers.kernels.tiles import Tiles, can_tile
+from ullayers.kernels.tiles import Array, Part, Tiles, can_tile
 
 HOST = torch.device("cpu")
 
@@ -107,13 +107,13 @@ def test_float32_maps_are_worked_on_in_the_precision_of_the_state(
     fresh = fresh_state(144, 8, paper=False, dtype=torch.float64, device=HOST)
     start = reference(y.double(), fresh, rates, active).state
     before, used = copy.deepcopy(start), list[torch.dtype]()
-    in_tiles = gapless._Walk._in_tiles
+    cover = gapless._Walk.cover
 
-    def noted(walk: gapless._Walk, tiles: Tiles, begin: int, end: int) -> bool:
+    def noted(walk: gapless._Walk, tiles: Tiles, begin: int, room: Array) -> Part | None:
         used.append(tiles.precision)
-        return in_tiles(walk, tiles, begin, end)
+        return cover(walk, tiles, begin, room)
 
-    monkeypatch.setattr(gapless._Walk, "_in_tiles", noted)
+    monkeypatch.setattr(gapless._Walk, "cover", noted)
     got = in_groups(y, start, rates)
     assert used == [torch.float64] * 2
     assert_same(got, reference(y.double(), start, rates, active), 1e-6)

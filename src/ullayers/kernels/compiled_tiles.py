@@ -36,6 +36,15 @@ def load(lags: Array, begin: int, n: int, tile: Array) -> None:
 
 
 @compiled
+def store(tile: Array, begin: int, n: int, lags: Array) -> None:
+    """The other way round."""
+    for c in range(lags.shape[1]):
+        for p in range(n):
+            lags[0, c, begin + p] = tile[0, c, p]
+            lags[1, c, begin + p] = tile[0, c, p] + tile[1, c, p]
+
+
+@compiled
 def follow(
     frame: Array, before: Array, begin: int, n: int, keep: float, long_keep: float, tile: Array,
     sums: Array,
@@ -58,7 +67,7 @@ def follow(
 
 
 @compiled
-def add_gram(x: Array, n: int, out: Array) -> None:
+def add_gram(x: Array, n: int, out: Array, anew: bool) -> None:
     """Sums of products of every two channels, in the squares of four on and above the diagonal."""
     for i in range(0, len(x), 4):
         x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
@@ -73,6 +82,9 @@ def add_gram(x: Array, n: int, out: Array) -> None:
                 a10, a11, a12, a13 = a10 + u1 * v0, a11 + u1 * v1, a12 + u1 * v2, a13 + u1 * v3
                 a20, a21, a22, a23 = a20 + u2 * v0, a21 + u2 * v1, a22 + u2 * v2, a23 + u2 * v3
                 a30, a31, a32, a33 = a30 + u3 * v0, a31 + u3 * v1, a32 + u3 * v2, a33 + u3 * v3
+            if anew:
+                for k in range(4):
+                    out[i + k, j : j + 4] = NONE
             put(out[i, j : j + 4], a00, a01, a02, a03)
             put(out[i + 1, j : j + 4], a10, a11, a12, a13)
             put(out[i + 2, j : j + 4], a20, a21, a22, a23)
@@ -108,10 +120,10 @@ def add_product(four: Array, matrix: Array, i: int, x: Array, n: int) -> None:
 
 
 @compiled
-def add_grams(
+def find_grams(
     frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
     room: Array,
-    grams: Array, sums: Array,
+    grams: Array, sums: Array, after: Array,
 ) -> None:  # fmt: skip
     """What positions from `begin` to `end` bring to the Gram matrices of steps from `first` on.
 
@@ -124,10 +136,12 @@ def add_grams(
         end: the last, and one.
         width: positions of a tile.
         room: (2 C' + 4, width or more) to work in, with C' a multiple of four and zeros behind C.
-        grams: (n, 2, C', C'), added to.
-        sums: (n, 2, C) of what enters W and B, added to.
+        grams: (n, 2, C', C'), written to on and above the diagonal.
+        sums: (n, 2, C) of what enters W and B, written to.
+        after: (2, C, P), lags after the last step, written to.
     """
     tile = tile_of(room)
+    sums[:] = 0.0
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)
@@ -136,19 +150,20 @@ def add_grams(
             frame, before = frames[t], frames[max(t - 1, 0)]
             follow(frame, before, left, n, keeps[0, i], keeps[1, i], tile, sums[i])
             for which in range(2):
-                add_gram(tile[which], -(-n // 16) * 16, grams[i, which])
+                add_gram(tile[which], -(-n // 16) * 16, grams[i, which], left == begin)
+        store(tile, left, n, after)
 
 
 @compiled
 def write_gradients(
     frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
     room: Array,
-    inverses: Array, pulls: Array, scale: float, gradient: Array,
+    inverses: Array, pulls: Array, scale: float, above: Array, adds: bool, gradient: Array,
 ) -> None:  # fmt: skip
-    """Eq. 11 for positions and steps as in `add_grams`, after which `lags` are those of the end.
+    """Eq. 11 for positions and steps as in `find_grams`, scaled and added to what is above.
 
     The inverses are (n, 2, C', C'), that of B with its sign; the pulls (n, C') are taken off; the
-    gradient (T, C, P) is written to.
+    gradient (T, C, P) is written to. If nothing is to be added, `above` is any such array.
     """
     tile, four, nothing = tile_of(room), room[len(room) - 4 :], np.zeros((2, frames.shape[1]))
     for left in range(begin, end, width):
@@ -165,12 +180,9 @@ def write_gradients(
                     add_product(four, inverses[i, which], c, tile[which], n)
                 for k in range(c, min(c + 4, frames.shape[1])):
                     out, row = gradient[t, k, left : left + n], four[k - c]
+                    more = above[t, k, left : left + n]
                     for p in range(n):
-                        out[p] = scale * row[p]
-        for c in range(frames.shape[1]):
-            for p in range(n):
-                lags[0, c, left + p] = tile[0, c, p]
-                lags[1, c, left + p] = tile[0, c, p] + tile[1, c, p]
+                        out[p] = scale * row[p] + (more[p] if adds else NONE)
 
 
 @compiled
@@ -181,7 +193,7 @@ def add_to_totals(
     """Some rows of W and B after each step, times their evidence, on and above the diagonal.
 
     Args:
-        parts: (threads, n, 2, C', C'), what `add_grams` has found.
+        parts: (threads, n, 2, C', C'), what `find_grams` has found.
         keeps: (2, n), what is left of a covariance at each step.
         brings: (2, n), what a Gram matrix is multiplied with.
         totals: (2, C, C) before the first step, and then after the last.
@@ -309,7 +321,7 @@ def invert(
         matrices: (n, 2, C', C'), of which the part above the diagonal counts.
         levels: (n, 2), what is added to their diagonals.
         scales: (n, 2), what their inverses are multiplied with.
-        sums: (threads, n, 2, C), what `add_grams` has found.
+        sums: (threads, n, 2, C), what `find_grams` has found.
         pushes: (n, 2, C), the products of inverses and sums, written to.
         inflations: (n, 2), the largest product of entries on the diagonals of a matrix and of its
             inverse; -1 if it has none.

@@ -26,7 +26,7 @@ from ullayers.kernels.covariance import (
     ridge_period,
 )
 from ullayers.kernels.state import Covariance, Rates, Result, State, is_full, on_host, room_like
-from ullayers.kernels.tiles import SMALLEST_FRAME, Tiles, can_tile
+from ullayers.kernels.tiles import SMALLEST_FRAME, Array, Part, Tiles, can_tile
 
 GROUP_VALUES, LONGEST_GROUP = 2**19, 16  # of a group's frames, and steps
 SMALLEST_PRODUCT = 2**11  # values of a frame; below, a call costs more than its work
@@ -58,7 +58,7 @@ def advance_groups(y: Tensor, state: State, rates: Rates, scale: float = 1.0) ->
     frames, out = (y.mT, gradient.mT) if channels_first else (y, gradient)
     walk = _Walk.of(frames, state, rates, scale, channels_first=channels_first)
     if channels_first and can_tile(frames):
-        walk.by_tiles(Tiles.of(frames, out), work)
+        walk.by_tiles(Tiles.of(frames.numpy()), work, out.numpy())
     else:
         walk.by_products(frames, out)
     return Result(gradient, None, walk.end(y, state), state.steps.new_tensor(walk.singular))
@@ -224,44 +224,51 @@ class _Walk:
             int(state.steps), noise_share(short.dtype) / len(W.total),
         )  # fmt: skip
 
-    def by_tiles(self, wide: Tiles, work: torch.dtype) -> None:
-        """Every group of steps, in compiled loops."""
+    def by_tiles(self, wide: Tiles, work: torch.dtype, gradient: Array) -> None:
+        """Every group of steps, in compiled loops; `gradient` is written to."""
         tiles = wide.in_float32() if work == torch.float32 else wide
         for begin in range(0, len(tiles.frames), tiles.steps):
-            end = min(begin + tiles.steps, len(tiles.frames))
-            if not self._in_tiles(tiles, begin, end):  # what comes next will be no different
+            part = self.cover(tiles, begin, tiles.matrices)
+            if part is None:  # what comes next will be no different
                 tiles, self.lags = wide, self.lags.double()
                 tiles.tiles[:] = 0
-                self._in_tiles(tiles, begin, end)
+                part = self.cover(tiles, begin, tiles.matrices)
+            assert part is not None
+            tiles.write(part, self.scale, None, gradient)
 
-    def _in_tiles(self, tiles: Tiles, begin: int, end: int) -> bool:
-        """A group of steps, unless it is in doubt in this precision; nothing has changed then."""
-        group, W, B = _Group.of(self, end - begin), copy(self.W), copy(self.B)
+    def cover(self, tiles: Tiles, begin: int, room: Array) -> Part | None:
+        """W and B of a group of steps, and all that its gradient takes.
+
+        None if they are in doubt in this precision; nothing has changed then.
+        """
+        n = min(tiles.steps, len(tiles.frames) - begin)
+        group, W, B, matrices = _Group.of(self, n), copy(self.W), copy(self.B), room[:n]
         paths = ((W, group.had_past), (B, group.counted))
         weights = [path.weights(counted) for path, counted in paths]
         totals = torch.stack([W.total, B.total])
         keeps, cov_keeps, brings = (
             np.array(rows) for rows in (group.keeps, *zip(*weights, strict=True))
         )
-        diagonals = tiles.covariances(
-            begin, keeps, self.lags, cov_keeps, brings / self.streams, totals.numpy()
+        keeps, lags = keeps.astype(tiles.tiles.dtype), self.lags.numpy()
+        diagonals, after = tiles.covariances(
+            begin, keeps, lags, cov_keeps, brings / self.streams, totals.numpy(), matrices
         )
         W.total, B.total = totals
         both, scales = self._weigh(W, B, group, diagonals.sum(2).T.tolist())
         levels = np.stack(both, axis=1)
-        grown = tiles.invert(levels, np.stack(scales, axis=1))
+        grown = tiles.invert(matrices, levels, np.stack(scales, axis=1))
         largest = (diagonals + levels[:, :, None]).max(2)
         fits = (largest > 1 / RANGE) & (largest < RANGE)
         certain = fits & (grown >= 0) & (grown <= MOST_INFLATED)
         if tiles.precision == torch.float32 and not certain.all():
-            return False
+            return None
         self.singular += int((grown < 0).sum())
         taking, pull = np.array(group.counted), self.pull[0].to(torch.float64, copy=True)
         pulls = tiles.pulls(pull.numpy(), taking & self.rates.centred, self.rates.eps, self.streams)
         self.W, self.B, self.pull = W, B, pull[None].to(self.pull.dtype)
-        tiles.write(begin, keeps, self.lags, pulls, self.scale)
+        self.lags = torch.from_numpy(after)
         self._finish(group)
-        return True
+        return Part(begin, keeps, lags, matrices, pulls)
 
     def by_products(self, frames: Tensor, gradient: Tensor) -> None:
         """Every group of steps, in products of matrices; `gradient` is written to."""

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ullayers.kernels.compiling import has_numba, run
 
-TILE_VALUES, WIDEST_TILE = 2**15, 1024
+TILE_VALUES, WIDEST_TILE = 2**15, 2048
 SMALLEST_SHARE = 128  # positions for a thread
 GROUP_VALUES, LONGEST_GROUP = 2**18, 64  # of a covariance of all steps, and steps
 ROOM_VALUES, SHORTEST_GROUP = 2**21, 8  # of all threads together; many have shorter groups
@@ -84,15 +84,24 @@ def can_tile(frames: Tensor) -> bool:
     return narrow and frames.is_contiguous() and not frames.is_neg() and has_numba()
 
 
+class Part(NamedTuple):
+    """What the gradient of a group of n steps is made of."""
+
+    begin: int  # the first step
+    keeps: Array  # (2, n), which share of its lag each mean keeps at each step
+    lags: Array  # (2, C, P) before it: the latest frame less the means
+    inverses: Array  # (n, 2, C', C') of W and B
+    pulls: Array  # (n, C')
+
+
 @dataclass(frozen=True)
 class Tiles:
-    """The frames of a call, where their gradient goes, and room for a group of steps.
+    """The frames of a call, and room for a group of steps.
 
     A multiple of four stands for the channels wherever it says C'.
     """
 
     frames: Array  # (T, C, P)
-    gradient: Array  # likewise
     width: int  # of a tile
     tiles: Array  # (threads, 2 C' + 4, width or more) to work in, in the precision of the work
     shares: list[tuple[int, int]]  # of the positions, one for each thread
@@ -103,14 +112,14 @@ class Tiles:
     pushes: Array  # likewise
 
     @classmethod
-    def of(cls, frames: Tensor, gradient: Tensor) -> Tiles:
+    def of(cls, frames: Array) -> Tiles:
         """To work in float64."""
         steps, channels, positions = frames.shape
         threads = max(1, min(torch.get_num_threads(), positions // SMALLEST_SHARE))
         share = _parts(positions, -(-positions // threads))
         shares = [(begin, min(begin + share, positions)) for begin in range(0, positions, share)]
         width = _parts(share, min(TILE_VALUES // channels, WIDEST_TILE))
-        row = width + (LINE if width % (2 * LINE) == 0 else 0)  # rows that compete for no cache
+        row = width + (5 * LINE if width % (2 * LINE) == 0 else 0)  # rows that compete for no cache
         wide, threads = -(-channels // 4) * 4, len(shares)
         few = max(SHORTEST_GROUP, ROOM_VALUES // ((threads + 1) * wide**2))
         n = max(1, min(GROUP_VALUES // wide**2, few, LONGEST_GROUP, steps))
@@ -121,8 +130,8 @@ class Tiles:
         tiles, parts = room[: math.prod(sizes[0])], room[math.prod(sizes[0]) :].reshape(sizes[1])
         tiles[:] = 0
         return cls(
-            frames.numpy(), gradient.numpy(), width, tiles.reshape(sizes[0]), shares,
-            parts[:threads], np.empty((threads, n, 2, channels)), parts[threads],
+            frames, width, tiles.reshape(sizes[0]), shares, parts[:threads],
+            np.empty((threads, n, 2, channels)), parts[threads],
             np.empty((n, 2, channels)), np.empty((n, 2, channels)),
         )  # fmt: skip
 
@@ -133,10 +142,11 @@ class Tiles:
 
     def in_float32(self) -> Tiles:
         """The same, in half the precision, and of the memory the first half."""
-        halves = (array.reshape(-1).view(np.float32) for array in (self.tiles, self.matrices))
-        tiles, matrices = (half[: len(half) // 2] for half in halves)
-        tiles, matrices = tiles.reshape(self.tiles.shape), matrices.reshape(self.matrices.shape)
-        return replace(self, tiles=tiles, matrices=matrices)
+        halves = [
+            array.reshape(-1).view(np.float32)[: array.size].reshape(array.shape)
+            for array in (self.tiles, self.parts, self.matrices)
+        ]
+        return replace(self, tiles=halves[0], parts=halves[1], matrices=halves[2])
 
     @property
     def steps(self) -> int:
@@ -144,49 +154,52 @@ class Tiles:
         return len(self.matrices)
 
     def covariances(
-        self, begin: int, keeps: Array, lags: Tensor, cov_keeps: Array, brings: Array, totals: Array
-    ) -> Array:
-        """Find W and B after each step of a group; their diagonals (n, 2, C).
+        self, begin: int, keeps: Array, lags: Array, cov_keeps: Array, brings: Array,
+        totals: Array, matrices: Array,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """Find W and B after each step of a group; their diagonals (n, 2, C), and lags after it.
 
         Args:
             begin: the first step.
-            keeps: (2, n), which share of its lag each mean keeps at each step.
-            lags: (2, C, P) before it: the latest frame less the means.
+            keeps: (2, n), as in `Part`.
+            lags: (2, C, P), likewise.
             cov_keeps: (2, n), what each step leaves of W and B.
             brings: (2, n), what it multiplies sums of squares with.
             totals: (2, C, C) W and B before, times their evidence; become those after.
+            matrices: (n, 2, C', C'), W and B times their evidence, written to.
         """
-        n = keeps.shape[1]
-        common = (self.frames, begin, keeps.astype(self.tiles.dtype), lags.numpy())
-
+        n, after = keeps.shape[1], np.empty_like(lags)
         parts, sums = _front(self.parts, n), _front(self.sums, n)
 
-        def add(i: int) -> None:
-            found = parts[i], sums[i]
-            for array in found:
-                array[:] = 0
-            run(_loops().add_grams, *common, *self.shares[i], self.width, self.tiles[i], *found)
+        def find(i: int) -> None:
+            found = parts[i], sums[i], after
+            run(_loops().find_grams, *self._share(i, begin, keeps, lags), *found)
 
         def move(i: int) -> None:
-            out = self.matrices[:n], self.diagonals[:n]
             brought = cov_keeps, brings, totals
+            out = matrices, self.diagonals[:n]
             run(_loops().add_to_totals, parts, *brought, *out, i, len(self.shares))
 
-        self._on_all(add)
-        self._on_all(move)
-        return self.diagonals[:n]
+        self.on_all(find)
+        self.on_all(move)
+        return self.diagonals[:n], after
 
-    def invert(self, levels: Array, scales: Array) -> Array:
+    def _share(self, i: int, begin: int, keeps: Array, lags: Array) -> tuple[Any, ...]:
+        """What a thread has to know of its positions."""
+        return self.frames, begin, keeps, lags, *self.shares[i], self.width, self.tiles[i]
+
+    def invert(self, matrices: Array, levels: Array, scales: Array) -> Array:
         """Invert W and B after each step; what rounding errors grow by, at most (-1: no inverse).
 
         Args:
+            matrices: (n, 2, C', C'), as `covariances` has found them.
             levels: (n, 2), what is added to their diagonals.
             scales: (n, 2), what the inverses are multiplied with.
         """
         n = len(levels)
         grown = np.empty((n, 2))
-        known = self.matrices[:n], levels, scales, _front(self.sums, n), self.pushes[:n], grown
-        self._on_all(lambda i: run(_loops().invert, *known, i, len(self.shares)))
+        known = matrices, levels, scales, _front(self.sums, n), self.pushes[:n], grown
+        self.on_all(lambda i: run(_loops().invert, *known, i, len(self.shares)))
         return grown
 
     def pulls(self, pull: Array, taking: Array, rate: float, streams: int) -> Array:
@@ -203,24 +216,19 @@ class Tiles:
         run(_loops().follow_pull, pull, self.pushes[:n], taking, rate, streams, pulls)
         return pulls
 
-    def write(self, begin: int, keeps: Array, lags: Tensor, pulls: Array, scale: float) -> None:
-        """The scaled gradients of a group; `lags` become those after it. As in `covariances`."""
-        common = (self.frames, begin, keeps.astype(self.tiles.dtype), lags.numpy())
-        others = self.matrices[: len(pulls)], pulls, self.tiles.dtype.type(scale), self.gradient
+    def write(self, part: Part, scale: float, above: Array | None, gradient: Array) -> None:
+        """The scaled gradients of a group, added to those from above if there are any."""
+        inverses, pulls, factor = part.inverses, part.pulls, self.tiles.dtype.type(scale)
+        adds = above is not None
+        others = inverses, pulls, factor, above if adds else self.frames, adds, gradient
 
         def work(i: int) -> None:
-            run(
-                _loops().write_gradients,
-                *common,
-                *self.shares[i],
-                self.width,
-                self.tiles[i],
-                *others,
-            )
+            share = self._share(i, part.begin, part.keeps, part.lags)
+            run(_loops().write_gradients, *share, *others)
 
-        self._on_all(work)
+        self.on_all(work)
 
-    def _on_all(self, work: Callable[[int], None]) -> None:
+    def on_all(self, work: Callable[[int], None]) -> None:
         """Every thread has its share, this one the first."""
         others, waiting = list(range(1, len(self.shares))), []
         try:
