@@ -107,13 +107,13 @@ def test_float32_maps_are_worked_on_in_the_precision_of_the_state(
     fresh = fresh_state(144, 8, paper=False, dtype=torch.float64, device=HOST)
     start = reference(y.double(), fresh, rates, active).state
     before, used = copy.deepcopy(start), list[torch.dtype]()
-    cover = gapless._Walk.cover
+    cover = gapless.Walk.cover
 
-    def noted(walk: gapless._Walk, tiles: Tiles, begin: int, room: Array) -> Part | None:
+    def noted(walk: gapless.Walk, tiles: Tiles, begin: int, room: Array) -> Part | None:
         used.append(tiles.precision)
         return cover(walk, tiles, begin, room)
 
-    monkeypatch.setattr(gapless._Walk, "cover", noted)
+    monkeypatch.setattr(gapless.Walk, "cover", noted)
     got = in_groups(y, start, rates)
     assert used == [torch.float64] * 2
     assert_same(got, reference(y.double(), start, rates, active), 1e-6)

@@ -18,12 +18,12 @@ SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
     "packing", "kernels.state", "kernels.covariance", "kernels.low_rank", "kernels.compiling",
-    "kernels.compiled_tiles", "kernels.tiles", "kernels.gapless",
+    "kernels.compiled_tiles", "kernels.tiles", "kernels.gapless", "kernels.maps",
     "kernels.reference", "kernels.compiled_state", "kernels.compiled", "kernels.small",
     "kernels.fused_product", "kernels.fused_books", "kernels.fused_inverse", "kernels.fused",
     "kernels.fused_solve", "kernels.fused_frame", "kernels.fused_chunk", "kernels.replay",
     "kernels.launch",
-    "kernels.frame", "core", "health", "statistics", "base",
+    "kernels.frame", "core", "health", "statistics", "added_gradient", "base",
     "layers", "kernels.__main__", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",
     "footage", "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online",

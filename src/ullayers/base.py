@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from ullayers.added_gradient import Signal, add_gradient
 from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
+from ullayers.kernels.maps import can_postpone, learn
 from ullayers.kernels.small import PRECISIONS, Plan, plan
 from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
@@ -20,44 +22,6 @@ from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 # Covariances of few streams are ill-conditioned, so these are computed in float64: small frames,
 # where it costs nothing, and those with fewer streams than this for every feature.
 SMALL_FRAME, FEW_STREAMS = 4096, 2
-
-
-class _Signal(NamedTuple):
-    """What a pass has found out for its input."""
-
-    gradient: Tensor
-    scatter_gradient: Tensor | None = None
-    output: Tensor | None = None  # memory for it, if there is any
-
-
-class _AddGradient(torch.autograd.Function):
-    """The identity, whose backward adds a gradient that was computed in the forward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: _Signal) -> Tensor:
-        # Not save_for_backward: activation checkpointing drops what is saved there and would
-        # have to learn from the same frames again to restore it.
-        ctx.gradients = signal.gradient, signal.scatter_gradient
-        return _handed_on(y, signal.output)
-
-    @staticmethod
-    def backward(ctx: Any, above: Tensor) -> Any:
-        if ctx.gradients is None:
-            raise RuntimeError(
-                "backward through a UL layer a second time: use backward(retain_graph=True) the "
-                "first time"
-            )
-        gradient, scatter_gradient = ctx.gradients
-        if _graph_is_kept() or _is_batched(above):
-            spread = None if scatter_gradient is None else scatter_gradient.clone()
-            return above + gradient, spread, None
-        ctx.gradients = None
-        return gradient.add_(above), scatter_gradient, None
-
-
-# What `_AddGradient.apply` ends in. Before it that looks for torch.func, as we have done already,
-# and on a frame of a few numbers it takes a twentieth of the time.
-_apply = super(torch.autograd.Function, _AddGradient).apply
 
 
 @dataclass(frozen=True)
@@ -130,13 +94,15 @@ class ULBase(Statistics):
         wants_gradient = torch.is_grad_enabled() and needs
         if wants_gradient:
             signal = self._learn_small(y, scatter) if y.is_cpu else self._learn_fused(y, scatter)
+            if signal is None and y.ndim == 4:
+                signal = self._learn_maps(y, scatter)
             if signal is not None:
-                return _add_gradient(y, scatter, signal)
+                return add_gradient(y, scatter, signal)
         made, signal = self._learn(y, scatter)
         if not wants_gradient:
             self._replay = made
             return y
-        return _add_gradient(y, scatter, signal)
+        return add_gradient(y, scatter, signal)
 
     def _recompute(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         """The second forward pass of activation checkpointing: same gradient, nothing learned.
@@ -148,25 +114,25 @@ class ULBase(Statistics):
         if self._replay is None or not y.requires_grad or _hooks_save_tensors():
             return y
         _, signal = self._learn(y, scatter, replay=self._replay)
-        return _add_gradient(y, scatter, signal)
+        return add_gradient(y, scatter, signal)
 
     @torch.no_grad()
     def _learn(
         self, y: Tensor, scatter: Tensor | None, replay: _Pass | None = None
-    ) -> tuple[_Pass, _Signal]:
+    ) -> tuple[_Pass, Signal]:
         """Move the statistics on by the frames of `y`; what it began with, and the gradients."""
         packing = (replay.clips if replay else self._clips) or Packing()
         with torch.autocast(y.device.type, enabled=False), normal_tensors():
             frames = packing.pack(self._to_positions(y))
             steps, sequences, positions, d = frames.shape
             streams = sequences * positions
-            careful = streams * d <= SMALL_FRAME or streams < FEW_STREAMS * d
-            work = torch.float64 if careful else torch.promote_types(y.dtype, torch.float32)
+            wide = torch.promote_types(y.dtype, torch.float32)
+            work = torch.float64 if self._is_careful(streams) else wide
             if positions > 1:  # maps: channel by channel, as they are stored
                 frames = frames.permute(0, 3, 1, 2).reshape(steps, d, streams).mT
             else:
                 frames = frames.reshape(steps, streams, d)
-            frames = frames.to(torch.promote_types(y.dtype, torch.float32))
+            frames = frames.to(wide)
             extra = None if scatter is None else packing.pack(_symmetric(scatter))
             active, missing = self._usable(frames, extra), 0
             if packing.ragged:
@@ -186,11 +152,11 @@ class ULBase(Statistics):
             gradient = result.gradient.unflatten(1, (sequences, positions))
             gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
             if scatter is None or result.scatter_gradient is None:
-                return made, _Signal(gradient)
+                return made, Signal(gradient)
             spread = packing.unpack(result.scatter_gradient).reshape(scatter.shape)
-            return made, _Signal(gradient, spread.to(scatter.dtype))
+            return made, Signal(gradient, spread.to(scatter.dtype))
 
-    def _learn_small(self, y: Tensor, scatter: Tensor | None) -> _Signal | None:
+    def _learn_small(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
         """As `_learn`, in one compiled call; None for what that does not take."""
         if type(y) is not Tensor or torch.compiler.is_compiling():
             return None
@@ -215,8 +181,30 @@ class ULBase(Statistics):
             gradient = self._from_positions(unpacked, y.shape)
         gradient = gradient if y.dtype in PRECISIONS else gradient.to(y.dtype)
         if scatter is None or spread is None:
-            return _Signal(gradient)
-        return _Signal(gradient, packing.unpack(spread).reshape(scatter.shape).to(scatter))
+            return Signal(gradient)
+        return Signal(gradient, packing.unpack(spread).reshape(scatter.shape).to(scatter))
+
+    @torch.no_grad()
+    def _learn_maps(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
+        """As `_learn`, for the maps of one video on a CPU; None for what that does not take."""
+        rates, layout, streams = self._rates(1), _layout(y), y.shape[-1] * y.shape[-2]
+        fits = y.is_cpu and scatter is None and self._clips is None
+        fits = fits and not self._is_careful(streams)
+        if not (fits and can_postpone(y, rates)):
+            return None
+        goes_on = self._carries_on(layout) and len(self.short_mean) == streams
+        goes_on = goes_on and bool(self.continues)
+        if self.start == "paper" and not goes_on:  # whose means begin with zeros
+            return None
+        covs = self._read_covariance("short_cov", 0), self._read_covariance("long_cov", 1)
+        scale = self.weight / (len(y) if self.reduction == "mean" else 1)
+        buffers = cast("dict[str, Tensor]", self._buffers)
+        learned = learn(y.detach(), buffers, covs, rates, scale, goes_on, self._largest())
+        if learned is None:
+            return None
+        self._remember(layout)
+        self._store(learned.per_stream, learned.covs, learned.common, True)
+        return Signal(learned.gradient)
 
     def _plan_small(self, y: Tensor) -> Plan | None:
         clips, buffers = self._clips, cast("dict[str, Tensor]", self._buffers)
@@ -237,7 +225,7 @@ class ULBase(Statistics):
         return made
 
     @torch.no_grad()
-    def _learn_fused(self, y: Tensor, scatter: Tensor | None) -> _Signal | None:
+    def _learn_fused(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
         """As `_learn`, in a few kernels on a GPU; None for what they do not take."""
         clips, buffers = self._clips, cast(dict[str, Tensor], self._buffers)
         lengths = None if clips is None else clips.lengths
@@ -282,7 +270,7 @@ class ULBase(Statistics):
         if self._layout != _layout(y):  # a module takes its time to set what is the same
             self._layout = _layout(y)
         increment_version([buffer for buffer in buffers.values() if not buffer.is_inference()])
-        return _Signal(gradient, None, output)
+        return Signal(gradient, None, output)
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
         before = self._read(sequences, positions, self._carries_on(_layout(y)), work)
@@ -299,6 +287,10 @@ class ULBase(Statistics):
             if self._layout is not None:
                 self.continues.fill_(False)
             self._layout = layout
+
+    def _is_careful(self, streams: int) -> bool:
+        """Whether to work in float64."""
+        return streams * self.features <= SMALL_FRAME or streams < FEW_STREAMS * self.features
 
     def _largest(self) -> float:
         """Of what the square, and sums of it, fit the statistics."""
@@ -356,31 +348,6 @@ class ULBase(Statistics):
         _check_choice("long_term", self.long_term, ("auto", "clip", "stream", "shared"))
 
 
-def _add_gradient(y: Tensor, scatter: Tensor | None, signal: _Signal) -> Tensor:
-    """`y`, with something to be added to its gradient, and to that of what is scattered."""
-    apply = _AddGradient.apply if torch.compiler.is_compiling() else _apply
-    added: Tensor = apply(y, scatter, signal)  # type: ignore[no-untyped-call]
-    return added
-
-
-def _handed_on(y: Tensor, output: Tensor | None) -> Tensor:
-    """A copy, in memory of its own if there is any.
-
-    On a CPU it is not made before one of the two is changed in place.
-
-    A view would forbid in-place layers to follow, or let them change the input as well. On a GPU
-    such a late copy would not know which stream it has to wait for.
-    """
-    if output is not None:
-        return output.copy_(y)
-    if not y.is_cpu or torch.compiler.is_compiling():
-        return y.clone()
-    try:
-        return torch._lazy_clone(y)
-    except RuntimeError:  # the memory is not torch's own
-        return y.clone()
-
-
 def _symmetric(scatter: Tensor) -> Tensor:
     """The part that a covariance can take; kernels look at one half of a matrix or at both."""
     wide = scatter.double()
@@ -400,19 +367,6 @@ def _rows_follow(y: Tensor) -> bool:
 def _hooks_save_tensors() -> bool:
     """Whether activation checkpointing of the other kind, use_reentrant=False, is at work."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-
-
-def _graph_is_kept() -> bool:
-    """Whether the running backward pass may come again, or be differentiated itself."""
-    if torch.compiler.is_compiling():
-        return True
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
-def _is_batched(above: Tensor) -> bool:
-    """Whether this stands for many gradients at once, as in `is_grads_batched`."""
-    functorch = torch._C._functorch
-    return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
 
 
 def _check_no_transform() -> None:

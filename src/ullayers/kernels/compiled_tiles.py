@@ -16,6 +16,7 @@ from ullayers.kernels.compiling import compiled
 
 Array = Any
 NONE = np.float32(0)
+LINE = 16  # values that come together from memory
 
 
 @compiled
@@ -45,6 +46,31 @@ def store(tile: Array, begin: int, n: int, lags: Array) -> None:
 
 
 @compiled
+def read_lags(frame: Array, value: Array, rest: Array, begin: int, end: int, lags: Array) -> None:
+    """How far means (P, C) are behind a frame (C, P), at positions from `begin` to `end`.
+
+    In float64, in which the order does not matter. A rest is void once someone has set the value.
+    """
+    for left in range(begin, end, LINE):
+        for c in range(len(frame)):
+            for p in range(left, min(left + LINE, end)):
+                known, more = np.float64(value[p, c]), np.float64(rest[p, c])
+                holds = value[p, c] + rest[p, c] == value[p, c]
+                lags[c, p] = frame[c, p] - known - (more if holds else 0.0)
+
+
+@compiled
+def write_means(frame: Array, value: Array, rest: Array, begin: int, end: int, lags: Array) -> None:
+    """The other way round."""
+    for left in range(begin, end, LINE):
+        for c in range(len(frame)):
+            for p in range(left, min(left + LINE, end)):
+                mean = np.float64(frame[c, p]) - lags[c, p]
+                value[p, c] = mean
+                rest[p, c] = mean - value[p, c]
+
+
+@compiled
 def follow(
     frame: Array, before: Array, begin: int, n: int, keep: float, long_keep: float, tile: Array,
     sums: Array,
@@ -64,6 +90,17 @@ def follow(
             long_total += far
         sums[0, c] += total
         sums[1, c] += long_total
+
+
+@compiled
+def are_usable(frame: Array, begin: int, n: int, largest: float) -> bool:
+    """Whether all are numbers, and none is larger."""
+    odd = np.int32(0)
+    for c in range(len(frame)):
+        row = frame[c, begin : begin + n]
+        for p in range(n):
+            odd |= np.int32(not (abs(row[p]) <= largest))
+    return bool(odd == 0)
 
 
 @compiled
@@ -123,9 +160,11 @@ def add_product(four: Array, matrix: Array, i: int, x: Array, n: int) -> None:
 def find_grams(
     frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
     room: Array,
-    grams: Array, sums: Array, after: Array,
-) -> None:  # fmt: skip
+    grams: Array, sums: Array, after: Array, largest: float,
+) -> bool:  # fmt: skip
     """What positions from `begin` to `end` bring to the Gram matrices of steps from `first` on.
+
+    Returns whether all values were usable.
 
     Args:
         frames: (T, C, P)
@@ -139,8 +178,9 @@ def find_grams(
         grams: (n, 2, C', C'), written to on and above the diagonal.
         sums: (n, 2, C) of what enters W and B, written to.
         after: (2, C, P), lags after the last step, written to.
+        largest: what a value may be at most.
     """
-    tile = tile_of(room)
+    tile, usable = tile_of(room), True
     sums[:] = 0.0
     for left in range(begin, end, width):
         n = min(width, end - left)
@@ -149,9 +189,11 @@ def find_grams(
             t = first + i
             frame, before = frames[t], frames[max(t - 1, 0)]
             follow(frame, before, left, n, keeps[0, i], keeps[1, i], tile, sums[i])
+            usable &= are_usable(frame, left, n, largest)
             for which in range(2):
                 add_gram(tile[which], -(-n // 16) * 16, grams[i, which], left == begin)
         store(tile, left, n, after)
+    return usable
 
 
 @compiled
@@ -265,15 +307,28 @@ def sweep(a: Array, x: Array) -> float:
             left[r, k:] = a[k + r, k:]
             pivot[r] = left[r, k : k + 4]
         least = min(least, inverse_root(pivot, root))
-        for r in range(4):
-            x0, x1, x2, x3 = root[r, 0], root[r, 1], root[r, 2], root[r, 3]
-            for j in range(width):
-                x[r, j] = x0 * left[0, j] + x1 * left[1, j] + x2 * left[2, j] + x3 * left[3, j]
+        mix(root, left, x)
         for i in range(0, width, 4):
             if i != k:
                 take_off(a, x, i)
-        put_pivots(a, x, root, k)
+        x[:, k : k + 4] = -root
+        mix(root.T, x, left)
+        for r in range(4):
+            a[k + r, k:] = left[r, k:]
+        for j in range(k):
+            for r in range(4):
+                a[j, k + r] = left[r, j]
     return least
+
+
+@compiled
+def mix(four: Array, x: Array, out: Array) -> None:
+    """A matrix of four by four times four rows."""
+    for r in range(4):
+        m0, m1, m2, m3 = four[r, 0], four[r, 1], four[r, 2], four[r, 3]
+        x0, x1, x2, x3, row = x[0], x[1], x[2], x[3], out[r]
+        for j in range(len(row)):
+            row[j] = m0 * x0[j] + m1 * x1[j] + m2 * x2[j] + m3 * x3[j]
 
 
 @compiled
@@ -292,22 +347,6 @@ def take_off(a: Array, x: Array, i: int) -> None:
         r1[p] -= m10 * v0 + m11 * v1 + m12 * v2 + m13 * v3
         r2[p] -= m20 * v0 + m21 * v1 + m22 * v2 + m23 * v3
         r3[p] -= m30 * v0 + m31 * v1 + m32 * v2 + m33 * v3
-
-
-@compiled
-def put_pivots(a: Array, x: Array, root: Array, k: int) -> None:
-    """What four pivots leave in their own rows and columns."""
-    for i in range(4):
-        for r in range(4):
-            x[i, k + r] = -root[i, r]
-    for r in range(4):
-        l0, l1, l2, l3 = root[0, r], root[1, r], root[2, r], root[3, r]
-        for j in range(k + r, len(a)):
-            a[k + r, j] = l0 * x[0, j] + l1 * x[1, j] + l2 * x[2, j] + l3 * x[3, j]
-    for j in range(k):
-        x0, x1, x2, x3 = x[0, j], x[1, j], x[2, j], x[3, j]
-        for r in range(4):
-            a[j, k + r] = root[0, r] * x0 + root[1, r] * x1 + root[2, r] * x2 + root[3, r] * x3
 
 
 @compiled

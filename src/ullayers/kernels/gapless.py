@@ -56,7 +56,7 @@ def advance_groups(y: Tensor, state: State, rates: Rates, scale: float = 1.0) ->
         y = y.to(work)
     gradient = room_like(y)
     frames, out = (y.mT, gradient.mT) if channels_first else (y, gradient)
-    walk = _Walk.of(frames, state, rates, scale, channels_first=channels_first)
+    walk = Walk.of(frames, state, rates, scale, channels_first=channels_first)
     if channels_first and can_tile(frames):
         walk.by_tiles(Tiles.of(frames.numpy()), work, out.numpy())
     else:
@@ -89,7 +89,7 @@ def _mixing(short: Weights, long: Weights) -> Tensor:
 
 
 @dataclass
-class _Path:
+class Path:
     """W or B from group to group, in units of value * evidence."""
 
     total: Tensor  # (d, d)
@@ -100,7 +100,8 @@ class _Path:
     period: int
 
     @classmethod
-    def of(cls, cov: Covariance, rate: float) -> _Path:
+    def of(cls, cov: Covariance, rate: float) -> Path:
+        """From where the state has it."""
         total = cov.value * cov.evidence
         seen, ridge = float(cov.evidence), float(cov.ridge)
         return cls(total, float(total.trace()), seen, ridge, rate, ridge_period(rate))
@@ -171,7 +172,7 @@ class _Group:
     seen: list[float]  # evidence of the means after it
 
     @classmethod
-    def of(cls, walk: _Walk, n: int) -> _Group:
+    def of(cls, walk: Walk, n: int) -> _Group:
         own, seen, keeps = walk.own_mean is not None, list(walk.seen), []
         had_past = [seen[0] > 0] + [True] * (n - 1)
         for mean, rate in enumerate((walk.rates.mu, walk.rates.eps)):
@@ -184,7 +185,7 @@ class _Group:
 
 
 @dataclass
-class _Walk:
+class Walk:
     """A pass over the frames, group by group. Frames are (d, S) or (S, d), as they are stored."""
 
     rates: Rates
@@ -194,8 +195,8 @@ class _Walk:
     lags: Tensor  # (2, *frame): the latest frame minus the short-term and the long-term mean
     own_mean: Tensor | None  # of whole clips, relative to their first frame
     seen: list[float]  # evidence of the two means
-    W: _Path
-    B: _Path
+    W: Path
+    B: Path
     pull: Tensor  # (1, d)
     step: int
     noise: float  # what share of a covariance may be rounding errors of the other
@@ -204,7 +205,8 @@ class _Walk:
     @classmethod
     def of(
         cls, frames: Tensor, state: State, rates: Rates, scale: float, *, channels_first: bool
-    ) -> _Walk:
+    ) -> Walk:
+        """From a state whose anchors are the first frame."""
         short, long = state.short, state.long
         seen = [float(state.short_evidence[0]), float(state.long_evidence[0])]
         if channels_first:
@@ -216,7 +218,7 @@ class _Walk:
             own_mean = torch.stack(sums).sum(0)
             own_mean = long = own_mean / len(frames)
             seen[1] = 1.0
-        W, B = _Path.of(state.W, rates.mu), _Path.of(state.B, rates.eps)
+        W, B = Path.of(state.W, rates.mu), Path.of(state.B, rates.eps)
         lags = torch.stack([short, long]).neg_()
         streams = len(state.short)
         return cls(
@@ -239,7 +241,7 @@ class _Walk:
     def cover(self, tiles: Tiles, begin: int, room: Array) -> Part | None:
         """W and B of a group of steps, and all that its gradient takes.
 
-        None if they are in doubt in this precision; nothing has changed then.
+        None if they are in doubt in this precision or values are unusable; nothing has changed.
         """
         n = min(tiles.steps, len(tiles.frames) - begin)
         group, W, B, matrices = _Group.of(self, n), copy(self.W), copy(self.B), room[:n]
@@ -250,9 +252,12 @@ class _Walk:
             np.array(rows) for rows in (group.keeps, *zip(*weights, strict=True))
         )
         keeps, lags = keeps.astype(tiles.tiles.dtype), self.lags.numpy()
-        diagonals, after = tiles.covariances(
+        found = tiles.covariances(
             begin, keeps, lags, cov_keeps, brings / self.streams, totals.numpy(), matrices
         )
+        if found is None:
+            return None
+        diagonals, after = found
         W.total, B.total = totals
         both, scales = self._weigh(W, B, group, diagonals.sum(2).T.tolist())
         levels = np.stack(both, axis=1)
@@ -332,7 +337,7 @@ class _Walk:
         return inverse.view(2, n, *inverse.shape[1:])
 
     def _weigh(
-        self, W: _Path, B: _Path, group: _Group, traces: list[list[float]]
+        self, W: Path, B: Path, group: _Group, traces: list[list[float]]
     ) -> tuple[list[list[float]], list[list[float]]]:
         """What the diagonals of W and B are raised by, and their inverses multiplied with."""
         steps, ridge = self.step, self.rates.ridge

@@ -35,7 +35,7 @@ _kept = threading.local()
 
 
 @cache
-def _loops() -> Any:
+def loops() -> Any:
     """To load them takes its time, and to compile them ten seconds, once on a machine."""
     import ullayers.kernels.compiled_tiles as compiled_tiles
 
@@ -110,9 +110,10 @@ class Tiles:
     matrices: Array  # (n, 2, C', C') W and B times their evidence, then their inverses
     diagonals: Array  # (n, 2, C)
     pushes: Array  # likewise
+    largest: float  # what a value may be at most
 
     @classmethod
-    def of(cls, frames: Array) -> Tiles:
+    def of(cls, frames: Array, largest: float = math.inf) -> Tiles:
         """To work in float64."""
         steps, channels, positions = frames.shape
         threads = max(1, min(torch.get_num_threads(), positions // SMALLEST_SHARE))
@@ -132,7 +133,7 @@ class Tiles:
         return cls(
             frames, width, tiles.reshape(sizes[0]), shares, parts[:threads],
             np.empty((threads, n, 2, channels)), parts[threads],
-            np.empty((n, 2, channels)), np.empty((n, 2, channels)),
+            np.empty((n, 2, channels)), np.empty((n, 2, channels)), largest,
         )  # fmt: skip
 
     @property
@@ -156,8 +157,10 @@ class Tiles:
     def covariances(
         self, begin: int, keeps: Array, lags: Array, cov_keeps: Array, brings: Array,
         totals: Array, matrices: Array,
-    ) -> tuple[Array, Array]:  # fmt: skip
+    ) -> tuple[Array, Array] | None:  # fmt: skip
         """Find W and B after each step of a group; their diagonals (n, 2, C), and lags after it.
+
+        None if a value is too large, or none.
 
         Args:
             begin: the first step.
@@ -168,19 +171,21 @@ class Tiles:
             totals: (2, C, C) W and B before, times their evidence; become those after.
             matrices: (n, 2, C', C'), W and B times their evidence, written to.
         """
-        n, after = keeps.shape[1], np.empty_like(lags)
+        n, after, usable = keeps.shape[1], np.empty_like(lags), [False] * len(self.shares)
         parts, sums = _front(self.parts, n), _front(self.sums, n)
 
         def find(i: int) -> None:
-            found = parts[i], sums[i], after
-            run(_loops().find_grams, *self._share(i, begin, keeps, lags), *found)
+            found = parts[i], sums[i], after, np.float32(self.largest)
+            usable[i] = run(loops().find_grams, *self._share(i, begin, keeps, lags), *found)
 
         def move(i: int) -> None:
             brought = cov_keeps, brings, totals
             out = matrices, self.diagonals[:n]
-            run(_loops().add_to_totals, parts, *brought, *out, i, len(self.shares))
+            run(loops().add_to_totals, parts, *brought, *out, i, len(self.shares))
 
         self.on_all(find)
+        if not all(usable):
+            return None
         self.on_all(move)
         return self.diagonals[:n], after
 
@@ -199,7 +204,7 @@ class Tiles:
         n = len(levels)
         grown = np.empty((n, 2))
         known = matrices, levels, scales, _front(self.sums, n), self.pushes[:n], grown
-        self.on_all(lambda i: run(_loops().invert, *known, i, len(self.shares)))
+        self.on_all(lambda i: run(loops().invert, *known, i, len(self.shares)))
         return grown
 
     def pulls(self, pull: Array, taking: Array, rate: float, streams: int) -> Array:
@@ -213,7 +218,7 @@ class Tiles:
         """
         n = len(taking)
         pulls = np.zeros((n, self.matrices.shape[2]), self.tiles.dtype)
-        run(_loops().follow_pull, pull, self.pushes[:n], taking, rate, streams, pulls)
+        run(loops().follow_pull, pull, self.pushes[:n], taking, rate, streams, pulls)
         return pulls
 
     def write(self, part: Part, scale: float, above: Array | None, gradient: Array) -> None:
@@ -224,7 +229,7 @@ class Tiles:
 
         def work(i: int) -> None:
             share = self._share(i, part.begin, part.keeps, part.lags)
-            run(_loops().write_gradients, *share, *others)
+            run(loops().write_gradients, *share, *others)
 
         self.on_all(work)
 

@@ -1,0 +1,90 @@
+"""The identity as a layer hands it on: with something to be added to its gradient."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ullayers.kernels.maps import Postponed
+
+
+class Signal(NamedTuple):
+    """What a pass has found out for its input."""
+
+    gradient: Tensor | Postponed
+    scatter_gradient: Tensor | None = None
+    output: Tensor | None = None  # memory for it, if there is any
+
+
+class _AddGradient(torch.autograd.Function):
+    """The identity, whose backward adds a gradient that was computed in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
+        # Not save_for_backward: activation checkpointing drops what is saved there and would
+        # have to learn from the same frames again to restore it.
+        ctx.gradients = signal.gradient, signal.scatter_gradient
+        return _handed_on(y, signal.output)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "backward through a UL layer a second time: use backward(retain_graph=True) the "
+                "first time"
+            )
+        gradient, scatter_gradient = ctx.gradients
+        postponed = isinstance(gradient, Postponed)
+        if _graph_is_kept() or _is_batched(above):
+            gradient = gradient.added_to(None) if postponed else gradient
+            spread = None if scatter_gradient is None else scatter_gradient.clone()
+            return above + gradient, spread, None
+        ctx.gradients = None
+        if postponed:
+            return gradient.added_to(above), None, None
+        return gradient.add_(above), scatter_gradient, None
+
+
+# What `_AddGradient.apply` ends in. Before it that looks for torch.func, as we have done already,
+# and on a frame of a few numbers it takes a twentieth of the time.
+_apply = super(torch.autograd.Function, _AddGradient).apply
+
+
+def add_gradient(y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
+    """`y`, with something to be added to its gradient, and to that of what is scattered."""
+    apply = _AddGradient.apply if torch.compiler.is_compiling() else _apply
+    added: Tensor = apply(y, scatter, signal)  # type: ignore[no-untyped-call]
+    return added
+
+
+def _handed_on(y: Tensor, output: Tensor | None) -> Tensor:
+    """A copy, in memory of its own if there is any.
+
+    On a CPU it is not made before one of the two is changed in place.
+
+    A view would forbid in-place layers to follow, or let them change the input as well. On a GPU
+    such a late copy would not know which stream it has to wait for.
+    """
+    if output is not None:
+        return output.copy_(y)
+    if not y.is_cpu or torch.compiler.is_compiling():
+        return y.clone()
+    try:
+        return torch._lazy_clone(y)
+    except RuntimeError:  # the memory is not torch's own
+        return y.clone()
+
+
+def _graph_is_kept() -> bool:
+    """Whether the running backward pass may come again, or be differentiated itself."""
+    if torch.compiler.is_compiling():
+        return True
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def _is_batched(above: Tensor) -> bool:
+    """Whether this stands for many gradients at once, as in `is_grads_batched`."""
+    functorch = torch._C._functorch
+    return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
