@@ -196,15 +196,15 @@ class ULBase(Statistics):
         goes_on = goes_on and bool(self.continues)
         if self.start == "paper" and not goes_on:  # whose means begin with zeros
             return None
-        covs = self._read_covariance("short_cov", 0), self._read_covariance("long_cov", 1)
         scale = self.weight / (len(y) if self.reduction == "mean" else 1)
         buffers = cast("dict[str, Tensor]", self._buffers)
-        learned = learn(y.detach(), buffers, covs, rates, scale, goes_on, self._largest())
+        learned = learn(y.detach(), buffers, rates, scale, goes_on, self._largest())
         if learned is None:
             return None
         self._remember(layout)
-        self._store(learned.per_stream, learned.covs, learned.common, True)
-        return Signal(learned.gradient)
+        gradient, statistics = learned
+        self._store(statistics, continues=True)
+        return Signal(gradient)
 
     def _plan_small(self, y: Tensor) -> Plan | None:
         clips, buffers = self._clips, cast("dict[str, Tensor]", self._buffers)

@@ -169,35 +169,29 @@ class Statistics(nn.Module):
 
     def _write(self, state: State, left_out: Tensor, positions: int, continues: bool) -> None:
         rows = positions if self._shared else len(state.long)
-        per_stream = {
+        zeros = torch.zeros_like(state.W.value)
+        new = {
             **self._pair("short_mean", state.anchor, state.short),
             **self._pair("long_mean", state.anchor[:rows], state.long[:rows]),
+            **self._pair("short_cov", state.W.value, zeros),
+            **self._pair("long_cov", state.B.value, zeros),
             "short_evidence": state.short_evidence,
             "long_evidence": state.long_evidence[:rows],
+            "cov_evidence": torch.stack([state.W.evidence, state.B.evidence]),
+            "ridge_level": torch.stack([state.W.ridge, state.B.ridge]),
+            "pull": state.pull,
+            "steps": state.steps,
+            "left_out": self.left_out + left_out,
         }
-        common = {"pull": state.pull, "steps": state.steps, "left_out": self.left_out + left_out}
-        self._store(per_stream, (state.W, state.B), common, continues)
+        self._store(new, continues)
 
-    def _store(
-        self, per_stream: dict[str, Tensor], covs: tuple[Covariance, Covariance],
-        common: dict[str, Tensor], continues: bool,
-    ) -> None:  # fmt: skip
+    def _store(self, new: dict[str, Tensor], continues: bool) -> None:
         """All is computed when this is called: a failure before it has changed nothing.
 
         Nor does an interrupt leave one half: it comes before or after the call that writes. At
         worst another number of streams has begun, of which nothing is known.
         """
-        W, B = covs
-        zeros = torch.zeros_like(W.value)
-        new = {
-            **per_stream,
-            **common,
-            **self._pair("short_cov", W.value, zeros),
-            **self._pair("long_cov", B.value, zeros),
-            "cov_evidence": torch.stack([W.evidence, B.evidence]),
-            "ridge_level": torch.stack([W.ridge, B.ridge]),
-            "continues": torch.full_like(self.continues, continues),
-        }
+        new["continues"] = torch.full_like(self.continues, continues)
         self._make_room({name: len(new[name]) for name in PER_STREAM})
         torch._foreach_copy_([getattr(self, name) for name in new], list(new.values()))
 

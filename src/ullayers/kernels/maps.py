@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,24 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.compiling import run
-from ullayers.kernels.covariance import noise_share
+from ullayers.kernels.covariance import noise_share, ridge_period
 from ullayers.kernels.gapless import Path, Walk
-from ullayers.kernels.state import Covariance, Rates, on_host, room_like
-from ullayers.kernels.tiles import Array, Part, Tiles, can_tile, loops
+from ullayers.kernels.state import Rates, on_host, room_like
+from ullayers.kernels.tiles import Array, Part, Tiles, can_tile
 
 # What is kept until the backward pass, as a share of the maps, or bytes if that is more.
 MOST_KEPT, FEW_BYTES = 1 / 8, 2**22
 MEANS = ("short_mean", "short_mean_rest", "long_mean", "long_mean_rest")
+COVARIANCES = ("short_cov", "short_cov_rest", "long_cov", "long_cov_rest")
 EVIDENCES = ("short_evidence", "long_evidence")
+
+
+@cache
+def _loops() -> Any:
+    """To load them takes its time, and to compile them some seconds, once on a machine."""
+    import ullayers.kernels.compiled_statistics as compiled_statistics
+
+    return compiled_statistics
 
 
 @dataclass(frozen=True)
@@ -49,16 +59,6 @@ class Postponed:
         return gradient
 
 
-@dataclass(frozen=True)
-class Learned:
-    """What is known after the maps."""
-
-    gradient: Postponed
-    per_stream: dict[str, Tensor]  # statistics by name
-    covs: tuple[Covariance, Covariance]  # W and B
-    common: dict[str, Tensor]  # other statistics
-
-
 def can_postpone(y: Tensor, rates: Rates) -> bool:
     """Whether `learn` takes such an input; its statistics may forbid it."""
     plain = rates.long_term == "stream" and not rates.diagonal and rates.eps < rates.mu
@@ -73,34 +73,37 @@ def can_postpone(y: Tensor, rates: Rates) -> bool:
 def learn(
     y: Tensor,
     buffers: Mapping[str, Tensor],
-    covs: tuple[Covariance, Covariance],
     rates: Rates,
     scale: float,
     goes_on: bool,
     largest: float,
-) -> Learned | None:
+) -> tuple[Postponed, dict[str, Tensor]] | None:
     """What `core.advance` does, with the gradient to come; None where float32 may not do.
 
     Args:
         y: (T, C, H, W), without a gradient.
-        buffers: the statistics, of which all but W and B are looked at.
-        covs: W and B.
+        buffers: the statistics; not changed.
         rates: the rates and choices of the layer.
         scale: of the gradient.
         goes_on: whether the streams do. If not, nothing is known of them.
         largest: what a value may be at most.
+
+    Returns:
+        the gradient, and all statistics by their names but for `continues`.
     """
     frames = y.flatten(2).numpy()
     channels, positions = frames.shape[1:]
+    if not _are_plain(buffers, positions if goes_on else None, channels):
+        return None
     tiles, lags = Tiles.of(frames, largest).in_float32(), np.zeros((2, *frames.shape[1:]), "f")
-    seen = _evidence(buffers, positions, channels) if goes_on else [0.0, 0.0]
+    seen = _evidence(buffers) if goes_on else [0.0, 0.0]
     if seen is None:
         return None
     if seen[0] > 0:
-        _move_means(tiles, loops().read_lags, frames[0], buffers, lags)
+        _move_means(tiles, _loops().read_lags, frames[0], lags, buffers)
+    W, B = _paths(buffers, rates)
     walk = Walk(
-        rates, scale, True, positions, torch.from_numpy(lags), None, seen,
-        Path.of(covs[0], rates.mu), Path.of(covs[1], rates.eps),
+        rates, scale, True, positions, torch.from_numpy(lags), None, seen, W, B,
         buffers["pull"].clone(), int(buffers["steps"]), noise_share(torch.float32) / channels,
     )  # fmt: skip
     inverses, parts = np.empty((len(frames), *tiles.matrices.shape[1:]), "f"), []
@@ -109,26 +112,31 @@ def learn(
         if part is None:
             return None
         parts.append(part)
-    means = {name: torch.empty(positions, channels) for name in MEANS}
-    _move_means(tiles, loops().write_means, frames[-1], means, walk.lags.numpy())
+    new = {name: torch.empty(positions, channels) for name in MEANS}
+    _move_means(tiles, _loops().write_means, frames[-1], walk.lags.numpy(), new)
     for name, value in zip(EVIDENCES, walk.seen, strict=True):
-        means[name] = torch.full((positions,), value)
-    common = {
-        "pull": walk.pull,
-        "steps": torch.tensor(walk.step),
-        "left_out": buffers["left_out"] + torch.tensor([0, walk.singular]),
-    }
-    gradient = Postponed(*_held(y), parts, scale)
-    return Learned(gradient, means, (walk.W.done(), walk.B.done()), common)
+        new[name] = torch.full((positions,), value)
+    skipped, singular = buffers["left_out"].tolist()
+    left_out = torch.tensor([skipped, singular + walk.singular])
+    new |= {"pull": walk.pull, "steps": torch.tensor(walk.step), "left_out": left_out}
+    return Postponed(*_held(y), parts, scale), {**new, **_covariances(walk)}
 
 
-def _evidence(buffers: Mapping[str, Tensor], positions: int, channels: int) -> list[float] | None:
-    """Of both means; None if streams differ in it, or statistics are none that loops can take."""
-    for name in (*MEANS, *EVIDENCES):
-        buffer, shape = buffers[name], (positions, channels)[: 2 if name in MEANS else 1]
-        plain = on_host(buffer) and buffer.dtype == torch.float32 and not buffer.is_neg()
+def _are_plain(buffers: Mapping[str, Tensor], positions: int | None, channels: int) -> bool:
+    """Whether loops can take these statistics; those of streams only if there are positions."""
+    shapes = dict.fromkeys(COVARIANCES, (channels, channels))
+    if positions is not None:
+        shapes |= dict.fromkeys(MEANS, (positions, channels))
+    for name, shape in shapes.items():
+        buffer = buffers[name]
+        plain = buffer.dtype == torch.float32 and on_host(buffer) and not buffer.is_neg()
         if not plain or buffer.shape != shape or not buffer.is_contiguous():
-            return None
+            return False
+    return True
+
+
+def _evidence(buffers: Mapping[str, Tensor]) -> list[float] | None:
+    """Of both means; None if streams differ in it."""
     short, long = (buffers[name].numpy() for name in EVIDENCES)
     alike = (short == short[0]).all() and (long == long[0]).all()
     same = bool(short[0] > 0) == bool(long[0] > 0)
@@ -136,16 +144,37 @@ def _evidence(buffers: Mapping[str, Tensor], positions: int, channels: int) -> l
 
 
 def _move_means(
-    tiles: Tiles, move: Any, frame: Array, means: Mapping[str, Tensor], lags: Array
+    tiles: Tiles, move: Any, frame: Array, lags: Array, means: Mapping[str, Tensor]
 ) -> None:
     """Between means (P, C) in memory and their lags behind a frame."""
-    arrays = [means[name].numpy() for name in MEANS]
+    known = frame, lags, *(means[name].numpy() for name in MEANS)
+    tiles.on_all(lambda i: run(move, *known, *tiles.shares[i]))
 
-    def work(i: int) -> None:
-        for which in range(2):
-            run(move, frame, *arrays[2 * which :][:2], *tiles.shares[i], lags[which])
 
-    tiles.on_all(work)
+def _paths(buffers: Mapping[str, Tensor], rates: Rates) -> list[Path]:
+    """W and B."""
+    values = [buffers[name].numpy() for name in COVARIANCES]
+    seen, ridges = (buffers[name].double() for name in ("cov_evidence", "ridge_level"))
+    totals = np.empty((2, *values[0].shape))
+    run(_loops().read_covs, *values, seen.numpy(), totals)
+    each = zip(totals, seen.tolist(), ridges.tolist(), (rates.mu, rates.eps), strict=True)
+    return [
+        Path(torch.from_numpy(total), float(total.trace()), known, ridge, rate, ridge_period(rate))
+        for total, known, ridge, rate in each
+    ]
+
+
+def _covariances(walk: Walk) -> dict[str, Tensor]:
+    """The other way round."""
+    paths, size = (walk.W, walk.B), walk.W.total.shape
+    new = {name: torch.empty(size) for name in COVARIANCES}
+    seen, ridges = (
+        torch.tensor([getattr(path, name) for path in paths], dtype=torch.float64)
+        for name in ("evidence", "ridge")
+    )
+    totals = np.stack([path.total.numpy() for path in paths])
+    run(_loops().write_covs, *(value.numpy() for value in new.values()), seen.numpy(), totals)
+    return {**new, "cov_evidence": seen, "ridge_level": ridges}
 
 
 def _held(y: Tensor) -> tuple[Tensor, int]:

@@ -42,6 +42,14 @@ def loops() -> Any:
     return compiled_tiles
 
 
+@cache
+def inverting() -> Any:
+    """Likewise."""
+    import ullayers.kernels.compiled_inverse as compiled_inverse
+
+    return compiled_inverse
+
+
 @lru_cache(maxsize=1)
 def _helpers(process: int) -> ThreadPoolExecutor:
     """Threads, which a process does not inherit; they start when they are needed."""
@@ -204,7 +212,7 @@ class Tiles:
         n = len(levels)
         grown = np.empty((n, 2))
         known = matrices, levels, scales, _front(self.sums, n), self.pushes[:n], grown
-        self.on_all(lambda i: run(loops().invert, *known, i, len(self.shares)))
+        self.on_all(lambda i: run(inverting().invert, *known, i, len(self.shares)))
         return grown
 
     def pulls(self, pull: Array, taking: Array, rate: float, streams: int) -> Array:
