@@ -62,7 +62,8 @@ class Postponed:
 def can_postpone(y: Tensor, rates: Rates) -> bool:
     """Whether `learn` takes such an input; its statistics may forbid it."""
     plain = rates.long_term == "stream" and not rates.diagonal and rates.eps < rates.mu
-    if not (plain and type(y) is Tensor and y.ndim == 4 and len(y) > 1 and on_host(y)):
+    plain = plain and type(y) is Tensor and y.ndim == 4 and y.is_contiguous()
+    if not (plain and len(y) > 1 and on_host(y)):
         return False
     steps, channels = y.shape[:2]
     kept = 2 * steps * channels**2 * y.element_size()

@@ -1,0 +1,311 @@
+"""Maps of one video on a CPU: their gradient waits until there is one to add it to."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import ullayers as ul
+from ullayers import base
+from ullayers.kernels import gapless, maps
+from ullayers.kernels.maps import Postponed, can_postpone
+from ullayers.kernels.state import Rates
+
+
+def gradient(layer: ul.UL2d, maps: Tensor, above: Tensor) -> Tensor:
+    y = maps.clone().requires_grad_()
+    layer(y).backward(above)
+    assert y.grad is not None
+    return y.grad
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[Postponed | None]:
+    """Of every pass that was tried this way: the gradient that waits, or None."""
+    seen: list[Postponed | None] = []
+
+    def noted(*arguments: Any) -> tuple[Postponed, dict[str, Tensor]] | None:
+        learned = learn(*arguments)
+        seen.append(None if learned is None else learned[0])
+        return learned
+
+    learn = maps.learn
+    monkeypatch.setattr(base, "learn", noted)
+    return seen
+
+
+def at_once(layer: ul.UL2d, maps: Tensor, above: Tensor, *, plainly: bool = False) -> Tensor:
+    """The same, with a gradient that does not wait; plainly means in no compiled loop either."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "can_postpone", lambda _y, _rates: False)
+        if plainly:
+            patch.setattr(gapless, "can_tile", lambda _: False)
+        return gradient(layer, maps, above)
+
+
+def assert_same(got: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert float((got - expected).norm()) <= tolerance * float(expected.norm())
+
+
+def assert_same_statistics(one: ul.UL2d, other: ul.UL2d, tolerance: float = 1e-5) -> None:
+    for (name, ours), theirs in zip(one.named_buffers(), other.buffers(), strict=True):
+        if not name.endswith("_rest"):
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@settings(max_examples=25)
+@given(
+    channels=st.sampled_from([3, 4, 5, 8, 17, 30]),
+    size=st.tuples(st.integers(37, 60), st.integers(39, 60)),
+    lengths=st.lists(st.integers(2, 80), min_size=1, max_size=3),
+    mu=st.sampled_from([0.2, 0.5, 0.9]),
+    reduction=st.sampled_from(["mean", "sum"]),
+    threads=st.integers(1, 3),
+)
+def test_it_is_what_products_of_matrices_give(
+    channels: int, size: tuple[int, int], lengths: list[int], mu: float, reduction: str,
+    threads: int,
+) -> None:  # fmt: skip
+    torch.manual_seed(channels)
+    rate = dict(mu=mu, eps=0.02, weight=-1.5, reduction=reduction)
+    layer, before = ul.UL2d(channels, **rate), torch.get_num_threads()  # type: ignore[arg-type]
+    other = copy.deepcopy(layer)
+    torch.set_num_threads(threads)
+    try:
+        for n in lengths:
+            maps = torch.randn(n, channels, *size).cumsum(0) + 20
+            assert can_postpone(maps, layer._rates(1))
+            above = torch.randn_like(maps) * 1e-5
+            expected = at_once(other, maps, above, plainly=True)
+            assert_same(gradient(layer, maps, above), expected, 1e-4)
+    finally:
+        torch.set_num_threads(before)
+    for (name, ours), theirs in zip(layer.named_buffers(), other.buffers(), strict=True):
+        if not name.endswith("_rest"):
+            assert_same(ours.double(), theirs.double(), 1e-4)
+
+
+def test_many_groups_of_steps_and_streams_that_begin_anew(waited: list[Postponed | None]) -> None:
+    torch.manual_seed(0)
+    layer = ul.UL2d(8)
+    other = copy.deepcopy(layer)
+    for n, side in ((150, 30), (3, 30), (70, 40), (2, 30)):
+        maps = torch.randn(n, 8, side, side).cumsum(0)
+        above = torch.zeros_like(maps)
+        assert_same(gradient(layer, maps, above), at_once(other, maps, above), 1e-5)
+        assert_same_statistics(layer, other)
+    assert len(waited) == 4
+    assert all(waited)
+
+
+def change_directly(y: Tensor) -> None:
+    y.detach().mul_(3)
+
+
+def change_data(y: Tensor) -> None:
+    y.data.copy_(torch.zeros_like(y))
+
+
+def change_part(y: Tensor) -> None:
+    y.detach()[1:, 2].fill_(torch.nan)
+
+
+def change_as_array(y: Tensor) -> None:
+    y.detach().numpy()[:] = 7
+
+
+@pytest.mark.parametrize("change", [change_directly, change_data, change_part, change_as_array])
+def test_the_input_may_change_before_the_backward_pass(
+    change: Callable[[Tensor], None], waited: list[Postponed | None]
+) -> None:
+    torch.manual_seed(0)
+    maps, layer = torch.randn(9, 4, 40, 40), ul.UL2d(4)
+    expected = gradient(copy.deepcopy(layer), maps, torch.ones_like(maps))
+    y = maps.clone().requires_grad_()
+    out = layer(y)
+    change(y)
+    assert torch.equal(out, maps)
+    out.backward(torch.ones_like(maps))
+    assert y.grad is not None
+    assert torch.equal(y.grad, expected)
+    assert all(waited)
+
+
+def test_the_input_may_be_gone_before_the_backward_pass() -> None:
+    torch.manual_seed(0)
+    maps, layer = torch.randn(9, 4, 40, 40), ul.UL2d(4)
+    x = maps.clone().requires_grad_()
+    hidden = x * 2
+    expected = 2 * gradient(copy.deepcopy(layer), hidden.detach(), torch.zeros_like(maps))
+    out = layer(hidden)
+    del hidden
+    gc.collect()
+    others = [torch.full_like(maps, torch.nan) for _ in range(9)]  # where it may have been
+    out.relu_()
+    torch.autograd.backward(out, torch.zeros_like(maps))
+    assert len(others) == 9
+    assert x.grad is not None
+    assert torch.equal(x.grad, expected)
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        torch.tensor(0.3).expand(9, 4, 40, 40),
+        torch.randn(9, 4, 40, 40).mT,
+        torch.randn(9, 4, 40, 40).to(memory_format=torch.channels_last),
+        torch.randn(18, 4, 40, 40)[::2],
+        torch._neg_view(torch.randn(9, 4, 40, 40)),
+    ],
+    ids=["expanded", "transposed", "channels last", "strided", "negative"],
+)
+def test_any_gradient_from_above(above: Tensor) -> None:
+    torch.manual_seed(0)
+    maps, layer = torch.randn(9, 4, 40, 40), ul.UL2d(4)
+    kept = above.clone()
+    expected = gradient(copy.deepcopy(layer), maps, torch.zeros_like(maps)) + above
+    assert_same(gradient(layer, maps, above), expected, 1e-6)
+    assert torch.equal(above, kept)
+
+
+def test_the_gradient_from_above_stays_as_it_was_for_others() -> None:
+    torch.manual_seed(0)
+    maps, layer = torch.randn(9, 4, 40, 40), ul.UL2d(4)
+    x = maps.clone().requires_grad_()
+    seen: list[Tensor] = []
+    out = layer(x)
+    out.register_hook(seen.append)
+    (out + x).square().sum().backward()  # x beside the layer has the same gradient from above
+    assert x.grad is not None
+    own = gradient(ul.UL2d(4), maps, torch.zeros_like(maps))
+    assert_same(seen[0], 4 * maps, 1e-6)
+    assert_same(x.grad, 8 * maps + own, 1e-6)
+
+
+def test_a_backward_pass_that_comes_again() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(9, 4, 40, 40, requires_grad=True)
+    out, zeros = ul.UL2d(4)(y), torch.zeros(9, 4, 40, 40)
+    first, second = (torch.autograd.grad(out, y, zeros, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    many = torch.autograd.grad(
+        out, y, torch.stack([zeros, zeros + 1]), retain_graph=True, is_grads_batched=True
+    )[0]
+    assert_same(many[1] - many[0], zeros + 1, 1e-6)
+    assert_same(many[0], first, 1e-6)
+    above = torch.randn(9, 4, 40, 40, requires_grad=True)
+    (kept,) = torch.autograd.grad(out, y, above, create_graph=True)
+    (twice,) = torch.autograd.grad(kept.square().sum(), above)
+    assert_same(twice, 2 * kept.detach(), 1e-6)
+    assert_same(torch.autograd.grad(out, y, zeros)[0], first, 1e-6)
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(out, y, zeros)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e19, -3e38])
+@pytest.mark.parametrize("step", [0, 5, 79])
+def test_unusable_values_go_another_way_and_leave_nothing(
+    value: float, step: int, waited: list[Postponed | None]
+) -> None:
+    torch.manual_seed(0)
+    layer, maps = ul.UL2d(4), torch.randn(80, 4, 40, 40)
+    gradient(layer, maps, torch.zeros_like(maps))
+    other = copy.deepcopy(layer)
+    maps[step, 2, 7, 9] = value
+    got = gradient(layer, maps, torch.zeros_like(maps))
+    assert torch.equal(got, at_once(other, maps, torch.zeros_like(maps)))
+    assert_same_statistics(layer, other, 0)
+    assert [gradient is None for gradient in waited] == [False, True]
+    assert layer.health().skipped == 1
+
+
+def test_channels_alike_go_another_way(waited: list[Postponed | None]) -> None:
+    torch.manual_seed(0)
+    maps, layer = torch.randn(9, 1, 40, 40).expand(9, 4, 40, 40).clone(), ul.UL2d(4)
+    maps += 1e-3 * torch.randn_like(maps)
+    other, zeros = copy.deepcopy(layer), torch.zeros_like(maps)
+    assert torch.equal(gradient(layer, maps, zeros), at_once(other, maps, zeros))
+    assert_same_statistics(layer, other, 0)
+    assert waited == [None]
+
+
+def test_statistics_that_someone_has_set(waited: list[Postponed | None]) -> None:
+    torch.manual_seed(0)
+    maps, layer = torch.randn(9, 4, 40, 40), ul.UL2d(4)
+    zeros = torch.zeros_like(maps)
+
+    def learn(layer: ul.UL2d, change: Callable[[ul.UL2d], object]) -> None:
+        change(layer)
+        other = copy.deepcopy(layer)
+        assert_same(gradient(layer, maps, zeros), at_once(other, maps, zeros), 1e-5)
+        assert_same_statistics(layer, other)
+
+    learn(layer, lambda _: None)
+    learn(layer, lambda layer: layer.short_mean.add_(1))  # its rest is void then
+    learn(layer, lambda layer: layer.long_cov.mul_(4))
+    learn(layer, lambda layer: layer.load_state_dict(copy.deepcopy(layer).state_dict()))
+    assert all(waited)
+    learn(layer, lambda layer: layer.short_evidence[:7].zero_())  # these begin anew
+    learn(layer, lambda layer: layer.double())
+    assert waited[4:] == [None, None]
+
+
+def test_memory_that_is_not_of_torch() -> None:
+    values = np.random.default_rng(0).normal(size=(9, 4, 40, 40)).astype("f")
+    y, layer = torch.from_numpy(values).requires_grad_(), ul.UL2d(4)
+    out, expected = layer(y), gradient(ul.UL2d(4), torch.tensor(values), torch.zeros(y.shape))
+    values[:] = 0
+    ul.backward(out)
+    assert y.grad is not None
+    assert torch.equal(y.grad, expected)
+
+
+def test_what_does_not_wait() -> None:
+    plain = Rates(0.5, 1e-3, 1e-4)
+    maps = torch.randn(9, 4, 40, 40)
+    assert can_postpone(maps, plain)
+    for other in (maps[:1], maps.double(), maps.mT, maps.half(), nn.Parameter(maps), maps[:, 0]):
+        assert not can_postpone(other, plain)
+    wide = torch.randn(300, 64, 12, 12)  # as much to keep as a gradient
+    assert not can_postpone(wide, plain)
+    for rates in (Rates(0.5, 0.5, 1e-4), Rates(0.5, 1e-3, 1e-4, "clip")):
+        assert not can_postpone(maps, rates)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 6, 3), ul.UL2d(6, 0.5, 0.1), nn.ReLU(inplace=True))
+    inner, video = copy.deepcopy(net), torch.rand(9, 1, 40, 40, requires_grad=True)
+    for _ in range(2):
+        ul.backward(net(video))
+        ul.backward(checkpoint(inner, video, use_reentrant=reentrant))
+    for ours, theirs in zip(net.parameters(), inner.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    assert_same_statistics(net[1], inner[1])  # type: ignore[arg-type]
+
+
+def test_as_many_threads_as_there_are_at_the_time() -> None:
+    torch.manual_seed(0)
+    maps, layer, before = torch.randn(9, 4, 80, 80), ul.UL2d(4), torch.get_num_threads()
+    expected = gradient(copy.deepcopy(layer), maps, torch.zeros_like(maps))
+    y = maps.clone().requires_grad_()
+    try:
+        torch.set_num_threads(3)
+        out = layer(y)
+        torch.set_num_threads(1)
+        ul.backward(out)
+    finally:
+        torch.set_num_threads(before)
+    assert y.grad is not None
+    assert_same(y.grad, expected, 1e-6)
