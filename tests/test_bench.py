@@ -17,6 +17,7 @@ from ullayers.bench.timing import How, Row
 def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SECONDS", 0.0)
     monkeypatch.setattr(timing, "ROUNDS", 1)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 def test_the_fastest_round_counts_and_all_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +58,25 @@ def test_the_machine_has_a_name_and_versions(tmp_path: Path) -> None:
     assert found["python"].startswith("3.")
 
 
+@pytest.mark.parametrize(("load", "busy"), [(0.3, False), (7.25, True)])
+def test_what_makes_numbers_doubtful_is_said(
+    load: float, busy: bool, here: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(layers, "rows", lambda _: iter(list[Row]()))
+    code, out, _ = here("bench", "layers")
+    assert (code, "this machine is busy (load 7.2, 4 cores)" in out) == (0, busy)
+    assert "mean little" not in out
+    assert "mean little" in here("bench", "layers", "--quick")[1]
+
+
 def test_the_command_prints_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
 ) -> None:
     row = {"kind": "frame", "shape": "1 x 2", "microseconds": {"ours": 9.0}, "times": {"norm": 2.5}}
     monkeypatch.setattr(layers, "rows", lambda how: iter([row, timing.missing("abacus")]))
-    code, out, _ = here("bench", "--quick", "--json", tmp_path / "rows.json")
+    code, out, _ = here("bench", "--json", tmp_path / "rows.json")
     assert code == 0
     header, table = out.splitlines()[:2]
     assert "ours / theirs" in header

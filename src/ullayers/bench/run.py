@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ullayers.bench.timing import How, Row, pinned, write
 
+BUSY = 0.5  # processes that wait for a core, in the last minute
+
 
 def run(
     parts: Sequence[str], how: How, say: Callable[[str], None], file: Path | None = None
@@ -26,6 +28,8 @@ def run(
         raise ValueError(
             f"expected --threads of at most {cores}, the cores here, got {how.threads}"
         )
+    for doubt in _doubts(how, cores):
+        say(doubt)
     with pinned(how.threads):
         for part in parts:
             for row, text in measure(part, how):
@@ -34,6 +38,15 @@ def run(
                 say(text)
     if file is not None:
         write(rows, how, file)
+
+
+def _doubts(how: How, cores: int) -> Iterator[str]:
+    """Why the numbers may not mean much."""
+    if how.quick:
+        yield "a trial of a few small steps: its numbers mean little"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Windows has none
+    if load + how.threads > cores + BUSY:
+        yield f"this machine is busy (load {load:.1f}, {cores} cores): times may be too long"
 
 
 def measure(part: str, how: How) -> Iterator[tuple[Row, str]]:
