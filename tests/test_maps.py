@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
 from ullayers import base
-from ullayers.kernels import gapless, maps
-from ullayers.kernels.maps import Postponed, can_postpone
+from ullayers.kernels import gapless
+from ullayers.kernels.maps import Postponed, can_postpone, learn
 from ullayers.kernels.state import Rates
 
 
@@ -39,7 +39,6 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[Postponed | None]:
         seen.append(None if learned is None else learned[0])
         return learned
 
-    learn = maps.learn
     monkeypatch.setattr(base, "learn", noted)
     return seen
 
@@ -229,14 +228,21 @@ def test_unusable_values_go_another_way_and_leave_nothing(
     assert layer.health().skipped == 1
 
 
-def test_channels_alike_go_another_way(waited: list[Postponed | None]) -> None:
+def test_float64_where_float32_does_not_do(waited: list[Postponed | None]) -> None:
     torch.manual_seed(0)
-    maps, layer = torch.randn(9, 1, 40, 40).expand(9, 4, 40, 40).clone(), ul.UL2d(4)
-    maps += 1e-3 * torch.randn_like(maps)
-    other, zeros = copy.deepcopy(layer), torch.zeros_like(maps)
-    assert torch.equal(gradient(layer, maps, zeros), at_once(other, maps, zeros))
-    assert_same_statistics(layer, other, 0)
-    assert waited == [None]
+    alike = torch.randn(90, 1, 40, 40) + 1e-3 * torch.randn(90, 4, 40, 40)
+    few = torch.randn(90, 16, 8, 8)
+    for maps, layer in ((alike, ul.UL2d(4)), (few, ul.UL2d(16))):
+        other, exact = copy.deepcopy(layer), copy.deepcopy(layer).double()
+        for _ in range(2):
+            above = torch.zeros_like(maps)
+            got, expected = gradient(layer, maps, above), at_once(other, maps, above)
+            assert_same(got, expected, 1e-4)
+            if layer.features == 16:
+                assert_same(got, gradient(exact, maps.double(), above.double()), 1e-6)
+        assert_same_statistics(layer, other)
+    assert all(waited)
+    assert {gradient.parts[0].inverses.dtype for gradient in waited if gradient} == {np.dtype("d")}
 
 
 def test_statistics_that_someone_has_set(waited: list[Postponed | None]) -> None:

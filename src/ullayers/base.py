@@ -13,7 +13,7 @@ from ullayers.added_gradient import Signal, add_gradient
 from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
-from ullayers.kernels.maps import can_postpone, learn
+from ullayers.kernels.maps import Pass, can_postpone, learn
 from ullayers.kernels.small import PRECISIONS, Plan, plan
 from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
@@ -189,7 +189,6 @@ class ULBase(Statistics):
         """As `_learn`, for the maps of one video on a CPU; None for what that does not take."""
         rates, layout, streams = self._rates(1), _layout(y), y.shape[-1] * y.shape[-2]
         fits = y.is_cpu and scatter is None and self._clips is None
-        fits = fits and not self._is_careful(streams)
         if not (fits and can_postpone(y, rates)):
             return None
         goes_on = self._carries_on(layout) and len(self.short_mean) == streams
@@ -197,8 +196,8 @@ class ULBase(Statistics):
         if self.start == "paper" and not goes_on:  # whose means begin with zeros
             return None
         scale = self.weight / (len(y) if self.reduction == "mean" else 1)
-        buffers = cast("dict[str, Tensor]", self._buffers)
-        learned = learn(y.detach(), buffers, rates, scale, goes_on, self._largest())
+        now = Pass(rates, scale, goes_on, self._largest(), self._is_careful(streams))
+        learned = learn(y.detach(), cast("dict[str, Tensor]", self._buffers), now)
         if learned is None:
             return None
         self._remember(layout)

@@ -241,7 +241,7 @@ class Walk:
     def cover(self, tiles: Tiles, begin: int, room: Array) -> Part | None:
         """W and B of a group of steps, and all that its gradient takes.
 
-        None if they are in doubt in this precision or values are unusable; nothing has changed.
+        None if they are in doubt in this precision; nothing has changed then.
         """
         n = min(tiles.steps, len(tiles.frames) - begin)
         group, W, B, matrices = _Group.of(self, n), copy(self.W), copy(self.B), room[:n]
@@ -252,12 +252,9 @@ class Walk:
             np.array(rows) for rows in (group.keeps, *zip(*weights, strict=True))
         )
         keeps, lags = keeps.astype(tiles.tiles.dtype), self.lags.numpy()
-        found = tiles.covariances(
+        diagonals, after = tiles.covariances(
             begin, keeps, lags, cov_keeps, brings / self.streams, totals.numpy(), matrices
         )
-        if found is None:
-            return None
-        diagonals, after = found
         W.total, B.total = totals
         both, scales = self._weigh(W, B, group, diagonals.sum(2).T.tolist())
         levels = np.stack(both, axis=1)

@@ -19,8 +19,9 @@ from torch import Tensor
 from ullayers.kernels.compiling import run
 from ullayers.kernels.covariance import noise_share, ridge_period
 from ullayers.kernels.gapless import Path, Walk
+from ullayers.kernels.low_rank import may_use_low_rank
 from ullayers.kernels.state import Rates, on_host, room_like
-from ullayers.kernels.tiles import Array, Part, Tiles, can_tile
+from ullayers.kernels.tiles import SMALLEST_FRAME, Array, Part, Tiles, UnusableError, can_tile
 
 # What is kept until the backward pass, as a share of the maps, or bytes if that is more.
 MOST_KEPT, FEW_BYTES = 1 / 8, 2**22
@@ -51,12 +52,24 @@ class Postponed:
         shape = (len(self.maps), self.maps.shape[1], -1)
         count = self.maps.numel()
         frames = np.ctypeslib.as_array((ctypes.c_float * count).from_address(self.place))
-        tiles, gradient = Tiles.of(frames.reshape(shape)).in_float32(), room_like(self.maps)
+        tiles, gradient = Tiles.of(frames.reshape(shape)), room_like(self.maps)
+        tiles = tiles if self.parts[0].inverses.dtype == np.float64 else tiles.in_float32()
         out = gradient.numpy().reshape(shape)
         more = None if above is None else above.contiguous().resolve_neg().numpy().reshape(shape)
         for part in self.parts:
             tiles.write(part, self.scale, more, out)
         return gradient
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a pass over maps has to know, beside them and the statistics."""
+
+    rates: Rates
+    scale: float  # of the gradient
+    goes_on: bool  # whether the streams do. If not, nothing is known of them
+    largest: float  # what a value may be at most
+    careful: bool  # work in float64
 
 
 def can_postpone(y: Tensor, rates: Rates) -> bool:
@@ -65,62 +78,75 @@ def can_postpone(y: Tensor, rates: Rates) -> bool:
     plain = plain and type(y) is Tensor and y.ndim == 4 and y.is_contiguous()
     if not (plain and len(y) > 1 and on_host(y)):
         return False
-    steps, channels = y.shape[:2]
+    frames, (steps, channels) = y.detach().flatten(2), y.shape[:2]
     kept = 2 * steps * channels**2 * y.element_size()
     fits = kept <= max(MOST_KEPT * y.numel() * y.element_size(), FEW_BYTES)
-    return fits and can_tile(y.detach().flatten(2))
+    fits = fits and frames[0].numel() >= SMALLEST_FRAME and not may_use_low_rank(frames.mT)
+    return fits and can_tile(frames)
 
 
 def learn(
-    y: Tensor,
-    buffers: Mapping[str, Tensor],
-    rates: Rates,
-    scale: float,
-    goes_on: bool,
-    largest: float,
+    y: Tensor, buffers: Mapping[str, Tensor], now: Pass
 ) -> tuple[Postponed, dict[str, Tensor]] | None:
-    """What `core.advance` does, with the gradient to come; None where float32 may not do.
+    """What `core.advance` does, with the gradient to come; None for what it does not take.
 
     Args:
         y: (T, C, H, W), without a gradient.
         buffers: the statistics; not changed.
-        rates: the rates and choices of the layer.
-        scale: of the gradient.
-        goes_on: whether the streams do. If not, nothing is known of them.
-        largest: what a value may be at most.
+        now: all else.
 
     Returns:
         the gradient, and all statistics by their names but for `continues`.
     """
     frames = y.flatten(2).numpy()
     channels, positions = frames.shape[1:]
-    if not _are_plain(buffers, positions if goes_on else None, channels):
+    if not _are_plain(buffers, positions if now.goes_on else None, channels):
         return None
-    tiles, lags = Tiles.of(frames, largest).in_float32(), np.zeros((2, *frames.shape[1:]), "f")
-    seen = _evidence(buffers) if goes_on else [0.0, 0.0]
+    seen = _evidence(buffers) if now.goes_on else [0.0, 0.0]
     if seen is None:
         return None
-    if seen[0] > 0:
-        _move_means(tiles, _loops().read_lags, frames[0], lags, buffers)
-    W, B = _paths(buffers, rates)
-    walk = Walk(
-        rates, scale, True, positions, torch.from_numpy(lags), None, seen, W, B,
-        buffers["pull"].clone(), int(buffers["steps"]), noise_share(torch.float32) / channels,
-    )  # fmt: skip
-    inverses, parts = np.empty((len(frames), *tiles.matrices.shape[1:]), "f"), []
-    for begin in range(0, len(frames), tiles.steps):
-        part = walk.cover(tiles, begin, inverses[begin:])
-        if part is None:
-            return None
-        parts.append(part)
+    wide = Tiles.of(frames, now.largest)
+    try:
+        found = None if now.careful else _cover(wide.in_float32(), buffers, now, seen)
+        if found is None:  # it may not do in float32
+            wide.tiles[:] = 0
+            found = _cover(wide, buffers, now, seen)
+    except UnusableError:
+        return None
+    assert found is not None
+    walk, parts = found
     new = {name: torch.empty(positions, channels) for name in MEANS}
-    _move_means(tiles, _loops().write_means, frames[-1], walk.lags.numpy(), new)
+    _move_means(wide, _loops().write_means, frames[-1], walk.lags.numpy(), new)
     for name, value in zip(EVIDENCES, walk.seen, strict=True):
         new[name] = torch.full((positions,), value)
     skipped, singular = buffers["left_out"].tolist()
     left_out = torch.tensor([skipped, singular + walk.singular])
     new |= {"pull": walk.pull, "steps": torch.tensor(walk.step), "left_out": left_out}
-    return Postponed(*_held(y), parts, scale), {**new, **_covariances(walk)}
+    return Postponed(*_held(y), parts, now.scale), {**new, **_covariances(walk)}
+
+
+def _cover(
+    tiles: Tiles, buffers: Mapping[str, Tensor], now: Pass, seen: list[float]
+) -> tuple[Walk, list[Part]] | None:
+    """W and B after all steps, and what the gradient is made of; None if in doubt."""
+    frames, kind = tiles.frames, tiles.tiles.dtype
+    lags = np.zeros((2, *frames.shape[1:]), kind)
+    if seen[0] > 0:
+        _move_means(tiles, _loops().read_lags, frames[0], lags, buffers)
+    W, B = _paths(buffers, now.rates)
+    work = torch.float64 if now.careful else torch.float32
+    walk = Walk(
+        now.rates, now.scale, True, frames.shape[2], torch.from_numpy(lags), None, seen, W, B,
+        buffers["pull"].to(work, copy=True), int(buffers["steps"]),
+        noise_share(work) / frames.shape[1],
+    )  # fmt: skip
+    inverses, parts = np.empty((len(frames), *tiles.matrices.shape[1:]), kind), []
+    for begin in range(0, len(frames), tiles.steps):
+        part = walk.cover(tiles, begin, inverses[begin:])
+        if part is None:
+            return None
+        parts.append(part)
+    return walk, parts
 
 
 def _are_plain(buffers: Mapping[str, Tensor], positions: int | None, channels: int) -> bool:

@@ -92,6 +92,10 @@ def can_tile(frames: Tensor) -> bool:
     return narrow and frames.is_contiguous() and not frames.is_neg() and has_numba()
 
 
+class UnusableError(ValueError):
+    """A value is too large, or not a number."""
+
+
 class Part(NamedTuple):
     """What the gradient of a group of n steps is made of."""
 
@@ -165,10 +169,8 @@ class Tiles:
     def covariances(
         self, begin: int, keeps: Array, lags: Array, cov_keeps: Array, brings: Array,
         totals: Array, matrices: Array,
-    ) -> tuple[Array, Array] | None:  # fmt: skip
+    ) -> tuple[Array, Array]:  # fmt: skip
         """Find W and B after each step of a group; their diagonals (n, 2, C), and lags after it.
-
-        None if a value is too large, or none.
 
         Args:
             begin: the first step.
@@ -193,7 +195,7 @@ class Tiles:
 
         self.on_all(find)
         if not all(usable):
-            return None
+            raise UnusableError
         self.on_all(move)
         return self.diagonals[:n], after
 
