@@ -134,7 +134,7 @@ def add_product(four: Array, matrix: Array, i: int, x: Array, n: int) -> None:
 def find_grams(
     frames: Array, first: int, keeps: Array, lags: Array, begin: int, end: int, width: int,
     room: Array,
-    grams: Array, sums: Array, after: Array, largest: float,
+    which: int, count: int, grams: Array, sums: Array, after: Array, largest: float,
 ) -> bool:  # fmt: skip
     """What positions from `begin` to `end` bring to the Gram matrices of steps from `first` on.
 
@@ -149,24 +149,26 @@ def find_grams(
         end: the last, and one.
         width: positions of a tile.
         room: (2 C' + 4, width or more) to work in, with C' a multiple of four and zeros behind C.
+        which: 0 to begin with W, 1 with B.
+        count: of these two.
         grams: (n, 2, C', C'), written to on and above the diagonal.
         sums: (n, 2, C) of what enters W and B, written to.
         after: (2, C, P), lags after the last step, written to.
         largest: what a value may be at most.
     """
-    tile, usable = tile_of(room), True
-    sums[:] = 0.0
+    tile, usable, found = tile_of(room), True, np.zeros(sums.shape)
     for left in range(begin, end, width):
         n = min(width, end - left)
         load(lags, left, n, tile)
         for i in range(len(grams)):
             t = first + i
             frame, before = frames[t], frames[max(t - 1, 0)]
-            follow(frame, before, left, n, keeps[0, i], keeps[1, i], tile, sums[i])
+            follow(frame, before, left, n, keeps[0, i], keeps[1, i], tile, found[i])
             usable &= are_usable(frame, left, n, largest)
-            for which in range(2):
-                add_gram(tile[which], -(-n // 16) * 16, grams[i, which], left == begin)
+            for k in range(which, which + count):
+                add_gram(tile[k], -(-n // 16) * 16, grams[i, k], left == begin)
         store(tile, left, n, after)
+    sums[:, which : which + count] = found[:, which : which + count]
     return usable
 
 

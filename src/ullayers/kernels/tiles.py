@@ -26,6 +26,7 @@ from ullayers.kernels.compiling import has_numba, run
 
 TILE_VALUES, WIDEST_TILE = 2**15, 2048
 SMALLEST_SHARE = 128  # positions for a thread
+FEW_POSITIONS = 8  # for each channel; if there are more, threads share them for W and B alike
 GROUP_VALUES, LONGEST_GROUP = 2**18, 64  # of a covariance of all steps, and steps
 ROOM_VALUES, SHORTEST_GROUP = 2**21, 8  # of all threads together; many have shorter groups
 WIDEST, SMALLEST_FRAME = 256, 2**9  # channels, and values of a frame
@@ -117,8 +118,9 @@ class Tiles:
     width: int  # of a tile
     tiles: Array  # (threads, 2 C' + 4, width or more) to work in, in the precision of the work
     shares: list[tuple[int, int]]  # of the positions, one for each thread
-    parts: Array  # (threads, n, 2, C', C') Gram matrices
-    sums: Array  # (threads, n, 2, C)
+    apart: bool  # whether threads in pairs find W and B, of all positions of both
+    parts: Array  # (threads or pairs, n, 2, C', C') Gram matrices
+    sums: Array  # (threads or pairs, n, 2, C)
     matrices: Array  # (n, 2, C', C') W and B times their evidence, then their inverses
     diagonals: Array  # (n, 2, C)
     pushes: Array  # likewise
@@ -131,20 +133,22 @@ class Tiles:
         threads = max(1, min(torch.get_num_threads(), positions // SMALLEST_SHARE))
         share = _parts(positions, -(-positions // threads))
         shares = [(begin, min(begin + share, positions)) for begin in range(0, positions, share)]
-        width = _parts(share, min(TILE_VALUES // channels, WIDEST_TILE))
-        row = width + (5 * LINE if width % (2 * LINE) == 0 else 0)  # rows that compete for no cache
         wide, threads = -(-channels // 4) * 4, len(shares)
+        apart = threads % 2 == 0 and positions <= FEW_POSITIONS * threads // 2 * channels
+        found = threads // 2 if apart else threads
+        width = _parts(share * threads // found, min(TILE_VALUES // channels, WIDEST_TILE))
+        row = width + (5 * LINE if width % (2 * LINE) == 0 else 0)  # rows that compete for no cache
         few = max(SHORTEST_GROUP, ROOM_VALUES // ((threads + 1) * wide**2))
         n = max(1, min(GROUP_VALUES // wide**2, few, LONGEST_GROUP, steps))
         if threads > 1:
             _stop_waiting()
-        sizes = (threads, 2 * wide + 4, row), (threads + 1, n, 2, wide, wide)
+        sizes = (threads, 2 * wide + 4, row), (found + 1, n, 2, wide, wide)
         room = _room(sum(map(math.prod, sizes)))
         tiles, parts = room[: math.prod(sizes[0])], room[math.prod(sizes[0]) :].reshape(sizes[1])
         tiles[:] = 0
         return cls(
-            frames, width, tiles.reshape(sizes[0]), shares, parts[:threads],
-            np.empty((threads, n, 2, channels)), parts[threads],
+            frames, width, tiles.reshape(sizes[0]), shares, apart, parts[:found],
+            np.empty((found, n, 2, channels)), parts[found],
             np.empty((n, 2, channels)), np.empty((n, 2, channels)), largest,
         )  # fmt: skip
 
@@ -185,8 +189,12 @@ class Tiles:
         parts, sums = _front(self.parts, n), _front(self.sums, n)
 
         def find(i: int) -> None:
-            found = parts[i], sums[i], after, np.float32(self.largest)
-            usable[i] = run(loops().find_grams, *self._share(i, begin, keeps, lags), *found)
+            share, which, at = self._share(i, begin, keeps, lags), (0, 2), i
+            if self.apart:
+                ends = self.shares[i // 2 * 2][0], self.shares[i // 2 * 2 + 1][1]
+                share, which, at = (*share[:4], *ends, *share[6:]), (i % 2, 1), i // 2
+            found = *which, parts[at], sums[at], after, np.float32(self.largest)
+            usable[i] = run(loops().find_grams, *share, *found)
 
         def move(i: int) -> None:
             brought = cov_keeps, brings, totals
