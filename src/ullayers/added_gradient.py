@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.maps import Postponed
+from ullayers.kernels.state import shared_clone
 
 
 class Signal(NamedTuple):
@@ -71,10 +72,7 @@ def _handed_on(y: Tensor, output: Tensor | None) -> Tensor:
         return output.copy_(y)
     if not y.is_cpu or torch.compiler.is_compiling():
         return y.clone()
-    try:
-        return torch._lazy_clone(y)
-    except RuntimeError:  # the memory is not torch's own
-        return y.clone()
+    return shared_clone(y)
 
 
 def _graph_is_kept() -> bool:

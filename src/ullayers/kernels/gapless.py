@@ -262,7 +262,9 @@ class Walk:
         largest = (diagonals + levels[:, :, None]).max(2)
         fits = (largest > 1 / RANGE) & (largest < RANGE)
         certain = fits & (grown >= 0) & (grown <= MOST_INFLATED)
-        if tiles.precision == torch.float32 and not certain.all():
+        vanished = (diagonals.sum(2) == 0) & np.array([group.had_past, group.counted]).T
+        doubtful = not certain.all() or (vanished.any() and after.any())
+        if tiles.precision == torch.float32 and doubtful:
             return None
         self.singular += int((grown < 0).sum())
         taking, pull = np.array(group.counted), self.pull[0].to(torch.float64, copy=True)

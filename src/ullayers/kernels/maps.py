@@ -20,7 +20,7 @@ from ullayers.kernels.compiling import run
 from ullayers.kernels.covariance import noise_share, ridge_period
 from ullayers.kernels.gapless import Path, Walk
 from ullayers.kernels.low_rank import may_use_low_rank
-from ullayers.kernels.state import Rates, on_host, room_like
+from ullayers.kernels.state import Rates, address, on_host, room_like, shared_clone
 from ullayers.kernels.tiles import SMALLEST_FRAME, Array, Part, Tiles, UnusableError, can_tile
 
 # What is kept until the backward pass, as a share of the maps, or bytes if that is more.
@@ -42,22 +42,20 @@ def _loops() -> Any:
 class Postponed:
     """The gradient of maps, which is made when it is asked for."""
 
-    maps: Tensor  # (T, C, H, W), a clone with the memory of the input until that is changed
-    place: int  # of that memory: to ask the clone for it would make it a copy
+    maps: Tensor  # (T, C, H, W), a clone that shares the memory of the input until that is changed
     parts: list[Part]
     scale: float
 
     def added_to(self, above: Tensor | None) -> Tensor:
         """It, and what comes from above."""
-        shape = (len(self.maps), self.maps.shape[1], -1)
-        count = self.maps.numel()
-        frames = np.ctypeslib.as_array((ctypes.c_float * count).from_address(self.place))
-        tiles, gradient = Tiles.of(frames.reshape(shape)), room_like(self.maps)
+        if above is not None and (above.layout != torch.strided or above._is_zerotensor()):
+            return self.added_to(None).add_(above)
+        frames, gradient = _frames(self.maps), room_like(self.maps)
+        tiles, out = Tiles.of(frames), gradient.numpy().reshape(frames.shape)
         tiles = tiles if self.parts[0].inverses.dtype == np.float64 else tiles.in_float32()
-        out = gradient.numpy().reshape(shape)
-        more = None if above is None else above.contiguous().resolve_neg().numpy().reshape(shape)
+        more = None if above is None else above.contiguous().resolve_neg().numpy()
         for part in self.parts:
-            tiles.write(part, self.scale, more, out)
+            tiles.write(part, self.scale, None if more is None else more.reshape(out.shape), out)
         return gradient
 
 
@@ -98,7 +96,8 @@ def learn(
     Returns:
         the gradient, and all statistics by their names but for `continues`.
     """
-    frames = y.flatten(2).numpy()
+    maps = shared_clone(y)  # whatever others do to the input, it stays where it is
+    frames = _frames(maps)
     channels, positions = frames.shape[1:]
     if not _are_plain(buffers, positions if now.goes_on else None, channels):
         return None
@@ -115,14 +114,15 @@ def learn(
         return None
     assert found is not None
     walk, parts = found
-    new = {name: torch.empty(positions, channels) for name in MEANS}
+    new = {name: _room(positions, channels) for name in MEANS}
     _move_means(wide, _loops().write_means, frames[-1], walk.lags.numpy(), new)
     for name, value in zip(EVIDENCES, walk.seen, strict=True):
-        new[name] = torch.full((positions,), value)
-    skipped, singular = buffers["left_out"].tolist()
-    left_out = torch.tensor([skipped, singular + walk.singular])
-    new |= {"pull": walk.pull, "steps": torch.tensor(walk.step), "left_out": left_out}
-    return Postponed(*_held(y), parts, now.scale), {**new, **_covariances(walk)}
+        new[name] = buffers[name].new_full((positions,), value)
+    left_out = buffers["left_out"].clone()
+    left_out[1] += walk.singular
+    steps = torch.full_like(buffers["steps"], walk.step)
+    new |= {"pull": walk.pull, "steps": steps, "left_out": left_out, **_covariances(walk)}
+    return Postponed(maps, parts, now.scale), new
 
 
 def _cover(
@@ -194,21 +194,22 @@ def _paths(buffers: Mapping[str, Tensor], rates: Rates) -> list[Path]:
 def _covariances(walk: Walk) -> dict[str, Tensor]:
     """The other way round."""
     paths, size = (walk.W, walk.B), walk.W.total.shape
-    new = {name: torch.empty(size) for name in COVARIANCES}
+    new = {name: _room(*size) for name in COVARIANCES}
     seen, ridges = (
-        torch.tensor([getattr(path, name) for path in paths], dtype=torch.float64)
-        for name in ("evidence", "ridge")
+        np.array([getattr(path, name) for path in paths]) for name in ("evidence", "ridge")
     )
     totals = np.stack([path.total.numpy() for path in paths])
-    run(_loops().write_covs, *(value.numpy() for value in new.values()), seen.numpy(), totals)
-    return {**new, "cov_evidence": seen, "ridge_level": ridges}
+    run(_loops().write_covs, *(value.numpy() for value in new.values()), seen, totals)
+    numbers = {"cov_evidence": seen, "ridge_level": ridges}
+    return {**new, **{name: torch.from_numpy(value) for name, value in numbers.items()}}
 
 
-def _held(y: Tensor) -> tuple[Tensor, int]:
-    """A clone, which is no copy before one of the two is changed, and where its memory is."""
-    place = y.data_ptr()
-    try:
-        return torch._lazy_clone(y), place
-    except RuntimeError:  # the memory is not torch's own
-        clone = y.clone()
-        return clone, clone.data_ptr()
+def _room(*size: int) -> Tensor:
+    """For a statistic, whatever the default device and precision are."""
+    return torch.from_numpy(np.empty(size, "f"))
+
+
+def _frames(maps: Tensor) -> Array:
+    """(T, C, P): the values of maps, without asking torch, which would copy them if shared."""
+    values = (ctypes.c_float * maps.numel()).from_address(address(maps))
+    return np.ctypeslib.as_array(values).reshape(*maps.shape[:2], -1)

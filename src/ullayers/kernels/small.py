@@ -17,7 +17,7 @@ from torch.autograd.graph import increment_version
 
 from ullayers.kernels.compiling import has_numba, run
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
-from ullayers.kernels.state import PER_STREAM, Rates
+from ullayers.kernels.state import PER_STREAM, Rates, address
 from ullayers.kernels.tiles import SMALLEST_FRAME
 from ullayers.packing import Packing
 
@@ -95,7 +95,7 @@ class Plan:
             the gradients, scaled, as the frames and the scatter are; None if frames have no memory.
         """
         gradient, chosen = torch.empty_like(frames), self.chosen[carries_on]
-        places = frames.data_ptr(), gradient.data_ptr()
+        places = address(frames), gradient.data_ptr()
         if not all(places):
             return None
         spread = None if scatter is None else torch.empty_like(scatter)

@@ -12,6 +12,7 @@ Two conventions keep the numbers honest:
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,6 +26,7 @@ PER_STREAM = (
     "short_evidence", "long_evidence",
 )  # fmt: skip
 LongTerm = Literal["stream", "clip", "shared"]
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,21 @@ def room_like(tensor: Tensor) -> Tensor:
     begin = -values.data_ptr() % LINE // tensor.element_size()
     like = torch.empty_like(tensor, device="meta")  # dense, also where the tensor has gaps
     return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
+
+
+def shared_clone(tensor: Tensor) -> Tensor:
+    """A clone on a CPU, which is no copy before one of the two is changed."""
+    with _one_at_a_time:  # torch does not look after that
+        try:
+            return torch._lazy_clone(tensor)
+        except RuntimeError:  # the memory is not torch's own
+            return tensor.clone()
+
+
+def address(tensor: Tensor) -> int:
+    """Where its values are. `data_ptr` would copy those that it shares with another."""
+    begin: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
+    return begin + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def before_each(first: Tensor, values: Tensor) -> Tensor:

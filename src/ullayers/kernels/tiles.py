@@ -11,10 +11,10 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,8 @@ ROOM_VALUES, SHORTEST_GROUP = 2**21, 8  # of all threads together; many have sho
 WIDEST, SMALLEST_FRAME = 256, 2**9  # channels, and values of a frame
 LINE = 16  # values that come together from memory; a tile has a multiple of it
 Array = NDArray[Any]
+Work = Callable[[int], None]  # on a share
+Reports = SimpleQueue[BaseException | None]
 _kept = threading.local()
 
 
@@ -51,10 +53,43 @@ def inverting() -> Any:
     return compiled_inverse
 
 
+class _Helpers:
+    """Threads that wait for work. They are as they were wherever an interrupt comes.
+
+    Those of `concurrent.futures` are not: one that comes while work is handed to them leaves a lock
+    behind that nobody opens.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: SimpleQueue[tuple[Work, int, Reports]] = SimpleQueue()
+        self.count = 0
+
+    def are(self, count: int) -> bool:
+        """Start so many of them; whether there are any: none begins at the end of a program."""
+        try:
+            while self.count < count:
+                threading.Thread(target=self._wait, name="ullayers", daemon=True).start()
+                self.count += 1
+        except RuntimeError:
+            pass
+        return self.count > 0
+
+    def _wait(self) -> None:
+        while True:
+            work, share, reports = self.jobs.get()
+            try:
+                work(share)
+            except BaseException as error:
+                reports.put(error)
+            else:
+                reports.put(None)
+            del work, reports  # and all the memory that they know of
+
+
 @lru_cache(maxsize=1)
-def _helpers(process: int) -> ThreadPoolExecutor:
-    """Threads, which a process does not inherit; they start when they are needed."""
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="ullayers")
+def _helpers(process: int) -> _Helpers:
+    """A process does not inherit threads."""
+    return _Helpers()
 
 
 @cache
@@ -189,12 +224,16 @@ class Tiles:
         parts, sums = _front(self.parts, n), _front(self.sums, n)
 
         def find(i: int) -> None:
-            share, which, at = self._share(i, begin, keeps, lags), (0, 2), i
+            at, ends, which = i, self.shares[i], (0, 2)
             if self.apart:
-                ends = self.shares[i // 2 * 2][0], self.shares[i // 2 * 2 + 1][1]
-                share, which, at = (*share[:4], *ends, *share[6:]), (i % 2, 1), i // 2
+                at, ends, which = (
+                    i // 2,
+                    (self.shares[i - i % 2][0], self.shares[i | 1][1]),
+                    (i % 2, 1),
+                )
+            known = self.frames, begin, keeps, lags, *ends, self.width, self.tiles[i]
             found = *which, parts[at], sums[at], after, np.float32(self.largest)
-            usable[i] = run(loops().find_grams, *share, *found)
+            usable[i] = run(loops().find_grams, *known, *found)
 
         def move(i: int) -> None:
             brought = cov_keeps, brings, totals
@@ -206,10 +245,6 @@ class Tiles:
             raise UnusableError
         self.on_all(move)
         return self.diagonals[:n], after
-
-    def _share(self, i: int, begin: int, keeps: Array, lags: Array) -> tuple[Any, ...]:
-        """What a thread has to know of its positions."""
-        return self.frames, begin, keeps, lags, *self.shares[i], self.width, self.tiles[i]
 
     def invert(self, matrices: Array, levels: Array, scales: Array) -> Array:
         """Invert W and B after each step; what rounding errors grow by, at most (-1: no inverse).
@@ -241,32 +276,38 @@ class Tiles:
 
     def write(self, part: Part, scale: float, above: Array | None, gradient: Array) -> None:
         """The scaled gradients of a group, added to those from above if there are any."""
-        inverses, pulls, factor = part.inverses, part.pulls, self.tiles.dtype.type(scale)
-        adds = above is not None
-        others = inverses, pulls, factor, above if adds else self.frames, adds, gradient
+        known, factor, adds = (
+            (self.frames, *part[:3]),
+            self.tiles.dtype.type(scale),
+            above is not None,
+        )
+        made = *part[3:], factor, above if adds else self.frames, adds, gradient
 
         def work(i: int) -> None:
-            share = self._share(i, part.begin, part.keeps, part.lags)
-            run(loops().write_gradients, *share, *others)
+            share = *self.shares[i], self.width, self.tiles[i]
+            run(loops().write_gradients, *known, *share, *made)
 
         self.on_all(work)
 
-    def on_all(self, work: Callable[[int], None]) -> None:
+    def on_all(self, work: Work) -> None:
         """Every thread has its share, this one the first."""
-        others, waiting = list(range(1, len(self.shares))), []
+        others, reports = range(1, len(self.shares)), Reports()
         try:
-            while others:
-                waiting.append(_helpers(os.getpid()).submit(work, others[-1]))
-                others.pop()
-        except RuntimeError:  # at the end of the program no thread begins anything new
-            pass
-        try:
-            for i in [0, *others]:
-                work(i)
-        finally:
-            wait(waiting)  # they write to memory that the next call will use
-        for future in waiting:
-            future.result()
+            if others and _helpers(os.getpid()).are(len(others)):
+                for i in others:
+                    _helpers(os.getpid()).jobs.put((work, i, reports))
+                work(0)
+                errors = [reports.get() for _ in others]
+            else:
+                for i in range(len(self.shares)):
+                    work(i)
+                errors = []
+        except BaseException:
+            _kept.room = None  # some may be at work there still
+            raise
+        for error in errors:
+            if error is not None:
+                raise error
 
 
 def _front(array: Array, n: int) -> Array:
