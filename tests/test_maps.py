@@ -19,7 +19,8 @@ import ullayers as ul
 from ullayers import base
 from ullayers.kernels import gapless
 from ullayers.kernels.maps import Postponed, can_postpone, learn
-from ullayers.kernels.state import Rates
+from ullayers.kernels.state import Rates, address
+from ullayers.kernels.tiles import Tiles
 
 
 def gradient(layer: ul.UL2d, maps: Tensor, above: Tensor) -> Tensor:
@@ -315,3 +316,79 @@ def test_as_many_threads_as_there_are_at_the_time() -> None:
         torch.set_num_threads(before)
     assert y.grad is not None
     assert_same(y.grad, expected, 1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-24, 1e-15, 1e15])
+def test_values_whose_squares_float32_cannot_hold(scale: float) -> None:
+    torch.manual_seed(0)
+    maps = torch.randn(9, 4, 40, 40)
+    expected = gradient(ul.UL2d(4), maps, torch.zeros_like(maps))
+    got = gradient(ul.UL2d(4), maps * scale, torch.zeros_like(maps))
+    assert_same(got.double() * scale, expected.double(), 1e-5)
+
+
+def test_other_defaults_of_torch() -> None:
+    torch.manual_seed(0)
+    calls = [torch.randn(9, 4, 40, 40) * 1e-2 + 3000 for _ in range(3)]
+    plain = ul.UL2d(4)
+    layer = copy.deepcopy(plain)
+    for maps in calls:
+        expected = gradient(plain, maps, torch.zeros_like(maps))
+        y, zeros = maps.clone().requires_grad_(), torch.zeros_like(maps)
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        try:
+            layer(y).backward(zeros)
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+        assert y.grad is not None
+        assert torch.equal(y.grad, expected)
+    assert_same_statistics(layer, plain, 0)
+
+
+def test_gradients_from_above_that_have_no_memory_of_their_own() -> None:
+    torch.manual_seed(0)
+    maps, where = torch.randn(9, 4, 40, 40), torch.zeros(9, 4, 40, 5, dtype=torch.long)
+    own = gradient(ul.UL2d(4), maps, torch.zeros_like(maps))
+    y = maps.clone().requires_grad_()
+    torch.gather(ul.UL2d(4)(y), 3, where, sparse_grad=True).sum().backward()
+    assert y.grad is not None
+    own_and_five = own.clone()
+    own_and_five[..., 0] += 5
+    assert_same(y.grad, own_and_five, 1e-6)
+    y = maps.clone().requires_grad_()
+    ul.UL2d(4)(y).backward(torch._efficientzerotensor(maps.shape))
+    assert y.grad is not None
+    assert torch.equal(y.grad, own)
+
+
+def test_parts_of_one_tensor_stay_in_its_memory() -> None:
+    torch.manual_seed(0)
+    whole, layer = torch.randn(40, 4, 40, 40).requires_grad_() * 1, ul.UL2d(4)
+    begin = address(whole)
+    outputs = [layer(part) for part in whole.split(10)]
+    layer(outputs[0])  # one layer after another
+    assert address(whole) == begin
+    assert [address(out) - begin for out in outputs] == [n * 10 * 4 * 1600 * 4 for n in range(4)]
+
+
+def test_errors_and_interrupts_of_threads_do_not_hinder_the_next() -> None:
+    frames = np.zeros((3, 4, 1024), "f")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        tiles, done = Tiles.of(frames), list[int]()
+        for share, error in ((1, ValueError), (2, KeyError), (0, KeyboardInterrupt)):
+
+            def work(i: int, share: int = share, error: type[BaseException] = error) -> None:
+                if i == share:
+                    raise error
+
+            with pytest.raises(error):
+                tiles.on_all(work)
+            tiles.on_all(done.append)
+        assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        assert Tiles.of(frames).tiles.ctypes.data != tiles.tiles.ctypes.data  # one may write there
+    finally:
+        torch.set_num_threads(before)
