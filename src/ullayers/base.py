@@ -14,7 +14,7 @@ from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
 from ullayers.kernels.maps import Pass, can_postpone, learn
-from ullayers.kernels.small import PRECISIONS, Plan, plan
+from ullayers.kernels.small import LARGEST_FRAME, PRECISIONS, Plan, plan
 from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import Statistics, is_recomputing, normal_tensors
@@ -158,7 +158,8 @@ class ULBase(Statistics):
 
     def _learn_small(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
         """As `_learn`, in one compiled call; None for what that does not take."""
-        if type(y) is not Tensor or torch.compiler.is_compiling():
+        large = y.ndim == 4 and y.numel() > len(y) * LARGEST_FRAME  # as most maps are
+        if large or type(y) is not Tensor or torch.compiler.is_compiling():
             return None
         plan, frames = self._plan_small(y), y
         if plan is None:

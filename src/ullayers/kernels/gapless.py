@@ -247,15 +247,15 @@ class Walk:
         group, W, B, matrices = _Group.of(self, n), copy(self.W), copy(self.B), room[:n]
         paths = ((W, group.had_past), (B, group.counted))
         weights = [path.weights(counted) for path, counted in paths]
-        totals = torch.stack([W.total, B.total])
+        totals = np.stack([W.total.numpy(), B.total.numpy()])
         keeps, cov_keeps, brings = (
             np.array(rows) for rows in (group.keeps, *zip(*weights, strict=True))
         )
         keeps, lags = keeps.astype(tiles.tiles.dtype), self.lags.numpy()
         diagonals, after = tiles.covariances(
-            begin, keeps, lags, cov_keeps, brings / self.streams, totals.numpy(), matrices
+            begin, keeps, lags, cov_keeps, brings / self.streams, totals, matrices
         )
-        W.total, B.total = totals
+        W.total, B.total = map(torch.from_numpy, totals)
         both, scales = self._weigh(W, B, group, diagonals.sum(2).T.tolist())
         levels = np.stack(both, axis=1)
         grown = tiles.invert(matrices, levels, np.stack(scales, axis=1))
@@ -267,10 +267,10 @@ class Walk:
         if tiles.precision == torch.float32 and doubtful:
             return None
         self.singular += int((grown < 0).sum())
-        taking, pull = np.array(group.counted), self.pull[0].to(torch.float64, copy=True)
-        pulls = tiles.pulls(pull.numpy(), taking & self.rates.centred, self.rates.eps, self.streams)
-        self.W, self.B, self.pull = W, B, pull[None].to(self.pull.dtype)
-        self.lags = torch.from_numpy(after)
+        taking, pull = np.array(group.counted), self.pull.numpy()[0].astype(np.float64)
+        pulls = tiles.pulls(pull, taking & self.rates.centred, self.rates.eps, self.streams)
+        self.W, self.B, self.lags = W, B, torch.from_numpy(after)
+        self.pull = torch.from_numpy(pull[None]).to(self.pull.dtype)
         self._finish(group)
         return Part(begin, keeps, lags, matrices, pulls)
 

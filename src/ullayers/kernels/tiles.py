@@ -180,7 +180,8 @@ class Tiles:
         sizes = (threads, 2 * wide + 4, row), (found + 1, n, 2, wide, wide)
         room = _room(sum(map(math.prod, sizes)))
         tiles, parts = room[: math.prod(sizes[0])], room[math.prod(sizes[0]) :].reshape(sizes[1])
-        tiles[:] = 0
+        if wide > channels:  # all else is written to before it is read
+            tiles[:] = 0
         return cls(
             frames, width, tiles.reshape(sizes[0]), shares, apart, parts[:found],
             np.empty((found, n, 2, channels)), parts[found],
