@@ -20,7 +20,7 @@ class Signal(NamedTuple):
 
 
 class _AddGradient(torch.autograd.Function):
-    """The identity, whose backward adds a gradient that was computed in the forward pass."""
+    """The identity, whose backward adds a gradient that the forward pass has found."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
@@ -38,14 +38,13 @@ class _AddGradient(torch.autograd.Function):
             )
         gradient, scatter_gradient = ctx.gradients
         postponed = isinstance(gradient, Postponed)
-        if _graph_is_kept() or _is_batched(above):
+        if _graph_is_kept() or torch.is_grad_enabled() or _is_batched(above):
             gradient = gradient.added_to(None) if postponed else gradient
             spread = None if scatter_gradient is None else scatter_gradient.clone()
             return above + gradient, spread, None
+        added = gradient.added_to(above) if postponed else gradient.add_(above)
         ctx.gradients = None
-        if postponed:
-            return gradient.added_to(above), None, None
-        return gradient.add_(above), scatter_gradient, None
+        return added, scatter_gradient, None
 
 
 # What `_AddGradient.apply` ends in. Before it that looks for torch.func, as we have done already,

@@ -13,7 +13,7 @@ from ullayers.added_gradient import Signal, add_gradient
 from ullayers.core import advance
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.launch import Call, advance_fused
-from ullayers.kernels.maps import Pass, can_postpone, learn
+from ullayers.kernels.maps import Given, can_postpone, learn
 from ullayers.kernels.small import LARGEST_FRAME, PRECISIONS, Plan, plan
 from ullayers.kernels.state import PER_STREAM, LongTerm, Rates, Result, State, on_host
 from ullayers.packing import Packing
@@ -197,8 +197,9 @@ class ULBase(Statistics):
         if self.start == "paper" and not goes_on:  # whose means begin with zeros
             return None
         scale = self.weight / (len(y) if self.reduction == "mean" else 1)
-        now = Pass(rates, scale, goes_on, self._largest(), self._is_careful(streams))
-        learned = learn(y.detach(), cast("dict[str, Tensor]", self._buffers), now)
+        given = Given(rates, scale, goes_on, self._largest(), self._is_careful(streams))
+        buffers = dict(cast("dict[str, Tensor]", self._buffers))  # another thread may set others
+        learned = learn(y.detach(), buffers, given)
         if learned is None:
             return None
         self._remember(layout)

@@ -44,7 +44,10 @@ def _doubts(how: How, cores: int) -> Iterator[str]:
     """Why the numbers may not mean much."""
     if how.quick:
         yield "a trial of a few small steps: its numbers mean little"
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Windows has none
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):  # not every system knows it
+        load = 0.0
     if load + how.threads > cores + BUSY:
         yield f"this machine is busy (load {load:.1f}, {cores} cores): times may be too long"
 

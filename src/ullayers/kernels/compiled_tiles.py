@@ -167,7 +167,8 @@ def find_grams(
             usable &= are_usable(frame, left, n, largest)
             for k in range(which, which + count):
                 add_gram(tile[k], -(-n // 16) * 16, grams[i, k], left == begin)
-        store(tile, left, n, after)
+        if which == 0:
+            store(tile, left, n, after)
     sums[:, which : which + count] = found[:, which : which + count]
     return usable
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,6 +19,12 @@ def has_numba() -> bool:
     except ImportError:
         return False
     return True
+
+
+@cache
+def loops(name: str) -> Any:
+    """A module of them. To load it takes its time, and to compile it seconds, once on a machine."""
+    return import_module(f"{__package__}.compiled_{name}")
 
 
 def compiled(function: Callable[..., Any]) -> Any:

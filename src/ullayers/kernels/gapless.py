@@ -263,6 +263,7 @@ class Walk:
         fits = (largest > 1 / RANGE) & (largest < RANGE)
         certain = fits & (grown >= 0) & (grown <= MOST_INFLATED)
         vanished = (diagonals.sum(2) == 0) & np.array([group.had_past, group.counted]).T
+        # Squares too small for float32, or nothing has moved before: then it is only slower.
         doubtful = not certain.all() or (vanished.any() and after.any())
         if tiles.precision == torch.float32 and doubtful:
             return None

@@ -9,33 +9,30 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.kernels.compiling import run
+from ullayers.kernels.compiling import loops, run
 from ullayers.kernels.covariance import noise_share, ridge_period
 from ullayers.kernels.gapless import Path, Walk
 from ullayers.kernels.low_rank import may_use_low_rank
-from ullayers.kernels.state import Rates, address, on_host, room_like, shared_clone
+from ullayers.kernels.state import (
+    PER_STREAM,
+    Rates,
+    address,
+    on_host,
+    room_like,
+    shared_clone,
+)
 from ullayers.kernels.tiles import SMALLEST_FRAME, Array, Part, Tiles, UnusableError, can_tile
 
-# What is kept until the backward pass, as a share of the maps, or bytes if that is more.
-MOST_KEPT, FEW_BYTES = 1 / 8, 2**22
-MEANS = ("short_mean", "short_mean_rest", "long_mean", "long_mean_rest")
+# What may be kept until the backward pass, as a share of the maps, or bytes if that is more.
+MOST_KEPT, FEW_BYTES = 1 / 4, 2**22
+MEANS, EVIDENCES = PER_STREAM[:4], PER_STREAM[4:]
 COVARIANCES = ("short_cov", "short_cov_rest", "long_cov", "long_cov_rest")
-EVIDENCES = ("short_evidence", "long_evidence")
-
-
-@cache
-def _loops() -> Any:
-    """To load them takes its time, and to compile them some seconds, once on a machine."""
-    import ullayers.kernels.compiled_statistics as compiled_statistics
-
-    return compiled_statistics
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Postponed:
     scale: float
 
     def added_to(self, above: Tensor | None) -> Tensor:
-        """It, and what comes from above."""
+        """It and the gradient from above, if there is any, in memory of their own."""
         if above is not None and (above.layout != torch.strided or above._is_zerotensor()):
             return self.added_to(None).add_(above)
         frames, gradient = _frames(self.maps), room_like(self.maps)
@@ -60,7 +57,7 @@ class Postponed:
 
 
 @dataclass(frozen=True)
-class Pass:
+class Given:
     """What a pass over maps has to know, beside them and the statistics."""
 
     rates: Rates
@@ -76,22 +73,20 @@ def can_postpone(y: Tensor, rates: Rates) -> bool:
     plain = plain and type(y) is Tensor and y.ndim == 4 and y.is_contiguous()
     if not (plain and len(y) > 1 and on_host(y)):
         return False
-    frames, (steps, channels) = y.detach().flatten(2), y.shape[:2]
-    kept = 2 * steps * channels**2 * y.element_size()
-    fits = kept <= max(MOST_KEPT * y.numel() * y.element_size(), FEW_BYTES)
-    fits = fits and frames[0].numel() >= SMALLEST_FRAME and not may_use_low_rank(frames.mT)
+    frames = y.detach().flatten(2)
+    fits = frames[0].numel() >= SMALLEST_FRAME and not may_use_low_rank(frames.mT)
     return fits and can_tile(frames)
 
 
 def learn(
-    y: Tensor, buffers: Mapping[str, Tensor], now: Pass
+    y: Tensor, buffers: Mapping[str, Tensor], given: Given
 ) -> tuple[Postponed, dict[str, Tensor]] | None:
     """What `core.advance` does, with the gradient to come; None for what it does not take.
 
     Args:
         y: (T, C, H, W), without a gradient.
         buffers: the statistics; not changed.
-        now: all else.
+        given: all else.
 
     Returns:
         the gradient, and all statistics by their names but for `continues`.
@@ -99,46 +94,55 @@ def learn(
     maps = shared_clone(y)  # whatever others do to the input, it stays where it is
     frames = _frames(maps)
     channels, positions = frames.shape[1:]
-    if not _are_plain(buffers, positions if now.goes_on else None, channels):
+    if not _are_plain(buffers, positions if given.goes_on else None, channels):
         return None
-    seen = _evidence(buffers) if now.goes_on else [0.0, 0.0]
+    seen = _evidence(buffers) if given.goes_on else [0.0, 0.0]
     if seen is None:
         return None
-    wide = Tiles.of(frames, now.largest)
+    wide = Tiles.of(frames, given.largest)
+    if _kept(wide) * (8 if given.careful else 4) > max(MOST_KEPT * frames.nbytes, FEW_BYTES):
+        return None
     try:
-        found = None if now.careful else _cover(wide.in_float32(), buffers, now, seen)
+        found = None if given.careful else _cover(wide.in_float32(), buffers, given, seen)
         if found is None:  # it may not do in float32
             wide.tiles[:] = 0
-            found = _cover(wide, buffers, now, seen)
+            found = _cover(wide, buffers, given, seen)
     except UnusableError:
         return None
     assert found is not None
     walk, parts = found
     new = {name: _room(positions, channels) for name in MEANS}
-    _move_means(wide, _loops().write_means, frames[-1], walk.lags.numpy(), new)
+    _move_means(wide, loops("statistics").write_means, frames[-1], walk.lags.numpy(), new)
     for name, value in zip(EVIDENCES, walk.seen, strict=True):
         new[name] = buffers[name].new_full((positions,), value)
     left_out = buffers["left_out"].clone()
     left_out[1] += walk.singular
     steps = torch.full_like(buffers["steps"], walk.step)
     new |= {"pull": walk.pull, "steps": steps, "left_out": left_out, **_covariances(walk)}
-    return Postponed(maps, parts, now.scale), new
+    return Postponed(maps, parts, given.scale), new
+
+
+def _kept(tiles: Tiles) -> int:
+    """How many values: the inverses of all steps, and the lags before each group of them."""
+    steps, frame = len(tiles.frames), tiles.frames[0].size
+    return int(steps * tiles.matrices[0].size + -(-steps // tiles.steps) * 2 * frame)
 
 
 def _cover(
-    tiles: Tiles, buffers: Mapping[str, Tensor], now: Pass, seen: list[float]
+    tiles: Tiles, buffers: Mapping[str, Tensor], given: Given, seen: list[float]
 ) -> tuple[Walk, list[Part]] | None:
     """W and B after all steps, and what the gradient is made of; None if in doubt."""
     frames, kind = tiles.frames, tiles.tiles.dtype
     lags = np.zeros((2, *frames.shape[1:]), kind)
     if seen[0] > 0:
-        _move_means(tiles, _loops().read_lags, frames[0], lags, buffers)
-    W, B = _paths(buffers, now.rates)
-    work = torch.float64 if now.careful else torch.float32
+        _move_means(tiles, loops("statistics").read_lags, frames[0], lags, buffers)
+    W, B = _paths(buffers, given.rates)
+    work = torch.float64 if given.careful else torch.float32
     walk = Walk(
-        now.rates, now.scale, True, frames.shape[2], torch.from_numpy(lags), None, seen, W, B,
-        buffers["pull"].to(work, copy=True), int(buffers["steps"]),
-        noise_share(work) / frames.shape[1],
+        rates=given.rates, scale=given.scale, channels_first=True, streams=frames.shape[2],
+        lags=torch.from_numpy(lags), own_mean=None, seen=seen, W=W, B=B,
+        pull=buffers["pull"].to(work, copy=True), step=int(buffers["steps"]),
+        noise=noise_share(work) / frames.shape[1],
     )  # fmt: skip
     inverses, parts = np.empty((len(frames), *tiles.matrices.shape[1:]), kind), []
     for begin in range(0, len(frames), tiles.steps):
@@ -183,7 +187,7 @@ def _paths(buffers: Mapping[str, Tensor], rates: Rates) -> list[Path]:
     values = [buffers[name].numpy() for name in COVARIANCES]
     seen, ridges = (buffers[name].double() for name in ("cov_evidence", "ridge_level"))
     totals = np.empty((2, *values[0].shape))
-    run(_loops().read_covs, *values, seen.numpy(), totals)
+    run(loops("statistics").read_covs, *values, seen.numpy(), totals)
     each = zip(totals, seen.tolist(), ridges.tolist(), (rates.mu, rates.eps), strict=True)
     return [
         Path(torch.from_numpy(total), float(total.trace()), known, ridge, rate, ridge_period(rate))
@@ -199,7 +203,7 @@ def _covariances(walk: Walk) -> dict[str, Tensor]:
         np.array([getattr(path, name) for path in paths]) for name in ("evidence", "ridge")
     )
     totals = np.stack([path.total.numpy() for path in paths])
-    run(_loops().write_covs, *(value.numpy() for value in new.values()), seen, totals)
+    run(loops("statistics").write_covs, *(value.numpy() for value in new.values()), seen, totals)
     numbers = {"cov_evidence": seen, "ridge_level": ridges}
     return {**new, **{name: torch.from_numpy(value) for name, value in numbers.items()}}
 
@@ -212,4 +216,5 @@ def _room(*size: int) -> Tensor:
 def _frames(maps: Tensor) -> Array:
     """(T, C, P): the values of maps, without asking torch, which would copy them if shared."""
     values = (ctypes.c_float * maps.numel()).from_address(address(maps))
+    values.owner = maps  # type: ignore[attr-defined]  # whose memory it is, and stays
     return np.ctypeslib.as_array(values).reshape(*maps.shape[:2], -1)

@@ -12,8 +12,10 @@ Two conventions keep the numbers honest:
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -26,7 +28,6 @@ PER_STREAM = (
     "short_evidence", "long_evidence",
 )  # fmt: skip
 LongTerm = Literal["stream", "clip", "shared"]
-_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,18 @@ def room_like(tensor: Tensor) -> Tensor:
     return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
 
 
+@lru_cache(maxsize=1)
+def _one_at_a_time(process: int) -> threading.Lock:
+    """Of each process: another thread may have it when a new one begins."""
+    return threading.Lock()
+
+
 def shared_clone(tensor: Tensor) -> Tensor:
-    """A clone on a CPU, which is no copy before one of the two is changed."""
-    with _one_at_a_time:  # torch does not look after that
+    """A clone on a CPU, which is no copy before one of the two is changed.
+
+    Torch does not see what is written past it, to an array of numpy that has the same memory.
+    """
+    with _one_at_a_time(os.getpid()):  # torch does not look after that
         try:
             return torch._lazy_clone(tensor)
         except RuntimeError:  # the memory is not torch's own

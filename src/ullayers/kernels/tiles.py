@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.kernels.compiling import has_numba, run
+from ullayers.kernels.compiling import has_numba, loops, run
 
 TILE_VALUES, WIDEST_TILE = 2**15, 2048
 SMALLEST_SHARE = 128  # positions for a thread
@@ -37,22 +38,6 @@ Reports = SimpleQueue[BaseException | None]
 _kept = threading.local()
 
 
-@cache
-def loops() -> Any:
-    """To load them takes its time, and to compile them ten seconds, once on a machine."""
-    import ullayers.kernels.compiled_tiles as compiled_tiles
-
-    return compiled_tiles
-
-
-@cache
-def inverting() -> Any:
-    """Likewise."""
-    import ullayers.kernels.compiled_inverse as compiled_inverse
-
-    return compiled_inverse
-
-
 class _Helpers:
     """Threads that wait for work. They are as they were wherever an interrupt comes.
 
@@ -65,14 +50,14 @@ class _Helpers:
         self.count = 0
 
     def are(self, count: int) -> bool:
-        """Start so many of them; whether there are any: none begins at the end of a program."""
+        """Start so many of them; whether there are any: none works at the end of a program."""
         try:
-            while self.count < count:
+            while self.count < count and not sys.is_finalizing():
                 threading.Thread(target=self._wait, name="ullayers", daemon=True).start()
                 self.count += 1
         except RuntimeError:
             pass
-        return self.count > 0
+        return self.count > 0 and not sys.is_finalizing()
 
     def _wait(self) -> None:
         while True:
@@ -125,7 +110,8 @@ def _room(size: int) -> Array:
 def can_tile(frames: Tensor) -> bool:
     """Whether the loops take such frames (T, C, P)."""
     narrow = frames.dtype == torch.float32 and frames.shape[1] <= WIDEST
-    return narrow and frames.is_contiguous() and not frames.is_neg() and has_numba()
+    plain = frames.is_contiguous() and not frames.is_neg() and not frames._is_zerotensor()
+    return narrow and plain and has_numba()
 
 
 class UnusableError(ValueError):
@@ -195,11 +181,11 @@ class Tiles:
 
     def in_float32(self) -> Tiles:
         """The same, in half the precision, and of the memory the first half."""
-        halves = [
+        tiles, matrices = (
             array.reshape(-1).view(np.float32)[: array.size].reshape(array.shape)
-            for array in (self.tiles, self.parts, self.matrices)
-        ]
-        return replace(self, tiles=halves[0], parts=halves[1], matrices=halves[2])
+            for array in (self.tiles, self.matrices)
+        )
+        return replace(self, tiles=tiles, matrices=matrices)
 
     @property
     def steps(self) -> int:
@@ -234,12 +220,12 @@ class Tiles:
                 )
             known = self.frames, begin, keeps, lags, *ends, self.width, self.tiles[i]
             found = *which, parts[at], sums[at], after, np.float32(self.largest)
-            usable[i] = run(loops().find_grams, *known, *found)
+            usable[i] = run(loops("tiles").find_grams, *known, *found)
 
         def move(i: int) -> None:
             brought = cov_keeps, brings, totals
             out = matrices, self.diagonals[:n]
-            run(loops().add_to_totals, parts, *brought, *out, i, len(self.shares))
+            run(loops("tiles").add_to_totals, parts, *brought, *out, i, len(self.shares))
 
         self.on_all(find)
         if not all(usable):
@@ -258,7 +244,7 @@ class Tiles:
         n = len(levels)
         grown = np.empty((n, 2))
         known = matrices, levels, scales, _front(self.sums, n), self.pushes[:n], grown
-        self.on_all(lambda i: run(inverting().invert, *known, i, len(self.shares)))
+        self.on_all(lambda i: run(loops("inverse").invert, *known, i, len(self.shares)))
         return grown
 
     def pulls(self, pull: Array, taking: Array, rate: float, streams: int) -> Array:
@@ -272,7 +258,7 @@ class Tiles:
         """
         n = len(taking)
         pulls = np.zeros((n, self.matrices.shape[2]), self.tiles.dtype)
-        run(loops().follow_pull, pull, self.pushes[:n], taking, rate, streams, pulls)
+        run(loops("tiles").follow_pull, pull, self.pushes[:n], taking, rate, streams, pulls)
         return pulls
 
     def write(self, part: Part, scale: float, above: Array | None, gradient: Array) -> None:
@@ -286,7 +272,7 @@ class Tiles:
 
         def work(i: int) -> None:
             share = *self.shares[i], self.width, self.tiles[i]
-            run(loops().write_gradients, *known, *share, *made)
+            run(loops("tiles").write_gradients, *known, *share, *made)
 
         self.on_all(work)
 
