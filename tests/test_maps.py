@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -441,3 +443,27 @@ def test_errors_and_interrupts_of_threads_do_not_hinder_the_next() -> None:
         assert Tiles.of(frames).tiles.ctypes.data != tiles.tiles.ctypes.data  # one may write there
     finally:
         torch.set_num_threads(before)
+
+
+THREADS = """
+import threading, torch, ullayers as ul
+layer = ul.UL2d(4)
+
+def work(side):
+    for _ in range(60):
+        y = torch.randn(5, 4, side, side, requires_grad=True)
+        ul.backward(layer(y))
+        assert y.grad.shape == y.shape
+
+failures = []
+threading.excepthook = failures.append
+threads = [threading.Thread(target=work, args=(side,)) for side in (24, 40, 50, 64)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert all(isinstance(failure.exc_value, (RuntimeError, ValueError)) for failure in failures)
+"""
+
+
+def test_threads_that_share_a_layer_do_no_harm() -> None:
+    """What they learn is mixed up, and some may fail, but none reads or writes elsewhere."""
+    subprocess.run([sys.executable, "-c", THREADS], check=True)
