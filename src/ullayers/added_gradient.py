@@ -37,12 +37,12 @@ class _AddGradient(torch.autograd.Function):
                 "first time"
             )
         gradient, scatter_gradient = ctx.gradients
-        postponed = isinstance(gradient, Postponed)
-        if _graph_is_kept() or torch.is_grad_enabled() or _is_batched(above):
-            gradient = gradient.added_to(None) if postponed else gradient
+        waits = type(gradient) is Postponed
+        if _graph_is_kept() or _is_batched(above):
+            gradient = gradient.added_to(None) if waits else gradient
             spread = None if scatter_gradient is None else scatter_gradient.clone()
             return above + gradient, spread, None
-        added = gradient.added_to(above) if postponed else gradient.add_(above)
+        added = gradient.added_to(above) if waits else gradient.add_(above)
         ctx.gradients = None
         return added, scatter_gradient, None
 

@@ -45,7 +45,7 @@ class Postponed:
 
     def added_to(self, above: Tensor | None) -> Tensor:
         """It and the gradient from above, if there is any, in memory of their own."""
-        if above is not None and (above.layout != torch.strided or above._is_zerotensor()):
+        if above is not None and not _has_values(above):
             return self.added_to(None).add_(above)
         frames, gradient = _frames(self.maps), room_like(self.maps)
         tiles, out = Tiles.of(frames), gradient.numpy().reshape(frames.shape)
@@ -211,6 +211,12 @@ def _covariances(walk: Walk) -> dict[str, Tensor]:
 def _room(*size: int) -> Tensor:
     """For a statistic, whatever the default device and precision are."""
     return torch.from_numpy(np.empty(size, "f"))
+
+
+def _has_values(above: Tensor) -> bool:
+    """Whether it is no more than them: in a row, and with no gradient of its own."""
+    plain = above.layout == torch.strided and not above._is_zerotensor()
+    return plain and not above.requires_grad
 
 
 def _frames(maps: Tensor) -> Array:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -28,6 +27,9 @@ PER_STREAM = (
     "short_evidence", "long_evidence",
 )  # fmt: skip
 LongTerm = Literal["stream", "clip", "shared"]
+_one_at_a_time, _data_address = threading.Lock(), torch._C._data_address  # type: ignore[attr-defined]
+if hasattr(os, "register_at_fork"):  # where another thread may hold the lock
+    os.register_at_fork(after_in_child=_one_at_a_time._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -155,18 +157,12 @@ def room_like(tensor: Tensor) -> Tensor:
     return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
 
 
-@lru_cache(maxsize=1)
-def _one_at_a_time(process: int) -> threading.Lock:
-    """Of each process: another thread may have it when a new one begins."""
-    return threading.Lock()
-
-
 def shared_clone(tensor: Tensor) -> Tensor:
     """A clone on a CPU, which is no copy before one of the two is changed.
 
     Torch does not see what is written past it, to an array of numpy that has the same memory.
     """
-    with _one_at_a_time(os.getpid()):  # torch does not look after that
+    with _one_at_a_time:  # torch does not look after that
         try:
             return torch._lazy_clone(tensor)
         except RuntimeError:  # the memory is not torch's own
@@ -175,8 +171,8 @@ def shared_clone(tensor: Tensor) -> Tensor:
 
 def address(tensor: Tensor) -> int:
     """Where its values are. `data_ptr` would copy those that it shares with another."""
-    begin: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
-    return begin + int(tensor.storage_offset()) * tensor.element_size()
+    begin: int = _data_address(tensor) + tensor.storage_offset() * tensor.element_size()
+    return begin
 
 
 def before_each(first: Tensor, values: Tensor) -> Tensor:
