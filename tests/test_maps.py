@@ -306,6 +306,20 @@ def test_calls_do_not_matter(waited: list[Postponed | None]) -> None:
     assert all(waited)
 
 
+def test_a_scene_at_rest_is_remembered_to_its_last_digits(waited: list[Postponed | None]) -> None:
+    """How far the means are behind then is less than any digit of the frames."""
+    torch.manual_seed(0)
+    still = torch.randn(1, 4, 40, 40) + 50
+    calls = [still + torch.randn(9, 4, 40, 40), still.repeat(60, 1, 1, 1), still.repeat(3, 1, 1, 1)]
+    layer = ul.UL2d(4, mu=0.9, eps=0.45)
+    other = copy.deepcopy(layer)
+    for maps in calls:
+        above = torch.zeros_like(maps)
+        assert_same(gradient(layer, maps, above), at_once(other, maps, above), 1e-5)
+    assert bool(gradient(layer, calls[-1], torch.zeros_like(calls[-1])).any())
+    assert all(waited)
+
+
 @pytest.mark.parametrize(("threads", "channels", "side"), [(2, 64, 16), (4, 48, 23), (6, 80, 28)])
 def test_threads_in_pairs(threads: int, channels: int, side: int) -> None:
     torch.manual_seed(0)

@@ -1,26 +1,29 @@
 """Between the statistics of a layer and what the loops over tiles work on, compiled by numba.
 
-A statistic is its value and a rest, which is void once someone has set the value. Both are added up
-and taken apart in float64, in which it does not matter in which order.
+A statistic is its value and a rest, which is void once someone has set the value.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from ullayers.kernels.compiled_tiles import Array
 from ullayers.kernels.compiling import compiled
 
+in_this_order = partial(compiled, any_order=False)
 LINE, TINY = 16, 1e-300  # values that come together from memory; no division by zero
 
 
-@compiled
-def exact(value: float, rest: float) -> float:
-    """A statistic, from its two parts."""
-    return np.float64(value) + (rest if value + rest == value else 0.0)
+@in_this_order
+def lag_of(frame: float, value: float, rest: float) -> float:
+    """How far a mean is behind a frame: in a scene at rest that is less than any digit of them."""
+    lag = np.float64(frame) - value
+    return lag - rest if value + rest == value else lag
 
 
-@compiled
+@in_this_order
 def read_lags(
     frame: Array, lags: Array, short: Array, short_rest: Array, long: Array, long_rest: Array,
     begin: int, end: int,
@@ -29,12 +32,12 @@ def read_lags(
     for left in range(begin, end, LINE):
         for c in range(len(frame)):
             for p in range(left, min(left + LINE, end)):
-                lags[0, c, p] = frame[c, p] - exact(short[p, c], short_rest[p, c])
+                lags[0, c, p] = lag_of(frame[c, p], short[p, c], short_rest[p, c])
             for p in range(left, min(left + LINE, end)):
-                lags[1, c, p] = frame[c, p] - exact(long[p, c], long_rest[p, c])
+                lags[1, c, p] = lag_of(frame[c, p], long[p, c], long_rest[p, c])
 
 
-@compiled
+@in_this_order
 def write_means(
     frame: Array, lags: Array, short: Array, short_rest: Array, long: Array, long_rest: Array,
     begin: int, end: int,
@@ -43,13 +46,17 @@ def write_means(
     for left in range(begin, end, LINE):
         for c in range(len(frame)):
             for p in range(left, min(left + LINE, end)):
-                mean = np.float64(frame[c, p]) - lags[0, c, p]
-                short[p, c] = mean
-                short_rest[p, c] = mean - short[p, c]
+                short[p, c] = np.float64(frame[c, p]) - lags[0, c, p]
+                short_rest[p, c] = (np.float64(frame[c, p]) - short[p, c]) - lags[0, c, p]
             for p in range(left, min(left + LINE, end)):
-                mean = np.float64(frame[c, p]) - lags[1, c, p]
-                long[p, c] = mean
-                long_rest[p, c] = mean - long[p, c]
+                long[p, c] = np.float64(frame[c, p]) - lags[1, c, p]
+                long_rest[p, c] = (np.float64(frame[c, p]) - long[p, c]) - lags[1, c, p]
+
+
+@compiled
+def exact(value: float, rest: float) -> float:
+    """An entry of a covariance, from its two parts."""
+    return np.float64(value) + (rest if value + rest == value else 0.0)
 
 
 @compiled

@@ -27,15 +27,16 @@ def loops(name: str) -> Any:
     return import_module(f"{__package__}.compiled_{name}")
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Sums may be taken in any order; what is not a number stays one.
+def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
+    """Sums may be taken in any order, unless that is not wanted; what is not a number stays one.
 
     Numba keeps what it has made until the function's own file changes. But what it calls may be in
     another: here all files of loops have to be as they were.
     """
     from numba import njit
 
-    make = partial(njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+    freedom = {"reassoc", "contract"} if any_order else False
+    make = partial(njit, nogil=True, error_model="numpy", fastmath=freedom)
     try:
         made: Any = make(cache=True)(function)
         made._cache._cache_file._source_stamp = _stamps()
