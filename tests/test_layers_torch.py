@@ -329,3 +329,20 @@ def test_frames_from_outside_of_a_transform_are_refused_as_well() -> None:
     with pytest.raises(RuntimeError, match=r"cannot be inside torch\.func"):
         torch.func.vmap(lambda x: x + layer(y).sum())(torch.zeros(2))
     assert int(layer.steps) == 0
+
+
+def test_reentrant_checkpoints_with_another_pass_in_between() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2))
+    plain, x = copy.deepcopy(net), torch.randn(20, 3, requires_grad=True)
+    ul.backward(plain(x))
+    y = checkpoint(net, x, use_reentrant=True)
+    net.eval()
+    net(torch.randn(5, 3))  # learns nothing, so it does no harm
+    net.train()
+    ul.backward(y)
+    assert_same_training(plain, net)
+    y = checkpoint(net, x, use_reentrant=True)
+    net(torch.randn(5, 3))
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        ul.backward(y)

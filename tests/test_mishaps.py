@@ -107,15 +107,17 @@ def test_bad_ones_among_many_are_left_out_only_if_asked(
         skip = "--skip-bad leaves such files out"
         check_refused(here(*command, "--out", tmp_path / out, *quick), "empty.mp4", skip)
         broken = [*command[: -len(some)], bad["truncated.mp4"][0]]
-        check_refused(here(*broken, "--out", tmp_path / out, *quick), "broken after", skip)
+        check_refused(here(*broken, "--out", tmp_path / out, *quick), "broken after", "--skip-bad")
         shutil.rmtree(tmp_path / out, ignore_errors=True)
         code, said, errors = here(*command, "--out", tmp_path / out, *quick, "--skip-bad")
         assert (code, said) == (0, "")
         lines = errors.splitlines()
         assert len(lines) == 4
         for line, path in zip(sorted(lines), sorted(some), strict=True):
-            assert line.startswith(f"ul {command[0]}: left out: ")
+            what = "used in part" if "can be read" in line else "left out"
+            assert line.startswith(f"ul {command[0]}: {what}: ")
             assert path in line
+        assert sum("used in part" in line for line in lines) == 1
         rows = [row["sequence"] for row in read_table(tmp_path / out / "tracks.csv")]
         assert rows.count("ball") == 40
         assert set(rows) == {"ball", "truncated", "spoilt"}, "what can be read of them"

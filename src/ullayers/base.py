@@ -22,6 +22,10 @@ from ullayers.statistics import Statistics, is_recomputing, normal_tensors
 # Covariances of few streams are ill-conditioned, so these are computed in float64: small frames,
 # where it costs nothing, and those with fewer streams than this for every feature.
 SMALL_FRAME, FEW_STREAMS = 4096, 2
+OTHER_FRAMES = (
+    "checkpointing recomputed other frames than those of the layer's last forward pass; use "
+    "checkpoint(..., use_reentrant=False)"
+)
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,10 @@ class ULBase(Statistics):
         self._check(y, scatter)
         if is_recomputing():
             return self._recompute(y, scatter)
-        if self._replay is not None:
-            self._replay = None
         if not self.training:
             return y
+        if self._replay is not None:
+            self._replay = None
         _check_no_transform()
         needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
         wants_gradient = torch.is_grad_enabled() and needs
@@ -111,8 +115,10 @@ class ULBase(Statistics):
         holds the gradient. With use_reentrant=True it ran without one, so the gradient is
         computed again from the state the first pass began with.
         """
-        if self._replay is None or not y.requires_grad or _hooks_save_tensors():
+        if not (self.training and y.requires_grad) or _hooks_save_tensors():
             return y
+        if self._replay is None:
+            raise RuntimeError(OTHER_FRAMES)
         _, signal = self._learn(y, scatter, replay=self._replay)
         return add_gradient(y, scatter, signal)
 
@@ -311,10 +317,7 @@ class ULBase(Statistics):
 
     def _check_replay(self, result: Result) -> None:
         if not torch.equal(result.state.W.value.to(self.short_cov.dtype), self.short_cov):
-            raise RuntimeError(
-                "checkpointing recomputed other frames than those of the layer's last forward "
-                "pass; use checkpoint(..., use_reentrant=False)"
-            )
+            raise RuntimeError(OTHER_FRAMES)
 
     def _rates(self, sequences: int) -> Rates:
         as_clips = self._clips is not None and self.start == "warm"

@@ -278,9 +278,9 @@ def _warn(given: Namespace, bad: dict[str, str], done: Exported) -> float:
     from ullayers.results import unsure
 
     for name, error in bad.items():
-        _say(given, f"left out: {error if name in error else f'{name}: {error}'}")
-    share = unsure(done.answers)
-    if share > MOST:
+        used = "used in part: " if "can be read" in error else "left out: "
+        _say(given, used + (error if name in error else f"{name}: {error}"))
+    if (share := unsure(done.answers)) > MOST:
         _say(given, f"warning: nothing trustworthy was found, unsure in {share:.1%} of frames; "
              "look at overlay.mp4" + " (--overlay)" * (given.command == "apply"))  # fmt: skip
     return share

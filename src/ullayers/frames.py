@@ -43,8 +43,8 @@ class VideoError(ValueError):
 
     def among(self, count: int) -> VideoError:
         """The same, with a hint if it is of one of many, which could do without it."""
-        hint = "; --skip-bad leaves such files out"
-        return self if count < 2 or hint in str(self) else VideoError(f"{self}{hint}")
+        known = count < 2 or "--skip-bad" in str(self)
+        return self if known else VideoError(f"{self}; --skip-bad leaves such files out")
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,8 @@ def decode_frames(
     if broken is None and (lost or _is_cut_short(container, stream, since + 1 / rate)):
         broken = count
     if broken is not None and not live:  # one joins a live stream midway: its start may be broken
-        raise VideoError(f"{path}: broken after frame {broken}; {count} frames can be read")
+        can = f"{count} frames can be read, and are with --skip-bad"
+        raise VideoError(f"{path}: broken after frame {broken}; {can}")
 
 
 def _is_cut_short(container: InputContainer, stream: VideoStream, end: float) -> bool:
