@@ -1,6 +1,7 @@
 """Between the statistics of a layer and what the loops over tiles work on, compiled by numba.
 
-A statistic is its value and a rest, which is void once someone has set the value.
+A statistic is its value and a rest, which is void once someone has set the value. Four arrays are
+those of the short-term one and then of the long-term one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from ullayers.kernels.compiled_tiles import Array
 from ullayers.kernels.compiling import compiled
 
+Arrays = tuple[Array, Array, Array, Array]
 in_this_order = partial(compiled, any_order=False)
 LINE, TINY = 16, 1e-300  # values that come together from memory; no division by zero
 
@@ -24,62 +26,47 @@ def lag_of(frame: float, value: float, rest: float) -> float:
 
 
 @in_this_order
-def read_lags(
-    frame: Array, lags: Array, short: Array, short_rest: Array, long: Array, long_rest: Array,
-    begin: int, end: int,
-) -> None:  # fmt: skip
+def read_lags(frame: Array, lags: Array, means: Arrays, begin: int, end: int) -> None:
     """How far both means (P, C) are behind a frame (C, P), at positions from `begin` to `end`."""
-    for left in range(begin, end, LINE):
-        for c in range(len(frame)):
-            for p in range(left, min(left + LINE, end)):
-                lags[0, c, p] = lag_of(frame[c, p], short[p, c], short_rest[p, c])
-            for p in range(left, min(left + LINE, end)):
-                lags[1, c, p] = lag_of(frame[c, p], long[p, c], long_rest[p, c])
+    for which in range(2):
+        value, rest = means[2 * which], means[2 * which + 1]
+        for left in range(begin, end, LINE):
+            for c in range(len(frame)):
+                for p in range(left, min(left + LINE, end)):
+                    lags[which, c, p] = lag_of(frame[c, p], value[p, c], rest[p, c])
 
 
 @in_this_order
-def write_means(
-    frame: Array, lags: Array, short: Array, short_rest: Array, long: Array, long_rest: Array,
-    begin: int, end: int,
-) -> None:  # fmt: skip
+def write_means(frame: Array, lags: Array, means: Arrays, begin: int, end: int) -> None:
     """The other way round."""
-    for left in range(begin, end, LINE):
-        for c in range(len(frame)):
-            for p in range(left, min(left + LINE, end)):
-                short[p, c] = np.float64(frame[c, p]) - lags[0, c, p]
-                short_rest[p, c] = (np.float64(frame[c, p]) - short[p, c]) - lags[0, c, p]
-            for p in range(left, min(left + LINE, end)):
-                long[p, c] = np.float64(frame[c, p]) - lags[1, c, p]
-                long_rest[p, c] = (np.float64(frame[c, p]) - long[p, c]) - lags[1, c, p]
+    for which in range(2):
+        value, rest = means[2 * which], means[2 * which + 1]
+        for left in range(begin, end, LINE):
+            for c in range(len(frame)):
+                for p in range(left, min(left + LINE, end)):
+                    value[p, c] = np.float64(frame[c, p]) - lags[which, c, p]
+                    rest[p, c] = (np.float64(frame[c, p]) - value[p, c]) - lags[which, c, p]
 
 
 @compiled
-def exact(value: float, rest: float) -> float:
-    """An entry of a covariance, from its two parts."""
-    return np.float64(value) + (rest if value + rest == value else 0.0)
-
-
-@compiled
-def read_covs(
-    short: Array, short_rest: Array, long: Array, long_rest: Array, seen: Array, totals: Array
-) -> None:
+def read_covs(covs: Arrays, seen: Array, totals: Array) -> None:
     """W and B times their evidence."""
-    for i in range(len(short)):
-        for j in range(len(short)):
-            totals[0, i, j] = exact(short[i, j], short_rest[i, j]) * seen[0]
-            totals[1, i, j] = exact(long[i, j], long_rest[i, j]) * seen[1]
+    for which in range(2):
+        value, rest = covs[2 * which], covs[2 * which + 1]
+        for i in range(len(value)):
+            for j in range(len(value)):
+                holds = value[i, j] + rest[i, j] == value[i, j]
+                exact = np.float64(value[i, j]) + (rest[i, j] if holds else 0.0)
+                totals[which, i, j] = exact * seen[which]
 
 
 @compiled
-def write_covs(
-    short: Array, short_rest: Array, long: Array, long_rest: Array, seen: Array, totals: Array
-) -> None:
+def write_covs(covs: Arrays, seen: Array, totals: Array) -> None:
     """The other way round."""
-    for i in range(len(short)):
-        for j in range(len(short)):
-            value = totals[0, i, j] / max(seen[0], TINY)
-            short[i, j] = value
-            short_rest[i, j] = value - short[i, j]
-            value = totals[1, i, j] / max(seen[1], TINY)
-            long[i, j] = value
-            long_rest[i, j] = value - long[i, j]
+    for which in range(2):
+        value, rest = covs[2 * which], covs[2 * which + 1]
+        for i in range(len(value)):
+            for j in range(len(value)):
+                exact = totals[which, i, j] / max(seen[which], TINY)
+                value[i, j] = exact
+                rest[i, j] = exact - value[i, j]

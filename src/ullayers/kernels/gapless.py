@@ -38,9 +38,7 @@ Weights = tuple[float, ...]
 
 def can_group(y: Tensor, state: State, rates: Rates, active: Tensor) -> bool:
     """Whether `advance_groups` takes these frames."""
-    plain = rates.long_term != "shared" and not rates.diagonal and len(y) > 1
-    plain = plain and rates.eps < rates.mu  # equal means differ by nothing, not by rounding errors
-    if not (plain and on_host(y) and is_full(active)):
+    if not (rates.plain and len(y) > 1 and on_host(y) and is_full(active)):
         return False
     if y[0].numel() < (SMALLEST_FRAME if can_tile(y.mT) else SMALLEST_PRODUCT):
         return False
@@ -256,13 +254,14 @@ class Walk:
             begin, keeps, lags, cov_keeps, brings / self.streams, totals, matrices
         )
         W.total, B.total = map(torch.from_numpy, totals)
-        both, scales = self._weigh(W, B, group, diagonals.sum(2).T.tolist())
+        traces = diagonals.sum(2)
+        both, scales = self._weigh(W, B, group, traces.T.tolist())
         levels = np.stack(both, axis=1)
         grown = tiles.invert(matrices, levels, np.stack(scales, axis=1))
         largest = (diagonals + levels[:, :, None]).max(2)
         fits = (largest > 1 / RANGE) & (largest < RANGE)
         certain = fits & (grown >= 0) & (grown <= MOST_INFLATED)
-        vanished = (diagonals.sum(2) == 0) & np.array([group.had_past, group.counted]).T
+        vanished = (traces == 0) & np.array([group.had_past, group.counted]).T
         # Squares too small for float32, or nothing has moved before: then it is only slower.
         doubtful = not certain.all() or (vanished.any() and after.any())
         if tiles.precision == torch.float32 and doubtful:

@@ -23,6 +23,7 @@ from ullayers.kernels.state import (
     PER_STREAM,
     Rates,
     address,
+    is_as_made,
     on_host,
     room_like,
     shared_clone,
@@ -50,9 +51,11 @@ class Postponed:
         frames, gradient = _frames(self.maps), room_like(self.maps)
         tiles, out = Tiles.of(frames), gradient.numpy().reshape(frames.shape)
         tiles = tiles if self.parts[0].inverses.dtype == np.float64 else tiles.in_float32()
-        more = None if above is None else above.contiguous().resolve_neg().numpy()
+        more = None
+        if above is not None:
+            more = above.contiguous().resolve_neg().numpy().reshape(frames.shape)
         for part in self.parts:
-            tiles.write(part, self.scale, None if more is None else more.reshape(out.shape), out)
+            tiles.write(part, self.scale, more, out)
         return gradient
 
 
@@ -69,7 +72,7 @@ class Given:
 
 def can_postpone(y: Tensor, rates: Rates) -> bool:
     """Whether `learn` takes such an input; its statistics may forbid it."""
-    plain = rates.long_term == "stream" and not rates.diagonal and rates.eps < rates.mu
+    plain = rates.plain and rates.long_term == "stream"
     plain = plain and type(y) is Tensor and y.ndim == 4 and y.is_contiguous()
     if not (plain and len(y) > 1 and on_host(y)):
         return False
@@ -158,12 +161,7 @@ def _are_plain(buffers: Mapping[str, Tensor], positions: int | None, channels: i
     shapes = dict.fromkeys(COVARIANCES, (channels, channels))
     if positions is not None:
         shapes |= dict.fromkeys(MEANS, (positions, channels))
-    for name, shape in shapes.items():
-        buffer = buffers[name]
-        plain = buffer.dtype == torch.float32 and on_host(buffer) and not buffer.is_neg()
-        if not plain or buffer.shape != shape or not buffer.is_contiguous():
-            return False
-    return True
+    return all(is_as_made(buffers[name], shape, torch.float32) for name, shape in shapes.items())
 
 
 def _evidence(buffers: Mapping[str, Tensor]) -> list[float] | None:
@@ -178,16 +176,16 @@ def _move_means(
     tiles: Tiles, move: Any, frame: Array, lags: Array, means: Mapping[str, Tensor]
 ) -> None:
     """Between means (P, C) in memory and their lags behind a frame."""
-    known = frame, lags, *(means[name].numpy() for name in MEANS)
+    known = frame, lags, tuple(means[name].numpy() for name in MEANS)
     tiles.on_all(lambda i: run(move, *known, *tiles.shares[i]))
 
 
 def _paths(buffers: Mapping[str, Tensor], rates: Rates) -> list[Path]:
     """W and B."""
-    values = [buffers[name].numpy() for name in COVARIANCES]
+    values = tuple(buffers[name].numpy() for name in COVARIANCES)
     seen, ridges = (buffers[name].double() for name in ("cov_evidence", "ridge_level"))
     totals = np.empty((2, *values[0].shape))
-    run(loops("statistics").read_covs, *values, seen.numpy(), totals)
+    run(loops("statistics").read_covs, values, seen.numpy(), totals)
     each = zip(totals, seen.tolist(), ridges.tolist(), (rates.mu, rates.eps), strict=True)
     return [
         Path(torch.from_numpy(total), float(total.trace()), known, ridge, rate, ridge_period(rate))
@@ -203,7 +201,9 @@ def _covariances(walk: Walk) -> dict[str, Tensor]:
         np.array([getattr(path, name) for path in paths]) for name in ("evidence", "ridge")
     )
     totals = np.stack([path.total.numpy() for path in paths])
-    run(loops("statistics").write_covs, *(value.numpy() for value in new.values()), seen, totals)
+    run(
+        loops("statistics").write_covs, tuple(value.numpy() for value in new.values()), seen, totals
+    )
     numbers = {"cov_evidence": seen, "ridge_level": ridges}
     return {**new, **{name: torch.from_numpy(value) for name, value in numbers.items()}}
 

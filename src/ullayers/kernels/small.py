@@ -17,7 +17,7 @@ from torch.autograd.graph import increment_version
 
 from ullayers.kernels.compiling import has_numba, run
 from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
-from ullayers.kernels.state import PER_STREAM, Rates, address
+from ullayers.kernels.state import PER_STREAM, Rates, address, is_as_made
 from ullayers.kernels.tiles import SMALLEST_FRAME
 from ullayers.packing import Packing
 
@@ -54,9 +54,8 @@ def takes(size: tuple[int, int, int], d: int, rates: Rates, may_tile: bool) -> b
     steps, sequences, positions = size
     streams = sequences * positions
     small = streams * d <= LARGEST_FRAME and d <= WIDEST
-    plain = rates.long_term != "shared" and not rates.diagonal and rates.eps < rates.mu
     large = positions > 1 and streams >= 2 * d and streams * d >= SMALLEST_FRAME
-    tiled = may_tile and plain and large and steps * streams * d > FEW_VALUES
+    tiled = may_tile and rates.plain and large and steps * streams * d > FEW_VALUES
     return has_numba() and ((small and not tiled) or steps * streams == 1)
 
 
@@ -167,9 +166,7 @@ def _are_as_made(buffers: Mapping[str, Tensor]) -> bool:
         shape = shapes.get(name, (d, d) if "_cov" in name else (2,))
         if name in PER_STREAM:
             shape = (len(buffer), d) if "_mean" in name else (len(buffer),)
-        here = buffer.is_cpu and buffer.is_contiguous() and buffer.data_ptr() != 0
-        odd = buffer.is_neg() or buffer.is_inference() or buffer.shape != shape
-        if not here or odd or buffer.dtype != kinds.get(name, cov.dtype):
+        if not is_as_made(buffer, shape, kinds.get(name, cov.dtype)):
             return False
     return cov.dtype in PRECISIONS
 

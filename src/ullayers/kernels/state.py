@@ -68,6 +68,14 @@ class Rates:
     diagonal: bool = False
     centred: bool = True  # take the pull off every gradient
 
+    @property
+    def plain(self) -> bool:
+        """Whether every stream has its means to itself, and W and B are whole.
+
+        And the means differ: equal ones do so by nothing, and not by rounding errors.
+        """
+        return self.long_term != "shared" and not self.diagonal and self.eps < self.mu
+
 
 @dataclass(frozen=True)
 class Result:
@@ -134,6 +142,13 @@ def is_full(mask: Tensor) -> bool:
         return False
     same = not any(mask.stride()) and mask.numel() > 0  # one value, seen everywhere
     return bool(mask[(0,) * mask.ndim] if same else mask.all())
+
+
+def is_as_made(buffer: Tensor, shape: tuple[int, ...], kind: torch.dtype) -> bool:
+    """Whether loops that see addresses only can take it: nobody has put in one of another kind."""
+    here = buffer.is_cpu and buffer.is_contiguous() and buffer.data_ptr() != 0
+    odd = buffer.is_neg() or buffer.is_inference()
+    return here and not odd and buffer.shape == shape and buffer.dtype == kind
 
 
 def on_host(tensor: Tensor) -> bool:
