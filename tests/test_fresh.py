@@ -273,3 +273,27 @@ def test_moments_of_tiles_with_and_without_gaps_are_joined(monkeypatch: pytest.M
     parts = fresh.measure(y, request, None)
     for name in ("within", "between", "counts", "short_mean", "long_mean", "steps"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_compiled_graphs_learn_the_same(scattered: bool) -> None:
+    torch.manual_seed(0)
+    below, layer = torch.nn.Linear(6, 3), ul.UL1d(3)
+    frames, root = torch.randn(48, 6).cumsum(0), torch.randn(48, 3, 3)
+    scatter = root @ root.mT
+
+    def run(frames: Tensor, scatter: Tensor | None) -> Tensor:
+        y: Tensor = layer(below(frames), scatter)
+        return y
+
+    found = []
+    for call in (run, torch.compile(run, fullgraph=True)):
+        extra = scatter.clone().requires_grad_() if scattered else None
+        below.zero_grad()
+        ul.backward(call(frames, extra))
+        found.append(
+            [below.weight.grad, layer.short_cov.clone(), extra.grad if scattered else None]
+        )
+    for got, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert int(layer.steps) == 96

@@ -18,7 +18,7 @@ SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
     "packing", "kernels.state", "kernels.moments", "kernels.filters", "kernels.fresh",
-    "kernels.fresh_maps", "kernels.fresh_kernels",
+    "kernels.fresh_maps", "kernels.fresh_kernels", "kernels.fresh_ops",
     "kernels.covariance", "kernels.low_rank", "kernels.compiling",
     "kernels.compiled_tiles", "kernels.compiled_inverse", "kernels.compiled_statistics",
     "kernels.tiles", "kernels.gapless", "kernels.maps",

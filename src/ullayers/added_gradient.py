@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ullayers.kernels.fresh import scatter_gradient
+from ullayers.kernels import fresh, fresh_ops
 from ullayers.kernels.fresh_kernels import Kernel
 from ullayers.kernels.maps import Postponed
 from ullayers.kernels.moments import Request, Weights
@@ -93,7 +93,7 @@ def _is_batched(above: Tensor) -> bool:
 class FreshCall(NamedTuple):
     """What the backward pass of a call with fresh statistics has to know, beside tensors."""
 
-    kernel: Kernel
+    kernel: Kernel | None  # None: operators, in a compiled graph
     request: Request
     by_rows: bool
     scattered: bool
@@ -119,9 +119,11 @@ class _AddFreshGradient(torch.autograd.Function):
         plain = not torch.is_grad_enabled() and _has_storage(above)
         with torch.no_grad():
             more = as_frames(above, features) if plain else None
-            found = call.kernel.gradient(frames, call.request, weights, tuple(saved), more)
+            kernel = fresh_ops if call.kernel is None else call.kernel
+            found = kernel.gradient(frames, call.request, weights, tuple(saved), more)
             if call.scattered and ctx.needs_input_grad[2]:
-                spread = scatter_gradient(call.request, weights, tuple(saved))
+                owner = fresh_ops if call.kernel is None else fresh
+                spread = owner.scatter_gradient(frames, call.request, weights, tuple(saved))
                 spread = spread.reshape(*y.shape, features).to(y.dtype)
         gradient = found.view(y.shape) if plain else above + found.view(y.shape)
         return None, gradient, spread, *(None for _ in (matrices, *saved))

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames
 from ullayers.base import layout_of, symmetric
+from ullayers.kernels import fresh_ops
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.fresh import working_precision
-from ullayers.kernels.fresh_kernels import choose
+from ullayers.kernels.fresh_kernels import Kernel, choose
 from ullayers.kernels.moments import Moments, Request, Weights, weigh
 from ullayers.kernels.state import Rates
 from ullayers.running import RunningCalls
@@ -50,9 +51,7 @@ class ULBase(RunningCalls):
             frames, extra = as_frames(y.detach(), self.features), None
             if scatter is not None:
                 extra = symmetric(scatter.detach()).reshape(-1, self.features, self.features)
-            kernel, _ = choose(frames, request, extra)
-            moments = kernel.measure(frames, request, extra)
-            weights = weigh(moments, request.rates, working_precision(frames))
+            kernel, moments, weights = _evaluate(frames, request, extra)
             factor = self.weight * (max(lengths) if self.reduction == "sum" else 1)
             kept = (weights.matrices * factor, *moments.saved)
         output = y
@@ -99,6 +98,17 @@ class ULBase(RunningCalls):
             "short_evidence": 1 - (1 - rates.mu) ** steps.flatten(),
             "long_evidence": 1 - (1 - rates.eps) ** frames.flatten(),
         }
+
+
+def _evaluate(
+    frames: Tensor, request: Request, scatter: Tensor | None
+) -> tuple[Kernel | None, Moments, Weights]:
+    """Sums and derivatives; the kernel is None where a compiled graph calls operators instead."""
+    if torch.compiler.is_compiling():
+        return None, *fresh_ops.evaluate(frames, request, scatter)
+    kernel, _ = choose(frames, request, scatter)
+    moments = kernel.measure(frames, request, scatter)
+    return kernel, moments, weigh(moments, request.rates, working_precision(frames))
 
 
 def _requires_grad(scatter: Tensor | None) -> bool:

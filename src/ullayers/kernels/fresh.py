@@ -79,7 +79,9 @@ def gradient(
     return result if above is None else result.add_(above)
 
 
-def scatter_gradient(request: Request, weights: Weights, saved: tuple[Tensor, ...]) -> Tensor:
+def scatter_gradient(
+    frames: Tensor, request: Request, weights: Weights, saved: tuple[Tensor, ...]
+) -> Tensor:
     """dJ/dscatter: half of the derivative of J by W, for every frame that counts."""
     batch, D = Batch.of_saved(saved, request), saved[0]
     half = (weights.matrices[0] / 2).to(D.dtype)
