@@ -27,8 +27,10 @@ import triton.language as tl
 # the first or the last segment of its clip.
 BEGIN, END, CLIP = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 FIRST, LAST, COLUMNS = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5)
-# How the long-term mean moves from frame to frame: as the plain mean of all frames so far, at a
-# rate, or not at all.
+# Of the state of each segment: latest frame, the lags of both means, and what later frames bring to
+# the gradient through the short-term mean in D and in E, and through the long-term mean.
+FIELDS = tl.constexpr(6)
+# How a mean moves: as the plain mean of all frames so far, at a rate, or not at all.
 PLAIN, MOVING, FIXED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -42,8 +44,7 @@ def usable(
     c = tl.arange(0, CHANNELS)
     place = c[:, None] * stride_c + p[None, :] * stride_p
     inside = (c < C)[:, None] & (p < P)[None, :]
-    seen = tl.zeros([BLOCK], tl.int32)
-    bits = seen
+    seen, bits = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
     begin = tl.load(segments + s * COLUMNS + BEGIN)
     for t in range(begin, tl.load(segments + s * COLUMNS + END)):
         x = tl.load(y + tl.cast(t, tl.int64) * plane + place, mask=inside, other=0.0)
@@ -84,7 +85,8 @@ def follow(lag, step, seen, rate, on, HOW: tl.constexpr):
         more = seen + 1
     else:
         more = seen + rate * (1 - seen)
-    gain = tl.where(on, rate / more, 0.0)
+    # Division is not exact to the last digit, and a first frame must leave nothing behind.
+    gain = tl.where(on, tl.where(seen > 0, rate / more, 1.0), 0.0)
     return behind - gain * behind, tl.where(on, more, seen), gain
 
 
@@ -100,7 +102,7 @@ def advance(means, x, on, mu, eps, HOW: tl.constexpr):
 
 @triton.jit
 def summarise(
-    y, marks, segments, state, mu, eps, every, plane, C, P, HOW: tl.constexpr,
+    y, marks, segments, state, mu, eps, plane, C, P, HOW: tl.constexpr,
     CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The latest frame of each segment, and the lags of its own two means."""
@@ -113,15 +115,15 @@ def summarise(
     means = (nothing, nothing, nothing, nothing, nothing)
     for j in tl.static_range(STEPS):
         means, _, _ = advance(means, frames[j], (bits >> j) & 1 != 0, mu, eps, HOW)
-    at = state + s.to(tl.int64) * plane + i
+    at = state + s.to(tl.int64) * FIELDS * plane + i
     for j in tl.static_range(3):
-        tl.store(at + j * every, means[j], mask=inside)
+        tl.store(at + j * plane, means[j], mask=inside)
 
 
 @triton.jit
 def share(evidence, more, before):
     """What `more` frames weigh in a mean that has seen `before` frames ahead of them."""
-    part = tl.load(evidence + more) / tl.load(evidence + more + before)
+    part = tl.div_rn(tl.load(evidence + more), tl.load(evidence + more + before))
     return tl.where(more > 0, part, 0.0)
 
 
@@ -131,10 +133,10 @@ def joined(lag, step, own, weight):
     return lag + step + weight * (own - (lag + step))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size"])
 def chain(
     state, count, before, segments, groups, table, size, short_mean, long_mean, tally,
-    every, plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
+    plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """In what state each segment of a group starts, the means at the end, and what is counted.
 
@@ -149,18 +151,18 @@ def chain(
     newest, lag, long = latest, latest, latest  # newest: of the group
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
     for s in range(begin, end):
-        row, at = segments + s * COLUMNS, state + tl.cast(s, tl.int64) * plane + i
+        row, at = segments + s * COLUMNS, state + tl.cast(s, tl.int64) * FIELDS * plane + i
         more = tl.load(count + s * P + p, mask=inside, other=0)
         x = tl.load(at, mask=inside, other=0.0)
-        own_lag = tl.load(at + every, mask=inside, other=0.0)
-        own_long = tl.load(at + 2 * every, mask=inside, other=0.0)
+        own_lag = tl.load(at + plane, mask=inside, other=0.0)
+        own_long = tl.load(at + 2 * plane, mask=inside, other=0.0)
         first = tl.load(row + FIRST) != 0
         n, lag = tl.where(first, 0, n), tl.where(first, 0.0, lag)
         latest = tl.where((n == 0) & (more > 0), x, latest)  # before the first, any value will do
         newest = tl.where((total == 0) & (more > 0), x, newest)
         tl.store(at, latest, mask=inside)
-        tl.store(at + every, lag, mask=inside)
-        tl.store(at + 2 * every, long, mask=inside)
+        tl.store(at + plane, lag, mask=inside)
+        tl.store(at + 2 * plane, long, mask=inside)
         tl.store(before + s * P + p, n, mask=inside & (c == 0))
         x = tl.where(more > 0, x, latest)
         lag = joined(lag, x - latest, own_lag, share(table, more, n))
@@ -175,9 +177,9 @@ def chain(
     tl.store(long_mean + (group * P + p) * C + c, newest - long, mask=inside)
     if HOW == PLAIN:  # one long-term mean for all frames
         for s in range(begin, end):
-            at = state + tl.cast(s, tl.int64) * plane + i
+            at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
             x = tl.load(at, mask=inside, other=0.0)
-            tl.store(at + 2 * every, (x - newest) + long, mask=inside)
+            tl.store(at + 2 * plane, (x - newest) + long, mask=inside)
     frames = tl.load(segments + (end - 1) * COLUMNS + END) - tl.load(segments + begin * COLUMNS)
     between = tl.where(total > 1, total, 0) if HOW == PLAIN else pairs
     add_up(tally, pairs, inside & (c == 0))
@@ -192,21 +194,21 @@ def add_up(to, counts, mask):
 
 
 @triton.jit
-def start_of(state, marks, before, table, size, s, i, p, inside, every, plane, P):
+def start_of(state, marks, before, table, size, s, i, p, inside, plane, P):
     """Both means when a segment starts, and which of its frames are usable."""
-    at = state + tl.cast(s, tl.int64) * plane + i
+    at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
     n = tl.load(before + s * P + p, mask=inside, other=0)
     latest = tl.load(at, mask=inside, other=0.0)
-    lag = tl.load(at + every, mask=inside, other=0.0)
-    long = tl.load(at + 2 * every, mask=inside, other=0.0)
+    lag = tl.load(at + plane, mask=inside, other=0.0)
+    long = tl.load(at + 2 * plane, mask=inside, other=0.0)
     means = (latest, lag, long, tl.load(table + n), tl.load(table + size + n))
     return means, tl.load(marks + s * P + p, mask=inside, other=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size", "start"])
 def deviate(
     y, marks, before, segments, table, size, state, within, between, start, mu, eps,
-    every, plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
+    plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """D and E of a segment, and what they bring to the gradient of earlier frames."""
@@ -216,7 +218,7 @@ def deviate(
     begin, end = tl.load(row + BEGIN), tl.load(row + END)
     to = begin - tl.load(segments + start * COLUMNS + BEGIN)
     frames = read_segment(y, begin, end, i, inside, plane, STEPS)
-    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, every, plane, P)
+    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, plane, P)
     left = tl.full([BLOCK], 1.0, tl.float32)  # of what the means were when the segment started
     long_left, nothing = left, left * 0
     to_lag, to_between, to_long = nothing, nothing, nothing
@@ -230,15 +232,15 @@ def deviate(
         there, offset = inside & (begin + j < end), tl.cast(to + j, tl.int64) * plane + i
         tl.store(within + offset, d, mask=there)
         tl.store(between + offset, e, mask=there)
-    at = state + tl.cast(s, tl.int64) * plane + i
-    tl.store(at + 3 * every, to_lag, mask=inside)
-    tl.store(at + 4 * every, to_between, mask=inside)
-    tl.store(at + 5 * every, to_long, mask=inside)
+    at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
+    tl.store(at + 3 * plane, to_lag, mask=inside)
+    tl.store(at + 4 * plane, to_between, mask=inside)
+    tl.store(at + 5 * plane, to_long, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size"])
 def unchain(
-    state, count, before, segments, groups, table, size, every, plane, C, P,
+    state, count, before, segments, groups, table, size, plane, C, P,
     HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """What all frames behind each segment of a group bring to its gradient."""
@@ -250,17 +252,17 @@ def unchain(
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
     for back in range(0, end - begin):
         s = end - 1 - back
-        at = state + tl.cast(s, tl.int64) * plane + i
+        at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
         n = tl.load(before + s * P + p, mask=inside, other=0)
         more = tl.load(count + s * P + p, mask=inside, other=0)
-        own_lag = tl.load(at + 3 * every, mask=inside, other=0.0)
-        own_between = tl.load(at + 4 * every, mask=inside, other=0.0)
-        own_long = tl.load(at + 5 * every, mask=inside, other=0.0)
+        own_lag = tl.load(at + 3 * plane, mask=inside, other=0.0)
+        own_between = tl.load(at + 4 * plane, mask=inside, other=0.0)
+        own_long = tl.load(at + 5 * plane, mask=inside, other=0.0)
         last = tl.load(segments + s * COLUMNS + LAST) != 0
         to_lag, to_between = tl.where(last, 0.0, to_lag), tl.where(last, 0.0, to_between)
-        tl.store(at + 3 * every, to_lag, mask=inside)
-        tl.store(at + 4 * every, to_between, mask=inside)
-        tl.store(at + 5 * every, to_long, mask=inside)
+        tl.store(at + 3 * plane, to_lag, mask=inside)
+        tl.store(at + 4 * plane, to_between, mask=inside)
+        tl.store(at + 5 * plane, to_long, mask=inside)
         left = 1 - share(table, more, n)
         to_lag, to_between = own_lag + left * to_lag, own_between + left * to_between
         if HOW == MOVING:
@@ -269,13 +271,14 @@ def unchain(
     if HOW == PLAIN:  # every frame has the same share in the mean
         mean = to_long / tl.maximum(total, 1).to(tl.float32)
         for s in range(begin, end):
-            tl.store(state + 5 * every + tl.cast(s, tl.int64) * plane + i, mean, mask=inside)
+            at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
+            tl.store(at + 5 * plane, mean, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size", "start"])
 def adjoint(
     y, marks, before, segments, table, size, state, within, between, start, mu, eps,
-    every, plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
+    plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """D and E of a segment, taken back through the means: what the factors are multiplied with."""
@@ -285,11 +288,11 @@ def adjoint(
     begin, end = tl.load(row + BEGIN), tl.load(row + END)
     to = begin - tl.load(segments + start * COLUMNS + BEGIN)
     frames = read_segment(y, begin, end, i, inside, plane, STEPS)
-    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, every, plane, P)
-    at = state + tl.cast(s, tl.int64) * plane + i
-    to_lag = tl.load(at + 3 * every, mask=inside, other=0.0)
-    to_between = tl.load(at + 4 * every, mask=inside, other=0.0)
-    to_long = tl.load(at + 5 * every, mask=inside, other=0.0)
+    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, plane, P)
+    at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
+    to_lag = tl.load(at + 3 * plane, mask=inside, other=0.0)
+    to_between = tl.load(at + 4 * plane, mask=inside, other=0.0)
+    to_long = tl.load(at + 5 * plane, mask=inside, other=0.0)
     lags, longs, gains, long_gains = (), (), (), ()
     for j in tl.static_range(STEPS):
         on = (bits >> j) & 1 != 0
@@ -317,12 +320,12 @@ def nearest(x):
     return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["frames"])
 def gram(
     within, between, stride_c, stride_p, partial, frames, plane, C, P, FULL: tl.constexpr,
     CHANNELS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of D D^T or E E^T over every so-manieth tile.
+    """Sums of D D^T or E E^T over a program's tiles.
 
     A few channels do not fill the matrix units: then a tile holds several frames, and of its
     product the squares on the diagonal are what is asked for. In full precision x is high + low;
@@ -331,10 +334,7 @@ def gram(
     part, which, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     r = tl.arange(0, GROUP * CHANNELS)
     c, g = r % CHANNELS, r // CHANNELS
-    if which == 0:
-        source = within
-    else:
-        source = between
+    source = within if which == 0 else between
     total = tl.zeros([GROUP * CHANNELS, GROUP * CHANNELS], tl.float32)
     cross = tl.zeros_like(total)
     blocks = tl.cdiv(P, BLOCK)
@@ -367,7 +367,7 @@ def factor_slices(factors, c, C, SLICES: tl.constexpr, SLICE: tl.constexpr):
     return high, low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["frames"])
 def product(
     within, between, stride_c, stride_p, factors, above, out, frames, plane, C, P,
     FULL: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,

@@ -44,7 +44,7 @@ class Plan:
 PLANS = {  # by the number of channels that it serves
     16: Plan(64, 128, 64, 4, 3, 3, 128, 4, 2, 4),
     32: Plan(64, 128, 64, 4, 3, 3, 128, 4, 2, 3),
-    64: Plan(32, 128, 64, 4, 3, 3, 128, 8, 1, 1),
+    64: Plan(32, 128, 64, 4, 3, 3, 64, 4, 2, 2),
     128: Plan(32, 128, 32, 8, 3, 1, 128, 8, 1, 1),
 }
 WIDTH = 64  # most channels of the gradient that a program writes
@@ -101,7 +101,8 @@ def can_fuse(frames: Tensor) -> bool:
     """Whether the kernels take such maps; nothing that waits for the GPU is asked."""
     _, C, P = frames.shape
     dense = frames.stride() in ((C * P, P, 1), (C * P, 1, C))
-    fits = 2 <= C <= max(PLANS) and 0 < frames.numel() <= LARGEST_TENSOR
+    small = 0 < frames.numel() <= LARGEST_TENSOR and STEPS * C * P <= LARGEST_TENSOR
+    fits = 2 <= C <= max(PLANS) and small
     return frames.is_cuda and frames.dtype in TYPES and dense and fits and _has_triton()
 
 
@@ -217,9 +218,9 @@ class _Call:
         """The statistics."""
         plane, C, P = self.sizes
         segments, groups, kernels = self.tables.segments, self.tables.groups, _kernels()
-        S, new, every = len(segments), self.frames.new_empty, len(segments) * plane
+        S, new = len(segments), self.frames.new_empty
         marks, count, before = new((3, S, P), dtype=torch.int32)
-        tally, state = new(3, dtype=torch.int64), new((6, S, plane), dtype=torch.float32)
+        tally, state = new(3, dtype=torch.int64), new((S, 6, plane), dtype=torch.float32)
         short_mean = new((self.clips, P, C), dtype=torch.float32)
         long_mean = new((len(groups), P, C), dtype=torch.float32)
         kernels.usable[S, -(-P // self.plan.seen_block)](
@@ -227,17 +228,16 @@ class _Call:
             self.channels, self.plan.seen_block,
         )  # fmt: skip
         kernels.summarise[S, self.blocks](
-            self.frames, marks, segments, state, *self.speeds, every, *self.sizes, self.how,
+            self.frames, marks, segments, state, *self.speeds, *self.sizes, self.how,
             STEPS=STEPS, **self.line,
         )  # fmt: skip
         kernels.chain[len(groups), self.blocks](
             state, count, before, segments, groups, *self.table, short_mean, long_mean, tally,
-            every, *self.sizes, self.how, **self.line,
+            *self.sizes, self.how, **self.line,
         )  # fmt: skip
         sums = self.grams((marks, before, state))
         kernels.unchain[len(groups), self.blocks](
-            state, count, before, segments, groups, *self.table, every, *self.sizes, self.how,
-            **self.line,
+            state, count, before, segments, groups, *self.table, *self.sizes, self.how, **self.line,
         )  # fmt: skip
         return Measured(sums[0], sums[1], tally, short_mean, long_mean, (marks, before, state))
 
@@ -266,7 +266,7 @@ class _Call:
         segments, begins = self.tables.segments, self.tables.begins
         kernel[last - first, self.blocks](
             self.frames, marks, before, segments, *self.table, state, *room, first, *self.speeds,
-            state[0].numel(), *self.sizes, MOVING if self.how == MOVING else FIXED, STEPS=STEPS,
+            *self.sizes, MOVING if self.how == MOVING else FIXED, STEPS=STEPS,
             **self.line,
         )  # fmt: skip
         return begins[last] - begins[first]
@@ -275,12 +275,13 @@ class _Call:
         """The gradient of the frames."""
         out, plan, chunks = torch.empty_like(self.frames), self.plan, self.chunks()
         room, width = self.workspace(chunks), min(WIDTH, self.channels)
-        programs = _multiprocessors(self.frames.device) * plan.out_programs
+        columns = self.channels // width
+        programs = _multiprocessors(self.frames.device) * plan.out_programs // columns
         for chunk in chunks:
             count = self.through_means(_kernels().adjoint, measured.saved, room, chunk)
             begin = self.tables.begins[chunk[0]]
             parts = min(programs, count * -(-self.sizes[2] // plan.out_block))
-            _kernels().product[parts, self.channels // width](
+            _kernels().product[parts, columns](
                 *room, *self.strides, factors, None if above is None else above[begin:],
                 out[begin:], count, *self.sizes, _full_precision(), self.channels, width,
                 plan.out_block, num_warps=plan.out_warps, num_stages=plan.out_stages,
