@@ -169,6 +169,8 @@ def kernels() -> None:
 
 CHOICES = {
     "seen_block": (16, 32, 64, 128),
+    "seen_warps": (4, 8),
+    "seen_stages": (1, 2, 3, 4),
     "block": (64, 128, 256),
     "gram_block": (32, 64, 128),
     "gram_warps": (4, 8),

@@ -13,8 +13,8 @@ were seen: it is rate / evidence, and evidences are also the weights by which th
 pieces of a clip are joined (the plain mean has rate 1, and its evidence is a count). And both
 deviations are zero where they must not count, at the first frame of a stream.
 
-The kernels that work on single values see a frame as one line of C * P of them, however its maps
-are stored. Only `kernels.launch_fresh` imports this module, and only for CUDA tensors: Triton comes
+`chain`, `deviate`, `unchain` and `adjoint` work on single values and see a frame as one line of
+C * P of them, however its maps are stored. Only `kernels.launch_fresh` imports this module, and only for CUDA tensors: Triton comes
 with PyTorch's CUDA builds and is not there otherwise.
 """
 
@@ -32,28 +32,6 @@ FIRST, LAST, COLUMNS = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5)
 FIELDS = tl.constexpr(6)
 # How a mean moves: as the plain mean of all frames so far, at a rate, or not at all.
 PLAIN, MOVING, FIXED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-
-
-@triton.jit
-def usable(
-    y, stride_c, stride_p, segments, marks, count, tally, plane, C, P, largest,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Mark the usable frames of each position of a segment, one bit for each, and count them."""
-    s, p = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c = tl.arange(0, CHANNELS)
-    place = c[:, None] * stride_c + p[None, :] * stride_p
-    inside = (c < C)[:, None] & (p < P)[None, :]
-    seen, bits = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
-    begin = tl.load(segments + s * COLUMNS + BEGIN)
-    for t in range(begin, tl.load(segments + s * COLUMNS + END)):
-        x = tl.load(y + tl.cast(t, tl.int64) * plane + place, mask=inside, other=0.0)
-        bad = tl.max((~(tl.abs(x.to(tl.float32)) <= largest)).to(tl.int32), 0)
-        seen, bits = seen + 1 - bad, bits | ((1 - bad) << (t - begin))
-    tl.store(marks + s * P + p, bits, mask=p < P)
-    tl.store(count + s * P + p, seen, mask=p < P)
-    if (s == 0) & (tl.program_id(1) == 0):
-        tl.store(tally + tl.arange(0, 4), 0, mask=tl.arange(0, 4) < 3)
 
 
 @triton.jit
@@ -102,22 +80,32 @@ def advance(means, x, on, mu, eps, HOW: tl.constexpr):
 
 @triton.jit
 def summarise(
-    y, marks, segments, state, mu, eps, plane, C, P, HOW: tl.constexpr,
-    CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+    y, stride_c, stride_p, segments, state, marks, count, tally, mu, eps, largest, plane, C, P,
+    HOW: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The latest frame of each segment, and the lags of its own two means."""
-    s, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, p = channel_and_position(i, C, P, CHANNELS_LAST)
-    inside, row = i < plane, segments + s * COLUMNS
-    frames = read_segment(y, tl.load(row + BEGIN), tl.load(row + END), i, inside, plane, STEPS)
-    bits = tl.load(marks + s * P + p, mask=inside, other=0)
-    nothing = tl.zeros([BLOCK], tl.float32)
-    means = (nothing, nothing, nothing, nothing, nothing)
-    for j in tl.static_range(STEPS):
-        means, _, _ = advance(means, frames[j], (bits >> j) & 1 != 0, mu, eps, HOW)
-    at = state + s.to(tl.int64) * FIELDS * plane + i
+    """The latest frame of each segment, the lags of its own two means, and its usable frames.
+
+    These are marked position by position, one bit for each, and counted.
+    """
+    s, p = tl.program_id(0), (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    c, row = tl.arange(0, CHANNELS)[:, None], segments + s * COLUMNS
+    place, inside = c * stride_c + p * stride_p, (c < C) & (p < P)
+    nothing, none = tl.zeros([CHANNELS, BLOCK], tl.float32), tl.zeros([1, BLOCK], tl.float32)
+    means, begin = (nothing, nothing, nothing, none, none), tl.load(row + BEGIN)
+    bits, seen = tl.zeros([1, BLOCK], tl.int32), tl.zeros([1, BLOCK], tl.int32)
+    for t in tl.range(begin, tl.load(row + END), num_stages=STAGES):
+        x = tl.load(y + tl.cast(t, tl.int64) * plane + place, mask=inside, other=0.0)
+        x = x.to(tl.float32)
+        bad = tl.max((~(tl.abs(x) <= largest)).to(tl.int32), 0, keep_dims=True)
+        bits, seen = bits | ((1 - bad) << (t - begin)), seen + 1 - bad
+        means, _, _ = advance(means, x, bad == 0, mu, eps, HOW)
+    at = state + s.to(tl.int64) * FIELDS * plane + place
     for j in tl.static_range(3):
         tl.store(at + j * plane, means[j], mask=inside)
+    tl.store(marks + s * P + p, bits, mask=p < P)
+    tl.store(count + s * P + p, seen, mask=p < P)
+    if (s == 0) & (tl.program_id(1) == 0):
+        tl.store(tally + tl.arange(0, 4), 0, mask=tl.arange(0, 4) < 3)
 
 
 @triton.jit

@@ -21,6 +21,7 @@ from ullayers.kernels.state import Rates
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: what stays in the cache of an H200
 LARGEST_TENSOR = 2**31 - 1  # values
+FINITE = torch.finfo(torch.float32).max
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 PLAIN, MOVING, FIXED = 0, 1, 2  # how a long-term mean moves, as in the kernels
 
@@ -29,7 +30,9 @@ PLAIN, MOVING, FIXED = 0, 1, 2  # how a long-term mean moves, as in the kernels
 class Plan:
     """How much a program takes on."""
 
-    seen_block: int  # positions at a time in `usable`
+    seen_block: int  # positions at a time in `summarise`
+    seen_warps: int
+    seen_stages: int
     block: int  # values, where they are worked on one by one
     gram_block: int  # positions at a time
     gram_warps: int
@@ -42,10 +45,10 @@ class Plan:
 
 
 PLANS = {  # by the number of channels that it serves
-    16: Plan(64, 128, 64, 4, 3, 3, 128, 4, 2, 4),
-    32: Plan(64, 128, 64, 4, 3, 3, 128, 4, 2, 3),
-    64: Plan(32, 128, 64, 4, 3, 3, 64, 4, 2, 2),
-    128: Plan(32, 128, 32, 8, 3, 1, 128, 8, 1, 1),
+    16: Plan(64, 4, 3, 128, 64, 4, 3, 3, 128, 4, 2, 4),
+    32: Plan(64, 4, 3, 128, 64, 4, 3, 3, 128, 4, 2, 3),
+    64: Plan(32, 4, 3, 128, 64, 4, 3, 3, 64, 4, 2, 2),
+    128: Plan(32, 8, 3, 128, 32, 8, 3, 1, 128, 8, 1, 1),
 }
 WIDTH = 64  # most channels of the gradient that a program writes
 
@@ -223,13 +226,10 @@ class _Call:
         tally, state = new(3, dtype=torch.int64), new((S, 6, plane), dtype=torch.float32)
         short_mean = new((self.clips, P, C), dtype=torch.float32)
         long_mean = new((len(groups), P, C), dtype=torch.float32)
-        kernels.usable[S, -(-P // self.plan.seen_block)](
-            self.frames, *self.strides, segments, marks, count, tally, *self.sizes, largest,
-            self.channels, self.plan.seen_block,
-        )  # fmt: skip
-        kernels.summarise[S, self.blocks](
-            self.frames, marks, segments, state, *self.speeds, *self.sizes, self.how,
-            STEPS=STEPS, **self.line,
+        kernels.summarise[S, -(-P // self.plan.seen_block)](
+            self.frames, *self.strides, segments, state, marks, count, tally, *self.speeds,
+            min(largest, FINITE), *self.sizes, self.how, self.channels, self.plan.seen_block,
+            self.plan.seen_stages, num_warps=self.plan.seen_warps,
         )  # fmt: skip
         kernels.chain[len(groups), self.blocks](
             state, count, before, segments, groups, *self.table, short_mean, long_mean, tally,
