@@ -14,8 +14,8 @@ pieces of a clip are joined (the plain mean has rate 1, and its evidence is a co
 deviations are zero where they must not count, at the first frame of a stream.
 
 `chain`, `deviate`, `unchain` and `adjoint` work on single values and see a frame as one line of
-C * P of them, however its maps are stored. Only `kernels.launch_fresh` imports this module, and only for CUDA tensors: Triton comes
-with PyTorch's CUDA builds and is not there otherwise.
+C * P of them, however its maps are stored. Only `kernels.launch_fresh` imports this module, and
+only for CUDA tensors: Triton comes with PyTorch's CUDA builds and is not there otherwise.
 """
 
 from __future__ import annotations
