@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ullayers.kernels import launch_fresh
+from ullayers.kernels.moments import Request
 from ullayers.kernels.state import LongTerm, Rates
 
 SHAPES = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # frames, channels, side
@@ -71,14 +72,15 @@ def maps_of(
 
 
 def ours(maps: Tensor, lengths: tuple[int, ...], long_term: LongTerm = "clip") -> Step:
-    frames, rates = maps.flatten(2), Rates(0.5, 1e-3, 1e-4, long_term)
+    frames = maps.flatten(2)
+    request = Request(lengths, Rates(0.5, 1e-3, 1e-4, long_term), LARGEST)
     factors = torch.eye(maps.shape[1], device="cuda").repeat(2, 1, 1)
     above = torch.randn_like(maps).flatten(2)
 
     def step() -> Tensor:
-        measured = launch_fresh.measure(frames, lengths, rates, LARGEST)
-        assert measured is not None
-        return launch_fresh.gradient(frames, lengths, rates, measured, factors, above)
+        moments = launch_fresh.measure(frames, request)
+        assert moments is not None
+        return launch_fresh.gradient(frames, request, moments.saved, factors, above)
 
     return step
 
@@ -104,15 +106,16 @@ def compare(name: str, step: Step, other: Step) -> None:
 
 def memory_of(maps: Tensor) -> str:
     """Most memory beside the input and the gradient, and what is kept for it, in copies."""
-    frames, lengths, rates = maps.flatten(2), (len(maps),), Rates(0.5, 1e-3, 1e-4, "clip")
+    frames = maps.flatten(2)
+    request = Request((len(maps),), Rates(0.5, 1e-3, 1e-4, "clip"), LARGEST)
     factors = torch.eye(maps.shape[1], device="cuda").repeat(2, 1, 1)
     size = maps.numel() * maps.element_size()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    measured = launch_fresh.measure(frames, lengths, rates, LARGEST)
-    assert measured is not None
+    moments = launch_fresh.measure(frames, request)
+    assert moments is not None
     first, kept = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
-    launch_fresh.gradient(frames, lengths, rates, measured, factors, None)
+    launch_fresh.gradient(frames, request, moments.saved, factors)
     second = torch.cuda.max_memory_allocated() - before - size
     return f"measure {first / size:.2f}, kept {kept / size:.2f}, gradient {second / size:.2f}"
 

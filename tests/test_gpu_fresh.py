@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.fresh_formula import plain_objective
 from ullayers.kernels import launch_fresh
+from ullayers.kernels.moments import Request, weigh
 from ullayers.kernels.state import LongTerm, Rates
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -33,8 +34,8 @@ class Case:
     offset: float = 0.0
     spoilt: bool = False
 
-    def rates(self) -> Rates:
-        return Rates(self.mu, self.eps, RIDGE, self.long_term)
+    def request(self) -> Request:
+        return Request(self.lengths, Rates(self.mu, self.eps, RIDGE, self.long_term), LARGEST)
 
     def frames(self, device: str) -> Tensor:
         """Slow and fast signals, mixed over the channels."""
@@ -66,29 +67,24 @@ def objective_gradient(case: Case, frames: Tensor) -> tuple[Tensor, Tensor, Tens
     return y.grad, W.detach(), B.detach()
 
 
-def factor(covariance: Tensor, count: Tensor) -> Tensor:
-    """The derivative of log det (covariance + ridge) / 2 by what enters it is x times this."""
-    d, eye = len(covariance), torch.eye(len(covariance), dtype=torch.float64)
-    inverse = torch.linalg.inv(covariance + RIDGE * covariance.trace() / d * eye)
-    result: Tensor = (inverse + RIDGE * inverse.trace() / d * eye) / count
-    return result
-
-
 def check(case: Case, device: str = "cuda", tolerance: float = 1e-5) -> None:
-    frames, rates = case.frames(device), case.rates()
+    frames, request = case.frames(device), case.request()
     expected, W, B = objective_gradient(case, frames)
-    got = launch_fresh.measure(frames, case.lengths, rates, LARGEST)
+    got = launch_fresh.measure(frames, request)
     assert got is not None
     counts = got.counts.cpu()
     usable = (frames.cpu().double().abs() <= LARGEST).all(1)
     assert int(counts[2]) == int((~usable).sum())
+    assert got.steps is not None
+    clips = [clip.sum(0) for clip in usable.split(case.lengths)]
+    assert torch.equal(got.steps.cpu()[:, 0], torch.stack(clips))
     for mean, count, covariance in ((got.within, counts[0], W), (got.between, counts[1], B)):
         error = (mean.cpu() / count - covariance).norm() / covariance.norm()
         assert float(error) < tolerance
-    factors = torch.stack([factor(W, counts[0]), -factor(B, counts[1])]).float().to(device)
+    matrices = weigh(got, request.rates, torch.float64).matrices
     above = torch.randn_like(frames)
     for more in (None, above):
-        out = launch_fresh.gradient(frames, case.lengths, rates, got, factors, more)
+        out = launch_fresh.gradient(frames, request, got.saved, matrices, more)
         assert out.stride() == frames.stride()
         assert out.dtype == frames.dtype
         goal = expected if more is None else expected + more.cpu().double()
@@ -154,7 +150,7 @@ def test_chunks_make_no_difference(long_term: LongTerm, monkeypatch: pytest.Monk
 def test_means_at_the_end(long_term: LongTerm) -> None:
     case = Case(long_term=long_term, lengths=(30, 21))
     frames = case.frames("cuda")
-    got = launch_fresh.measure(frames, case.lengths, case.rates(), LARGEST)
+    got = launch_fresh.measure(frames, case.request())
     assert got is not None
     shorts, longs, begin = [], [], 0
     y = frames.cpu().double()
@@ -166,7 +162,7 @@ def test_means_at_the_end(long_term: LongTerm) -> None:
     if long_term == "shared":
         longs = [y.mean(0)]
     for means, goal in ((got.short_mean, shorts), (got.long_mean, longs)):
-        torch.testing.assert_close(means.cpu().double().mT, torch.stack(goal), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(means.cpu().double(), torch.stack(goal), rtol=1e-5, atol=1e-5)
 
 
 def moving_mean(frames: Tensor, rate: float) -> Tensor:
@@ -183,18 +179,18 @@ def test_tf32_only_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_many_channels_are_left_to_others() -> None:
     frames = torch.randn(4, 129, 10, device="cuda")
-    assert launch_fresh.measure(frames, (4,), Case().rates(), LARGEST) is None
+    assert launch_fresh.measure(frames, Case(lengths=(4,)).request()) is None
 
 
 def test_calls_can_be_recorded() -> None:
     case = Case(lengths=(20, 30), long_term="shared", C=32)
-    frames, rates = case.frames("cuda"), case.rates()
-    factors = torch.eye(32, device="cuda").repeat(2, 1, 1)
+    frames, request = case.frames("cuda"), case.request()
+    matrices = torch.eye(32, device="cuda").repeat(2, 1, 1)
 
     def call() -> Tensor:
-        got = launch_fresh.measure(frames, case.lengths, rates, LARGEST)
+        got = launch_fresh.measure(frames, request)
         assert got is not None
-        return launch_fresh.gradient(frames, case.lengths, rates, got, factors, None)
+        return launch_fresh.gradient(frames, request, got.saved, matrices)
 
     call()
     graph = torch.cuda.CUDAGraph()

@@ -123,7 +123,7 @@ def joined(lag, step, own, weight):
 
 @triton.jit(do_not_specialize=["size"])
 def chain(
-    state, count, before, segments, groups, table, size, short_mean, long_mean, tally,
+    state, count, before, segments, groups, table, size, short_mean, long_mean, steps, tally,
     plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """In what state each segment of a group starts, the means at the end, and what is counted.
@@ -160,8 +160,9 @@ def chain(
         n, total = n + more, total + more
         if tl.load(row + LAST) != 0:
             pairs += tl.maximum(n - 1, 0)
-            mean = tl.where(n > 0, latest - lag, 0.0)
-            tl.store(short_mean + (tl.load(row + CLIP) * P + p) * C + c, mean, mask=inside)
+            mean, to = tl.where(n > 0, latest - lag, 0.0), tl.load(row + CLIP) * P + p
+            tl.store(short_mean + to * C + c, mean, mask=inside)
+            tl.store(steps + to, n.to(tl.int64), mask=inside & (c == 0))
     tl.store(long_mean + (group * P + p) * C + c, newest - long, mask=inside)
     if HOW == PLAIN:  # one long-term mean for all frames
         for s in range(begin, end):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.kernels.state import Rates
+from ullayers.kernels.moments import Moments, Request
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: what stays in the cache of an H200
@@ -53,51 +53,35 @@ PLANS = {  # by the number of channels that it serves
 WIDTH = 64  # most channels of the gradient that a program writes
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Statistics of a call, and what its gradient needs."""
-
-    within: Tensor  # (C, C) float64, the sum of D D^T
-    between: Tensor  # (C, C) float64, the sum of E E^T
-    counts: Tensor  # (3,) int64: D's, E's, unusable positions of frames
-    short_mean: Tensor  # (clips, P, C) float32, at the end of each clip
-    long_mean: Tensor  # likewise, or (1, P, C) if clips share it
-    saved: tuple[Tensor, ...]
-
-
-def measure(
-    frames: Tensor, lengths: tuple[int, ...], rates: Rates, largest: float
-) -> Measured | None:
-    """The sums of D D^T and E E^T over all frames; None for maps that the kernels do not take.
+def measure(frames: Tensor, request: Request) -> Moments | None:
+    """Sums over the frames of a call; None for maps that the kernels do not take.
 
     Args:
         frames: (frames, C, P) as stored, with C or P contiguous; clips one after the other.
-        lengths: frames of each clip.
-        rates: mu, eps and which long-term mean.
-        largest: frames with a larger value are left out, position by position.
+        request: what is asked.
     """
     if not can_fuse(frames):
         return None
     with _on(frames.device):
-        return _Call.of(frames, lengths, rates).measure(largest)
+        return _Call.of(frames, request).measure()
 
 
 def gradient(
-    frames: Tensor, lengths: tuple[int, ...], rates: Rates, measured: Measured, factors: Tensor,
-    above: Tensor | None,
+    frames: Tensor, request: Request, saved: tuple[Tensor, ...], matrices: Tensor,
+    above: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The gradient from above and our own, where that of D is D factors[0], of E E factors[1].
+    """dJ/dframes plus the gradient from above, in the dtype and layout of the frames.
 
     Args:
         frames: as they were measured.
-        lengths: likewise.
-        rates: likewise.
-        measured: what came of it.
-        factors: (2, C, C) float32, symmetric.
+        request: likewise.
+        saved: what the measured moments have of it.
+        matrices: (2, C, C), symmetric: the derivatives of J are D @ matrices[0], E @ matrices[1].
         above: in shape and strides of the frames.
     """
     with _on(frames.device):
-        return _Call.of(frames, lengths, rates).gradient(measured, factors.contiguous(), above)
+        factors = matrices.to(torch.float32).contiguous()
+        return _Call.of(frames, request).gradient(saved, factors, above)
 
 
 def can_fuse(frames: Tensor) -> bool:
@@ -154,30 +138,30 @@ class _Call:
     """One call's frames and how they are cut."""
 
     frames: Tensor
-    clips: int
-    rates: Rates
+    request: Request
     tables: _Tables
     plan: Plan
     sizes: tuple[int, int, int]  # values of a frame, channels, positions
     channels: int  # as the matrix units take them
 
     @classmethod
-    def of(cls, frames: Tensor, lengths: tuple[int, ...], rates: Rates) -> _Call:
+    def of(cls, frames: Tensor, request: Request) -> _Call:
         """The cuts of these frames."""
-        _, C, P = frames.shape
-        tables = _tables(lengths, rates.mu, rates.eps, rates.long_term, frames.device)
+        (_, C, P), rates = frames.shape, request.rates
+        tables = _tables(request.lengths, rates.mu, rates.eps, rates.long_term, frames.device)
         channels = max(16, 1 << (C - 1).bit_length())
-        return cls(frames, len(lengths), rates, tables, PLANS[channels], (C * P, C, P), channels)
+        return cls(frames, request, tables, PLANS[channels], (C * P, C, P), channels)
 
     @property
     def how(self) -> int:
         """How the long-term mean moves before it is known for the whole clip."""
-        return MOVING if self.rates.long_term == "stream" else PLAIN
+        return MOVING if self.request.rates.long_term == "stream" else PLAIN
 
     @property
     def speeds(self) -> tuple[float, float]:
         """Rates of the short-term and the long-term mean, which is 1 for a plain mean."""
-        return self.rates.mu, self.rates.eps if self.how == MOVING else 1.0
+        rates = self.request.rates
+        return rates.mu, rates.eps if self.how == MOVING else 1.0
 
     @property
     def strides(self) -> tuple[int, int]:
@@ -217,29 +201,34 @@ class _Call:
         room = self.frames.new_empty((2, most * self.sizes[0]), dtype=torch.float32)
         return room[0], room[1]
 
-    def measure(self, largest: float) -> Measured:
+    def measure(self) -> Moments:
         """The statistics."""
         plane, C, P = self.sizes
         segments, groups, kernels = self.tables.segments, self.tables.groups, _kernels()
         S, new = len(segments), self.frames.new_empty
         marks, count, before = new((3, S, P), dtype=torch.int32)
         tally, state = new(3, dtype=torch.int64), new((S, 6, plane), dtype=torch.float32)
-        short_mean = new((self.clips, P, C), dtype=torch.float32)
+        clips = len(self.request.lengths)
+        short_mean = new((clips, P, C), dtype=torch.float32)
         long_mean = new((len(groups), P, C), dtype=torch.float32)
+        steps = new((clips, 1, P), dtype=torch.int64)
         kernels.summarise[S, -(-P // self.plan.seen_block)](
             self.frames, *self.strides, segments, state, marks, count, tally, *self.speeds,
-            min(largest, FINITE), *self.sizes, self.how, self.channels, self.plan.seen_block,
-            self.plan.seen_stages, num_warps=self.plan.seen_warps,
+            min(self.request.largest, FINITE), *self.sizes, self.how, self.channels,
+            self.plan.seen_block, self.plan.seen_stages, num_warps=self.plan.seen_warps,
         )  # fmt: skip
         kernels.chain[len(groups), self.blocks](
-            state, count, before, segments, groups, *self.table, short_mean, long_mean, tally,
-            *self.sizes, self.how, **self.line,
+            state, count, before, segments, groups, *self.table, short_mean, long_mean, steps,
+            tally, *self.sizes, self.how, **self.line,
         )  # fmt: skip
-        sums = self.grams((marks, before, state))
+        saved = (marks, before, state)
+        sums = self.grams(saved)
         kernels.unchain[len(groups), self.blocks](
             state, count, before, segments, groups, *self.table, *self.sizes, self.how, **self.line,
         )  # fmt: skip
-        return Measured(sums[0], sums[1], tally, short_mean, long_mean, (marks, before, state))
+        return Moments(
+            sums[0], sums[1], tally, short_mean.mT, long_mean.mT, steps=steps, saved=saved
+        )
 
     def grams(self, saved: tuple[Tensor, ...]) -> Tensor:
         """The sums of D D^T and of E E^T."""
@@ -271,14 +260,14 @@ class _Call:
         )  # fmt: skip
         return begins[last] - begins[first]
 
-    def gradient(self, measured: Measured, factors: Tensor, above: Tensor | None) -> Tensor:
+    def gradient(self, saved: tuple[Tensor, ...], factors: Tensor, above: Tensor | None) -> Tensor:
         """The gradient of the frames."""
         out, plan, chunks = torch.empty_like(self.frames), self.plan, self.chunks()
         room, width = self.workspace(chunks), min(WIDTH, self.channels)
         columns = self.channels // width
         programs = _multiprocessors(self.frames.device) * plan.out_programs // columns
         for chunk in chunks:
-            count = self.through_means(_kernels().adjoint, measured.saved, room, chunk)
+            count = self.through_means(_kernels().adjoint, saved, room, chunk)
             begin = self.tables.begins[chunk[0]]
             parts = min(programs, count * -(-self.sizes[2] // plan.out_block))
             _kernels().product[parts, columns](
