@@ -19,7 +19,7 @@ from torch import Tensor
 from ullayers.kernels.moments import Moments, Request
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
-WORKSPACE = 5 * 2**20  # values of D, and as many of E: what stays in the cache of an H200
+WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
 LARGEST_TENSOR = 2**31 - 1  # values
 FINITE = torch.finfo(torch.float32).max
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
