@@ -25,7 +25,7 @@ FLOW = [
     "kernels.reference", "kernels.compiled_state", "kernels.compiled", "kernels.small",
     "kernels.fused_product", "kernels.fused_books", "kernels.fused_inverse", "kernels.fused",
     "kernels.fused_solve", "kernels.fused_frame", "kernels.fused_chunk", "kernels.replay",
-    "kernels.launch",
+    "kernels.launch", "kernels.fused_fresh", "kernels.launch_fresh",
     "kernels.frame", "core", "health", "statistics", "added_gradient", "base", "running", "calls",
     "layers", "kernels.__main__", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",
