@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ullayers.kernels import launch_fresh
-from ullayers.kernels.moments import Request
+from ullayers.kernels.moments import Request, Weights
 from ullayers.kernels.state import LongTerm, Rates
 
 SHAPES = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # frames, channels, side
@@ -75,12 +75,12 @@ def ours(maps: Tensor, lengths: tuple[int, ...], long_term: LongTerm = "clip") -
     frames = maps.flatten(2)
     request = Request(lengths, Rates(0.5, 1e-3, 1e-4, long_term), LARGEST)
     factors = torch.eye(maps.shape[1], device="cuda").repeat(2, 1, 1)
+    weights = Weights(factors, False, factors, factors)
     above = torch.randn_like(maps).flatten(2)
 
     def step() -> Tensor:
-        moments = launch_fresh.measure(frames, request)
-        assert moments is not None
-        return launch_fresh.gradient(frames, request, moments.saved, factors, above)
+        moments = launch_fresh.measure(frames, request, None)
+        return launch_fresh.gradient(frames, request, weights, moments.saved, above)
 
     return step
 
@@ -109,13 +109,13 @@ def memory_of(maps: Tensor) -> str:
     frames = maps.flatten(2)
     request = Request((len(maps),), Rates(0.5, 1e-3, 1e-4, "clip"), LARGEST)
     factors = torch.eye(maps.shape[1], device="cuda").repeat(2, 1, 1)
+    weights = Weights(factors, False, factors, factors)
     size = maps.numel() * maps.element_size()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    moments = launch_fresh.measure(frames, request)
-    assert moments is not None
+    moments = launch_fresh.measure(frames, request, None)
     first, kept = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
-    launch_fresh.gradient(frames, request, moments.saved, factors)
+    launch_fresh.gradient(frames, request, weights, moments.saved, None)
     second = torch.cuda.max_memory_allocated() - before - size
     return f"measure {first / size:.2f}, kept {kept / size:.2f}, gradient {second / size:.2f}"
 

@@ -287,7 +287,7 @@ def test_compiled_graphs_learn_the_same(scattered: bool) -> None:
         return y
 
     found = []
-    for call in (run, torch.compile(run, fullgraph=True)):
+    for call in (run, torch.compile(run, fullgraph=True, backend="aot_eager")):
         extra = scatter.clone().requires_grad_() if scattered else None
         below.zero_grad()
         ul.backward(call(frames, extra))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.fresh_formula import plain_objective
 from ullayers.kernels import launch_fresh
-from ullayers.kernels.moments import Request, weigh
+from ullayers.kernels.moments import Request, Weights, weigh
 from ullayers.kernels.state import LongTerm, Rates
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -70,8 +70,7 @@ def objective_gradient(case: Case, frames: Tensor) -> tuple[Tensor, Tensor, Tens
 def check(case: Case, device: str = "cuda", tolerance: float = 1e-5) -> None:
     frames, request = case.frames(device), case.request()
     expected, W, B = objective_gradient(case, frames)
-    got = launch_fresh.measure(frames, request)
-    assert got is not None
+    got = launch_fresh.measure(frames, request, None)
     counts = got.counts.cpu()
     usable = (frames.cpu().double().abs() <= LARGEST).all(1)
     assert int(counts[2]) == int((~usable).sum())
@@ -81,10 +80,10 @@ def check(case: Case, device: str = "cuda", tolerance: float = 1e-5) -> None:
     for mean, count, covariance in ((got.within, counts[0], W), (got.between, counts[1], B)):
         error = (mean.cpu() / count - covariance).norm() / covariance.norm()
         assert float(error) < tolerance
-    matrices = weigh(got, request.rates, torch.float64).matrices
+    weights = weigh(got, request.rates, torch.float64)
     above = torch.randn_like(frames)
     for more in (None, above):
-        out = launch_fresh.gradient(frames, request, got.saved, matrices, more)
+        out = launch_fresh.gradient(frames, request, weights, got.saved, more)
         assert out.stride() == frames.stride()
         assert out.dtype == frames.dtype
         goal = expected if more is None else expected + more.cpu().double()
@@ -150,8 +149,7 @@ def test_chunks_make_no_difference(long_term: LongTerm, monkeypatch: pytest.Monk
 def test_means_at_the_end(long_term: LongTerm) -> None:
     case = Case(long_term=long_term, lengths=(30, 21))
     frames = case.frames("cuda")
-    got = launch_fresh.measure(frames, case.request())
-    assert got is not None
+    got = launch_fresh.measure(frames, case.request(), None)
     shorts, longs, begin = [], [], 0
     y = frames.cpu().double()
     for length in case.lengths:
@@ -179,18 +177,20 @@ def test_tf32_only_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_many_channels_are_left_to_others() -> None:
     frames = torch.randn(4, 129, 10, device="cuda")
-    assert launch_fresh.measure(frames, Case(lengths=(4,)).request()) is None
+    reason = launch_fresh.why_not(frames, Case(lengths=(4,)).request(), None)
+    assert reason is not None
+    assert "129 channels" in reason
 
 
 def test_calls_can_be_recorded() -> None:
     case = Case(lengths=(20, 30), long_term="shared", C=32)
     frames, request = case.frames("cuda"), case.request()
     matrices = torch.eye(32, device="cuda").repeat(2, 1, 1)
+    weights = Weights(matrices, False, matrices, matrices)
 
     def call() -> Tensor:
-        got = launch_fresh.measure(frames, request)
-        assert got is not None
-        return launch_fresh.gradient(frames, request, got.saved, matrices)
+        got = launch_fresh.measure(frames, request, None)
+        return launch_fresh.gradient(frames, request, weights, got.saved, None)
 
     call()
     graph = torch.cuda.CUDAGraph()

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ullayers.kernels import fresh, fresh_ops
+import ullayers.kernels.fresh as fresh
+import ullayers.kernels.fresh_ops as fresh_ops
 from ullayers.kernels.fresh_kernels import Kernel
 from ullayers.kernels.maps import Postponed
 from ullayers.kernels.moments import Request, Weights

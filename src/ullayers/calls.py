@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+import ullayers.kernels.fresh_ops as fresh_ops
 from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames
 from ullayers.base import layout_of, symmetric
-from ullayers.kernels import fresh_ops
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.fresh import working_precision
 from ullayers.kernels.fresh_kernels import Kernel, choose

@@ -6,7 +6,9 @@ from typing import Protocol, cast
 
 from torch import Tensor
 
-from ullayers.kernels import fresh, fresh_maps
+import ullayers.kernels.fresh as fresh
+import ullayers.kernels.fresh_maps as fresh_maps
+import ullayers.kernels.launch_fresh as launch_fresh
 from ullayers.kernels.moments import Moments, Request, Weights
 
 
@@ -32,7 +34,7 @@ class Kernel(Protocol):
         """The gradient of J plus the one from above; see `fresh.gradient`."""
 
 
-KERNELS = cast("tuple[Kernel, ...]", (fresh_maps, fresh))
+KERNELS = cast("tuple[Kernel, ...]", (launch_fresh, fresh_maps, fresh))
 
 
 def choose(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.kernels.moments import Moments, Request
+from ullayers.kernels.moments import Moments, Request, Weights
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
@@ -53,44 +53,48 @@ PLANS = {  # by the number of channels that it serves
 WIDTH = 64  # most channels of the gradient that a program writes
 
 
-def measure(frames: Tensor, request: Request) -> Moments | None:
-    """Sums over the frames of a call; None for maps that the kernels do not take.
+NAME = "Triton kernels for maps"
 
-    Args:
-        frames: (frames, C, P) as stored, with C or P contiguous; clips one after the other.
-        request: what is asked.
-    """
-    if not can_fuse(frames):
-        return None
+
+def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
+    """Why the kernels do not take a call; nothing that waits for the GPU is asked."""
+    _, C, P = frames.shape
+    if not frames.is_cuda:
+        return "the frames are not on a GPU"
+    if scatter is not None or P == 1:
+        return "these are codes, not maps"
+    if not 2 <= C <= max(PLANS):
+        return f"there are {C} channels, not 2 to {max(PLANS)}"
+    if frames.dtype not in TYPES:
+        return f"the frames are {frames.dtype}"
+    if frames.numel() > LARGEST_TENSOR or STEPS * C * P > LARGEST_TENSOR:
+        return "the maps have more than 2^31 values"
+    if frames.stride() not in ((C * P, P, 1), (C * P, 1, C)):
+        return "the maps are neither contiguous nor channels_last"
+    if request.rates.diagonal:
+        return "the covariances are diagonal"
+    return None if _has_triton() else "Triton is not installed"
+
+
+def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
+    """As `fresh.measure`, for maps (frames, C, P) with C or P contiguous."""
     with _on(frames.device):
         return _Call.of(frames, request).measure()
 
 
 def gradient(
-    frames: Tensor, request: Request, saved: tuple[Tensor, ...], matrices: Tensor,
-    above: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """dJ/dframes plus the gradient from above, in the dtype and layout of the frames.
-
-    Args:
-        frames: as they were measured.
-        request: likewise.
-        saved: what the measured moments have of it.
-        matrices: (2, C, C), symmetric: the derivatives of J are D @ matrices[0], E @ matrices[1].
-        above: in shape and strides of the frames.
-    """
+    frames: Tensor,
+    request: Request,
+    weights: Weights,
+    saved: tuple[Tensor, ...],
+    above: Tensor | None,
+) -> Tensor:
+    """As `fresh.gradient`."""
+    if above is not None and above.stride() != frames.stride():
+        above = torch.empty_like(frames).copy_(above)
     with _on(frames.device):
-        factors = matrices.to(torch.float32).contiguous()
+        factors = weights.matrices.to(torch.float32).contiguous()
         return _Call.of(frames, request).gradient(saved, factors, above)
-
-
-def can_fuse(frames: Tensor) -> bool:
-    """Whether the kernels take such maps; nothing that waits for the GPU is asked."""
-    _, C, P = frames.shape
-    dense = frames.stride() in ((C * P, P, 1), (C * P, 1, C))
-    small = 0 < frames.numel() <= LARGEST_TENSOR and STEPS * C * P <= LARGEST_TENSOR
-    fits = 2 <= C <= max(PLANS) and small
-    return frames.is_cuda and frames.dtype in TYPES and dense and fits and _has_triton()
 
 
 @cache
