@@ -1,0 +1,252 @@
+"""Trains the networks of `ul reproduce laplacian`, on a CPU or a GPU.
+
+Needs torch and numpy only. The networks of all seeds, one for each, are trained side by side.
+A gridworld has few states, so a step runs the network once on every state and picks the codes of
+the batch from there: the gradient is the same as that of the batch itself, for less work.
+
+    python -m ullayers.experiments.slow_training --device cuda --out FOLDER --workers 8
+
+Finished runs are kept in FOLDER/runs.json and are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ullayers.experiments import gridworlds, slow_objectives
+from ullayers.experiments.gridworlds import EPISODE, Gridworld, Ints, gridworld
+from ullayers.experiments.slow_objectives import (
+    ALLO,
+    FRESH,
+    GDO,
+    GGDO,
+    PAPER,
+    RUNNING,
+    SLOW,
+    TRACE,
+    Batch,
+    make_objective,
+)
+from ullayers.files import replacing
+
+HIDDEN, RATE, PAIRS, DISCOUNT = 256, 1e-3, 1024, 0.9
+BLOCK = 100  # steps whose samples are drawn at once
+ROWS = (FRESH, TRACE, RUNNING, PAPER, GDO, GGDO, ALLO)
+PIXEL_ROWS = (FRESH, RUNNING, ALLO)
+PIXEL_WORLDS = ("GridRoom-16", "GridMaze-19")
+DRAWN = ("GridRoom-16", "GridMaze-19")  # worlds whose vectors are kept for the figures
+KEPT = "runs.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row in one world: a network for each seed.
+
+    Attributes:
+        world: one of `gridworlds.NAMES`.
+        row: one of `ROWS`.
+        seeds: of the walks and of the networks.
+        pixels: whether the network sees pictures instead of x and y.
+        steps: of the optimiser.
+        samples: of the random walk.
+    """
+
+    world: str
+    row: str
+    seeds: tuple[int, ...]
+    pixels: bool = False
+    steps: int = 10_000
+    samples: int = 200_000
+
+    @property
+    def label(self) -> str:
+        """To tell it from others of the same size and seeds."""
+        return f"{self.world}{' pixels' * self.pixels}, {self.row}"
+
+    @property
+    def key(self) -> str:
+        """Changes with anything that its result depends on but the code."""
+        constants = [HIDDEN, RATE, PAIRS, DISCOUNT, SLOW, EPISODE]
+        constants += [value for name, value in sorted(vars(slow_objectives).items())
+                      if isinstance(value, float)]  # fmt: skip
+        plan = gridworld(self.world).walls.astype(int).tolist()
+        text = json.dumps([asdict(self), constants, plan])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found.
+
+    Attributes:
+        run: which.
+        cosines: (seeds, `SLOW`).
+        overlaps: (seeds,).
+        seconds: it took.
+        vectors: (states, `SLOW`) of the first seed, for figures; empty if the world is in none.
+    """
+
+    run: Run
+    cosines: list[list[float]]
+    overlaps: list[float]
+    seconds: float
+    vectors: list[list[float]]
+
+
+class Perceptrons(nn.Module):
+    """Networks of the same shape side by side: three hidden layers of 256 units with ReLU."""
+
+    def __init__(self, seeds: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        sizes = [2, HIDDEN, HIDDEN, HIDDEN, outputs]
+        drawn = [_initial_layers(seed, sizes) for seed in seeds]
+        self.weights = nn.ParameterList(torch.stack(layer) for layer in zip(*drawn, strict=True))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(networks, states, inputs) to (networks, states, outputs)."""
+        y = states
+        for i, weight in enumerate(self.weights):
+            y = torch.baddbmm(weight[:, -1:], y.relu() if i else y, weight[:, :-1])
+        return y
+
+
+def _initial_layers(seed: int, sizes: list[int]) -> list[Tensor]:
+    """Weights (inputs + 1, outputs), the bias last, drawn as `nn.Linear` draws them."""
+    random = torch.Generator().manual_seed(seed)
+    return [
+        (2 * torch.rand(inputs + 1, outputs, generator=random) - 1) / math.sqrt(inputs)
+        for inputs, outputs in zip(sizes, sizes[1:], strict=False)
+    ]
+
+
+class Convolutions(nn.Module):
+    """A small convolutional network for each seed."""
+
+    def __init__(self, seeds: Sequence[int], outputs: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        width = 32 * math.ceil(size[0] / 4) * math.ceil(size[1] / 4)
+        self.networks = nn.ModuleList()
+        for seed in seeds:
+            torch.manual_seed(seed)
+            self.networks.append(
+                nn.Sequential(
+                    nn.Conv2d(2, 16, 3, stride=2, padding=1), nn.ReLU(),
+                    nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
+                    nn.Flatten(), nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs),
+                )
+            )  # fmt: skip
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(states, 2, height, width) to (networks, states, outputs)."""
+        return torch.stack([network(states) for network in self.networks])
+
+
+class Samples:
+    """Draws batches from the walks of all networks, on the device, many steps at once."""
+
+    def __init__(self, walks: Ints, seeds: Sequence[int], device: torch.device) -> None:
+        self._walks = torch.from_numpy(walks).to(device)  # (networks, episodes, EPISODE)
+        self._random = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def draw(self, steps: int) -> tuple[Tensor, Tensor]:
+        """States as (steps, networks, PAIRS, 2) and (steps, networks, 2, PAIRS)."""
+        drawn = [self._of_one(*one, steps) for one in zip(self._walks, self._random, strict=True)]
+        pairs, alone = zip(*drawn, strict=True)
+        return torch.stack(pairs, 1), torch.stack(alone, 1)
+
+    def _of_one(self, walk: Tensor, random: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(steps, *shape, generator=random, device=walk.device)
+
+        flat = walk.flatten()
+        first = (uniform(PAIRS) * (EPISODE - 1)).long()
+        left = EPISODE - 1 - first
+        # A geometric number of steps, given that the episode lasts so long.
+        share = uniform(PAIRS) * (1 - DISCOUNT**left)
+        later = 1 + (torch.log1p(-share) / math.log(DISCOUNT)).long()
+        start = (uniform(PAIRS) * len(walk)).long() * EPISODE + first
+        pairs = torch.stack([flat[start], flat[start + torch.minimum(later, left)]], -1)
+        alone = flat[(uniform(2, PAIRS) * (len(flat) - 1)).long()]
+        return pairs, alone
+
+
+def train(runs: Sequence[Run], device: str) -> list[Found]:
+    """Train the networks of runs that differ in their world only, all at once."""
+    begin, place = time.perf_counter(), torch.device(device)
+    run, worlds = runs[0], [gridworld(run.world) for run in runs]
+    seeds = [seed for _ in runs for seed in run.seeds]
+    objective = make_objective(run.row, len(seeds)).to(place)
+    walks = np.stack(
+        [gridworlds.walk(world, run.samples, seed) for world in worlds for seed in run.seeds]
+    )
+    if run.pixels:
+        (world,) = worlds
+        states = torch.from_numpy(world.pictures()).to(place)
+        net: nn.Module = Convolutions(seeds, objective.outputs, world.walls.shape)
+    else:
+        states = _padded([world for world in worlds for _ in run.seeds]).to(place)
+        net = Perceptrons(seeds, objective.outputs)
+    net.to(place)
+    _learn(net, objective, states, Samples(walks, seeds, place), run.steps)
+    with torch.no_grad():
+        codes = net(states).double().cpu().numpy()
+    seconds = time.perf_counter() - begin
+    parts = zip(runs, worlds, np.split(codes, len(runs)), np.split(walks, len(runs)), strict=True)
+    return [_scored(*part, seconds / len(runs)) for part in parts]
+
+
+def _padded(worlds: Sequence[Gridworld]) -> Tensor:
+    """(worlds, states, 2), the coordinates, with zeros after the last state of small worlds."""
+    parts = [torch.from_numpy(world.coordinates).float() for world in worlds]
+    return nn.utils.rnn.pad_sequence(parts, batch_first=True)
+
+
+def _learn(
+    net: nn.Module, objective: slow_objectives.Objective, states: Tensor, samples: Samples,
+    steps: int,
+) -> None:  # fmt: skip
+    optimizer = torch.optim.Adam(net.parameters(), RATE, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for start in range(0, steps, BLOCK):
+        for pairs, alone in zip(*samples.draw(min(BLOCK, steps - start)), strict=True):
+            codes = net(states)
+            batch = Batch(_pick(codes, pairs), _pick(codes, alone))
+            objective.descend(batch)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+
+
+def _pick(codes: Tensor, states: Tensor) -> Tensor:
+    """Codes (networks, n, d) of states (networks, ...) as (networks, ..., d)."""
+    flat = states.flatten(1)[..., None].expand(-1, -1, codes.shape[-1])
+    return codes.gather(1, flat).reshape(*states.shape, codes.shape[-1])
+
+
+def _scored(run: Run, world: Gridworld, codes: Any, walks: Ints, seconds: float) -> Found:
+    n, true = len(world.cells), gridworlds.truth(world, SLOW)
+    vectors = [
+        gridworlds.slowest(y[:n], gridworlds.step_counts(walk, n), SLOW)
+        for y, walk in zip(codes, walks, strict=True)
+    ]
+    return Found(
+        run,
+        [gridworlds.cosines(found, true).tolist() for found in vectors],
+        [gridworlds.overlap(found, true) for found in vectors],
+        seconds,
+        np.round(vectors[0], 4).tolist() if run.world in DRAWN else [],
+    )
