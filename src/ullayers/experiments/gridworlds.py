@@ -74,7 +74,7 @@ class Gridworld:
         return np.ascontiguousarray(scaled)
 
     def pictures(self) -> Floats:
-        """(states, 2, height, width), for every cell a picture of the walls and one of the agent."""
+        """(states, 2, height, width), the walls and the agent seen from above."""
         n = len(self.cells)
         agent = np.zeros((n, *self.walls.shape))
         agent[np.arange(n), self.cells[:, 0], self.cells[:, 1]] = 1
@@ -116,8 +116,8 @@ def _rooms(heights: tuple[int, ...], widths: tuple[int, ...], seed: int) -> NDAr
         beside = row == below
         along = 1 + random.integers(heights[row] if beside else widths[column])
         if in_tree or random.random() < 0.5:
-            door = (tops[row] + along, lefts[right]) if beside else (tops[below], lefts[column] + along)
-            walls[door] = False
+            across, down = (tops[row] + along, lefts[right]), (tops[below], lefts[column] + along)
+            walls[across if beside else down] = False
     return walls
 
 

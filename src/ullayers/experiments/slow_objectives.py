@@ -6,7 +6,9 @@ them. It sees the codes of pairs of states a few steps apart and of states drawn
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +19,8 @@ SLOW = 10  # eigenvectors that are scored
 FRESH, TRACE = "fresh statistics", "fresh statistics, trace form"
 RUNNING, PAPER = "running statistics", "the paper's rule"
 GDO, GGDO, ALLO = "graph drawing", "graph drawing, triangular weights", "ALLO"
-PENALTY = 5.0  # of the graph drawing objectives, on outputs that are not orthonormal
-BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING = 2.0, 0.1, 1e-3, 0.1  # ALLO
+PENALTY = 1.0  # of the graph drawing objectives, on outputs that are not orthonormal
+BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING = 0.5, 0.01, 1e-3, 0.1  # ALLO
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,12 @@ class Batch:
     """What the networks give in one step.
 
     Attributes:
-        pairs: (networks, pairs, 2, outputs), a state and one that the walk reached soon after.
+        clips: (networks, clips, frames, outputs), pairs of a state and one that the walk reached
+            soon after; for the paper's rule, what comes next in streams.
         alone: (networks, 2, states, outputs), two samples of states, independent of each other.
     """
 
-    pairs: Tensor
+    clips: Tensor
     alone: Tensor
 
 
@@ -49,35 +52,37 @@ class Objective(nn.Module):
 
 
 class Layers(Objective):
-    """A `UL1d` for each network, on clips of two frames."""
+    """A `UL1d` for each network, on clips of two frames or, for the paper's rule, on streams."""
 
     def __init__(self, networks: int, row: str) -> None:
         super().__init__()
-        choices = {
+        choices: dict[str, Any] = {
             FRESH: {"statistics": "fresh", "long_term": "shared"},
             RUNNING: {"statistics": "running", "long_term": "shared"},
             PAPER: {"reduction": "sum", "start": "paper"},
         }[row]
         self.layers = nn.ModuleList(UL1d(SLOW, **choices) for _ in range(networks))
+        self.streams = row == PAPER
 
     def descend(self, batch: Batch) -> None:
         """Add the gradient of every network's objective."""
-        with sequences(self):
-            backward(*(layer(y) for layer, y in zip(self.layers, batch.pairs, strict=True)))
+        with nullcontext() if self.streams else sequences(self):
+            backward(*(layer(y) for layer, y in zip(self.layers, batch.clips, strict=True)))
 
 
 class Trace(Objective):
-    """The trace of B^-1 W of the batch: the sum of the eigenvalues instead of that of their logs."""
+    """The trace of B^-1 W of the batch: the sum of its eigenvalues, not that of their logs."""
 
     def loss(self, batch: Batch) -> Tensor:
         """(networks,)."""
-        steps = batch.pairs[:, :, 1] - batch.pairs[:, :, 0]
-        frames = batch.pairs.flatten(1, 2)
+        steps = batch.clips[:, :, 1] - batch.clips[:, :, 0]
+        frames = batch.clips.flatten(1, 2)
         around = frames - frames.mean(1, keepdim=True)
         # No ridge: with one, an output that vanishes would cost nothing. cholesky_ex does not wait
         # for the device; outputs that have become dependent give NaN, and a score of 0.
         factor = torch.linalg.cholesky_ex(_gram(around)).L
-        return torch.linalg.solve_triangular(factor, steps.mT, upper=False).square().mean(-1).sum(-1)
+        white: Tensor = torch.linalg.solve_triangular(factor, steps.mT, upper=False)
+        return white.square().mean(-1).sum(-1)
 
 
 class GraphDrawing(Objective):
@@ -156,7 +161,7 @@ def _gram(vectors: Tensor) -> Tensor:
 
 def _step_sizes(batch: Batch) -> Tensor:
     """(networks, outputs), the mean squared step."""
-    return (batch.pairs[:, :, 1] - batch.pairs[:, :, 0]).square().mean(1)
+    return (batch.clips[:, :, 1] - batch.clips[:, :, 0]).square().mean(1)
 
 
 def _errors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -44,6 +45,7 @@ from ullayers.experiments.slow_objectives import (
 from ullayers.files import replacing
 
 HIDDEN, RATE, PAIRS, DISCOUNT = 256, 1e-3, 1024, 0.9
+STREAMS = 50  # of the paper's rule, which sees the walk in its order, as many frames at once
 BLOCK = 100  # steps whose samples are drawn at once
 ROWS = (FRESH, TRACE, RUNNING, PAPER, GDO, GGDO, ALLO)
 PIXEL_ROWS = (FRESH, RUNNING, ALLO)
@@ -129,7 +131,7 @@ def _initial_layers(seed: int, sizes: list[int]) -> list[Tensor]:
     random = torch.Generator().manual_seed(seed)
     return [
         (2 * torch.rand(inputs + 1, outputs, generator=random) - 1) / math.sqrt(inputs)
-        for inputs, outputs in zip(sizes, sizes[1:], strict=False)
+        for inputs, outputs in itertools.pairwise(sizes)
     ]
 
 
@@ -163,10 +165,10 @@ class Samples:
         self._random = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def draw(self, steps: int) -> tuple[Tensor, Tensor]:
-        """States as (steps, networks, PAIRS, 2) and (steps, networks, 2, PAIRS)."""
+        """States of clips (steps, networks, PAIRS, 2) and alone (steps, networks, 2, PAIRS)."""
         drawn = [self._of_one(*one, steps) for one in zip(self._walks, self._random, strict=True)]
-        pairs, alone = zip(*drawn, strict=True)
-        return torch.stack(pairs, 1), torch.stack(alone, 1)
+        clips, alone = zip(*drawn, strict=True)
+        return torch.stack(clips, 1), torch.stack(alone, 1)
 
     def _of_one(self, walk: Tensor, random: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
         def uniform(*shape: int) -> Tensor:
@@ -182,6 +184,22 @@ class Samples:
         pairs = torch.stack([flat[start], flat[start + torch.minimum(later, left)]], -1)
         alone = flat[(uniform(2, PAIRS) * (len(flat) - 1)).long()]
         return pairs, alone
+
+
+class Streams(Samples):
+    """Gives the walks as they come, as parallel streams; from their beginning again at the end."""
+
+    _next = 0
+
+    def draw(self, steps: int) -> tuple[Tensor, Tensor]:
+        """States of streams (steps, networks, STREAMS, frames); none are drawn alone."""
+        streams = self._walks.unflatten(1, (STREAMS, -1)).flatten(2)
+        frames = 2 * PAIRS // STREAMS
+        calls = streams.shape[2] // frames
+        whole = streams[:, :, : calls * frames].unflatten(2, (calls, frames)).movedim(2, 0)
+        clips = whole[torch.arange(self._next, self._next + steps, device=whole.device) % calls]
+        self._next += steps
+        return clips, clips[:, :, :0, :0]
 
 
 def train(runs: Sequence[Run], device: str) -> list[Found]:
@@ -201,7 +219,8 @@ def train(runs: Sequence[Run], device: str) -> list[Found]:
         states = _padded([world for world in worlds for _ in run.seeds]).to(place)
         net = Perceptrons(seeds, objective.outputs)
     net.to(place)
-    _learn(net, objective, states, Samples(walks, seeds, place), run.steps)
+    samples = (Streams if run.row == PAPER else Samples)(walks, seeds, place)
+    _learn(net, objective, states, samples, run.steps)
     with torch.no_grad():
         codes = net(states).double().cpu().numpy()
     seconds = time.perf_counter() - begin
@@ -222,9 +241,9 @@ def _learn(
     optimizer = torch.optim.Adam(net.parameters(), RATE, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for start in range(0, steps, BLOCK):
-        for pairs, alone in zip(*samples.draw(min(BLOCK, steps - start)), strict=True):
+        for clips, alone in zip(*samples.draw(min(BLOCK, steps - start)), strict=True):
             codes = net(states)
-            batch = Batch(_pick(codes, pairs), _pick(codes, alone))
+            batch = Batch(_pick(codes, clips), _pick(codes, alone))
             objective.descend(batch)
             optimizer.step()
             optimizer.zero_grad()
@@ -250,3 +269,79 @@ def _scored(run: Run, world: Gridworld, codes: Any, walks: Ints, seconds: float)
         seconds,
         np.round(vectors[0], 4).tolist() if run.world in DRAWN else [],
     )
+
+
+def all_runs(seeds: Sequence[int]) -> list[Run]:
+    """Everything that `ul reproduce laplacian` reports, what matters most first."""
+    few = tuple(seeds)
+    runs = [Run(world, row, few) for row in ROWS for world in gridworlds.NAMES]
+    pixels = [Run(world, row, few, pixels=True) for row in PIXEL_ROWS for world in PIXEL_WORLDS]
+    late = (RUNNING, PAPER)
+    return sorted(runs + pixels, key=lambda run: (run.row in late, run.row == PAPER))
+
+
+def load(folder: Path) -> dict[str, Found]:
+    """The finished runs of a folder by their key."""
+    file = folder / KEPT
+    if not file.exists():
+        return {}
+    kept: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    for found in kept.values():
+        found["run"] = Run(**{**found["run"], "seeds": tuple(found["run"]["seeds"])})
+    return {key: Found(**found) for key, found in kept.items()}
+
+
+def complete(
+    runs: Sequence[Run], folder: Path, device: str, workers: int,
+    progress: Callable[[Found], None] = lambda found: None,
+) -> list[Found]:  # fmt: skip
+    """What all runs found. Those that are not in the folder yet are trained and kept there."""
+    done = load(folder)
+    groups = list(_together([run for run in runs if run.key not in done], device))
+    folder.mkdir(parents=True, exist_ok=True)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max(1, min(workers, len(groups))), spawn, _one_thread) as pool:
+        waiting = [pool.submit(train, group, device) for group in groups]
+        for finished in as_completed(waiting):
+            for found in finished.result():
+                done[found.run.key] = found
+                progress(found)
+            with replacing(folder / KEPT) as file:
+                json.dump({key: asdict(found) for key, found in done.items()}, file)
+    return [done[run.key] for run in runs]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _together(runs: Sequence[Run], device: str) -> Iterator[list[Run]]:
+    """Runs to train at once: on a GPU all worlds of an objective that is written in plain torch."""
+    groups: dict[object, list[Run]] = {}
+    for run in runs:
+        alone = device == "cpu" or run.pixels or run.row in (FRESH, RUNNING, PAPER)
+        groups.setdefault((run.row, run.seeds, run.steps) if not alone else run, []).append(run)
+    yield from groups.values()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train everything and say what came out."""
+    parser = argparse.ArgumentParser(description="Trains all runs of `ul reproduce laplacian`.")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the finished runs")
+    parser.add_argument("--workers", type=int, default=1, help="processes side by side")
+    parser.add_argument("--seeds", type=int, default=5)
+    given = parser.parse_args(arguments)
+    begin, runs = time.perf_counter(), all_runs(range(given.seeds))
+
+    def progress(found: Found) -> None:
+        passed = time.perf_counter() - begin
+        scores = f"cosine {np.mean(found.cosines):.4f}, overlap {np.mean(found.overlaps):.4f}"
+        print(f"{passed:6.0f} s  {found.run.label}: {scores} ({found.seconds:.0f} s)", flush=True)
+
+    complete(runs, given.out, given.device, given.workers, progress)
+    print(f"{len(runs)} runs, {time.perf_counter() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
