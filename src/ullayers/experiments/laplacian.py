@@ -34,6 +34,7 @@ from ullayers.spectral import closed_form, transitions
 
 FLOOR = "closed form on the counted steps"
 MUST = {"GridRoom-16": 0.98, "GridMaze-19": 0.98}
+TIE = 0.001  # where both find what the samples tell, chance decides which is ahead
 QUICK = "GridMaze-9"
 QUICK_STEPS, QUICK_SAMPLES = 400, 50_000
 COLOURS = {FRESH: "tab:blue", TRACE: "tab:cyan", ALLO: "tab:orange", GDO: "tab:green",
@@ -137,8 +138,8 @@ def _claims(cosines: Table, pixels: Table) -> list[Claim]:
     ]
     for table, what in ((cosines, ""), (pixels, ", pictures")):
         claims += [
-            Claim(f"cosine above that of ALLO, {world}{what}",
-                  table.mean(FRESH, world) - table.mean(ALLO, world), at_least=0)
+            Claim(f"cosine less that of ALLO, {world}{what}",
+                  table.mean(FRESH, world) - table.mean(ALLO, world), at_least=-TIE)
             for world in table.columns
         ]  # fmt: skip
     return claims
@@ -146,8 +147,12 @@ def _claims(cosines: Table, pixels: Table) -> list[Claim]:
 
 def _quick_claims(cosines: Table) -> list[Claim]:
     return [
-        Claim(f"{FRESH}, {QUICK}", cosines.mean(FRESH, QUICK), at_least=0.9),
-        Claim(f"{RUNNING}, {QUICK}", cosines.mean(RUNNING, QUICK), at_most=0.8),
+        Claim(f"{FRESH}, {QUICK}", cosines.mean(FRESH, QUICK), at_least=0.95),
+        Claim(
+            f"cosine less that of {RUNNING}, {QUICK}",
+            cosines.mean(FRESH, QUICK) - cosines.mean(RUNNING, QUICK),
+            at_least=0.2,
+        ),
         Claim(f"{FLOOR}, {QUICK}", cosines.mean(FLOOR, QUICK), at_least=0.99),
     ]
 
