@@ -148,7 +148,7 @@ def test_worlds_side_by_side_are_those_alone() -> None:
 @pytest.mark.parametrize("row", [FRESH, TRACE, GDO, GGDO, ALLO])
 def test_networks_learn_a_small_maze(row: str) -> None:
     (found,) = train([Run("GridMaze-9", row, (0,), steps=600, samples=50_000)], "cpu")
-    assert np.mean(found.overlaps) > 0.8  # chance: 10 of 31 dimensions
+    assert np.mean(found.overlaps) > 2 * SLOW / 31  # twice what chance gives in 31 dimensions
 
 
 def test_networks_learn_from_pictures() -> None:

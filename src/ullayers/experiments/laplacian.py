@@ -10,9 +10,16 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ullayers.experiments import gridworlds
 from ullayers.experiments.common import Claim, Floats, Outcome, Picture, Setting, Table
-from ullayers.experiments.gridworlds import Gridworld, Truth, gridworld
+from ullayers.experiments.gridworlds import (
+    Gridworld,
+    Truth,
+    cosines,
+    gridworld,
+    overlap,
+    truth,
+    walk,
+)
 from ullayers.experiments.slow_objectives import (
     ALLO,
     FRESH,
@@ -73,17 +80,19 @@ def run(setting: Setting) -> Outcome:
     )
     plain = [one for one in found if not one.run.pixels]
     pixels = [one for one in found if one.run.pixels]
-    cosines = _table("mean cosine, x and y", plain, _floor(plain))
+    floor = _floor(plain)
+    scores = _table("mean cosine, x and y", plain, floor)
     minutes = sum(one.seconds for one in found) / 60
-    cosines.note = f"Training took {minutes:.0f} minutes of {device.upper()} workers in all."
-    tables = [cosines, _table("overlap, x and y", plain, _floor(plain), overlap=True)]
+    devices = ", ".join(sorted({one.device for one in found}))
+    scores.note = f"Training took {minutes:.0f} minutes of workers' time ({devices})."
+    tables = [scores, _table("overlap, x and y", plain, floor, spaces=True)]
     if pixels:
         tables += [_table("mean cosine, pictures", pixels, {}),
-                   _table("overlap, pictures", pixels, {}, overlap=True)]  # fmt: skip
-    pictures = [_plans(setting, [gridworld(name) for name in cosines.columns])]
-    pictures += [_eigenvectors(setting, name, plain) for name in DRAWN if name in cosines.columns]
-    pictures.append(_bars(setting, cosines))
-    claims = _quick_claims(cosines) if setting.quick else _claims(*tables[::2])
+                   _table("overlap, pictures", pixels, {}, spaces=True)]  # fmt: skip
+    pictures = [] if setting.quick else [_plans(setting, scores.columns)]
+    pictures += [_eigenvectors(setting, name, plain) for name in DRAWN if name in scores.columns]
+    pictures.append(_bars(setting, scores))
+    claims = _quick_claims(scores) if setting.quick else _claims(*tables[::2])
     return Outcome(
         "Eigenvectors of random walks (laplacian)", TEXT, tables, pictures, claims,
         {"runs.json": "the scores of all runs; those in it are not trained again"},
@@ -108,35 +117,35 @@ def _floor(found: Sequence[Found]) -> Scores:
 def floor_scores(run: Run) -> list[tuple[float, float]]:
     """Mean cosine and overlap of the closed form for every seed of a run."""
     world = gridworld(run.world)
-    n, true = len(world.cells), gridworlds.truth(world, SLOW)
+    n, true = len(world.cells), truth(world, SLOW)
     scores = []
     for seed in run.seeds:
-        counts = transitions(list(gridworlds.walk(world, run.samples, seed)), n=n)
+        counts = transitions(list(walk(world, run.samples, seed)), n=n)
         vectors = closed_form(counts, SLOW).embedding
-        mean = float(gridworlds.cosines(vectors, true).mean())
-        scores.append((mean, gridworlds.overlap(vectors, true)))
+        mean = float(cosines(vectors, true).mean())
+        scores.append((mean, overlap(vectors, true)))
     return scores
 
 
-def _table(title: str, found: Sequence[Found], floor: Scores, *, overlap: bool = False) -> Table:
+def _table(title: str, found: Sequence[Found], floor: Scores, *, spaces: bool = False) -> Table:
     worlds = list(dict.fromkeys(one.run.world for one in found))
     table = Table(title, worlds, ["high"] * len(worlds))
     for row in dict.fromkeys(one.run.row for one in found):
         of_row = {one.run.world: one for one in found if one.run.row == row}
-        values = [of_row[world].overlaps if overlap else np.mean(of_row[world].cosines, 1)
+        values = [of_row[world].overlaps if spaces else np.mean(of_row[world].cosines, 1)
                   for world in worlds]  # fmt: skip
         table.add(row, *values)
     if floor:
-        table.add(FLOOR, *([pair[overlap] for pair in floor[world]] for world in worlds))
+        table.add(FLOOR, *([pair[spaces] for pair in floor[world]] for world in worlds))
     return table
 
 
-def _claims(cosines: Table, pixels: Table) -> list[Claim]:
+def _claims(scores: Table, pixels: Table) -> list[Claim]:
     claims = [
-        Claim(f"{FRESH}, {world}", cosines.mean(FRESH, world), at_least=least)
+        Claim(f"{FRESH}, {world}", scores.mean(FRESH, world), at_least=least)
         for world, least in MUST.items()
     ]
-    for table, what in ((cosines, ""), (pixels, ", pictures")):
+    for table, what in ((scores, ""), (pixels, ", pictures")):
         claims += [
             Claim(f"cosine less that of ALLO, {world}{what}",
                   table.mean(FRESH, world) - table.mean(ALLO, world), at_least=-TIE)
@@ -145,21 +154,22 @@ def _claims(cosines: Table, pixels: Table) -> list[Claim]:
     return claims
 
 
-def _quick_claims(cosines: Table) -> list[Claim]:
+def _quick_claims(scores: Table) -> list[Claim]:
     return [
-        Claim(f"{FRESH}, {QUICK}", cosines.mean(FRESH, QUICK), at_least=0.95),
+        Claim(f"{FRESH}, {QUICK}", scores.mean(FRESH, QUICK), at_least=0.95),
         Claim(
             f"cosine less that of {RUNNING}, {QUICK}",
-            cosines.mean(FRESH, QUICK) - cosines.mean(RUNNING, QUICK),
+            scores.mean(FRESH, QUICK) - scores.mean(RUNNING, QUICK),
             at_least=0.2,
         ),
-        Claim(f"{FLOOR}, {QUICK}", cosines.mean(FLOOR, QUICK), at_least=0.99),
+        Claim(f"{FLOOR}, {QUICK}", scores.mean(FLOOR, QUICK), at_least=0.99),
     ]
 
 
-def _plans(setting: Setting, worlds: Sequence[Gridworld]) -> Picture:
-    figure = Figure(figsize=(1.7 * max(len(worlds), 3), 2.6), layout="constrained")
-    for ax, world in zip(figure.subplots(1, len(worlds), squeeze=False)[0], worlds, strict=True):
+def _plans(setting: Setting, names: Sequence[str]) -> Picture:
+    figure = Figure(figsize=(1.7 * len(names), 2.6), layout="constrained")
+    for ax, name in zip(figure.subplots(1, len(names)), names, strict=True):
+        world = gridworld(name)
         ax.imshow(world.walls, cmap="Greys", vmin=0, vmax=1.3)
         ax.set_title(f"{world.name}\n{len(world.cells)} cells", fontsize=9)
         ax.set_axis_off()
@@ -169,7 +179,7 @@ def _plans(setting: Setting, worlds: Sequence[Gridworld]) -> Picture:
 def _eigenvectors(setting: Setting, name: str, found: Sequence[Found]) -> Picture:
     """Truth, ours and ALLO, one above the other."""
     world = gridworld(name)
-    true = gridworlds.truth(world, SLOW)
+    true = truth(world, SLOW)
     learned = {one.run.row: one for one in found if one.run.world == name}
     figure = Figure(figsize=(1.75 * SLOW, 6), layout="constrained")
     axes = figure.subplots(3, SLOW)
@@ -203,18 +213,18 @@ def _draw(ax: Axes, world: Gridworld, values: Floats, title: str) -> None:
     ax.set(xticks=[], yticks=[])
 
 
-def _bars(setting: Setting, cosines: Table) -> Picture:
-    rows = [row for row in cosines.rows if row in COLOURS]
-    figure = Figure(figsize=(max(6, 1.4 * len(cosines.columns)), 4.4), layout="constrained")
+def _bars(setting: Setting, scores: Table) -> Picture:
+    rows = [row for row in scores.rows if row in COLOURS]
+    figure = Figure(figsize=(max(6, 1.4 * len(scores.columns)), 4.4), layout="constrained")
     axes = figure.subplots()
-    width, at = 0.85 / len(rows), np.arange(len(cosines.columns))
+    width, at = 0.85 / len(rows), np.arange(len(scores.columns))
     for i, row in enumerate(rows):
-        means, spreads = ([f(v) for v in cosines.rows[row]] for f in (np.mean, np.std))
+        means, spreads = ([f(v) for v in scores.rows[row]] for f in (np.mean, np.std))
         place = at + (i - (len(rows) - 1) / 2) * width
         axes.bar(place, means, width, yerr=spreads, color=COLOURS[row], label=row, capsize=1.5)
-    floor = [np.mean(values) for values in cosines.rows[FLOOR]]
+    floor = [np.mean(values) for values in scores.rows[FLOOR]]
     axes.hlines(floor, at - 0.45, at + 0.45, color="k", lw=1, label=FLOOR)
-    axes.set(xticks=at, xticklabels=cosines.columns, ylabel="mean cosine", ylim=(0, 1.03))
+    axes.set(xticks=at, xticklabels=scores.columns, ylabel="mean cosine", ylim=(0, 1.03))
     axes.margins(x=0.01)
     figure.legend(loc="outside upper center", ncols=4, fontsize=9, frameon=False)
     caption = (

@@ -24,6 +24,7 @@ GDO, GGDO, ALLO = "graph drawing", "graph drawing, triangular weights", "ALLO"
 RIDGE = 1e-6
 PENALTY = 1.0  # of the graph drawing objectives, on outputs that are not orthonormal
 BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING = 0.5, 0.01, 1e-3, 0.1  # ALLO
+CONSTANTS = (RIDGE, PENALTY, BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING)
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,12 @@ class Layers(Objective):
 
     def __init__(self, networks: int, row: str) -> None:
         super().__init__()
-        choices: dict[str, Any] = {
+        choices: dict[str, dict[str, Any]] = {
             FRESH: {"statistics": "fresh", "long_term": "shared", "ridge": RIDGE},
             RUNNING: {"statistics": "running", "long_term": "shared"},
             PAPER: {"reduction": "sum", "start": "paper"},
-        }[row]
-        self.layers = nn.ModuleList(UL1d(SLOW, **choices) for _ in range(networks))
+        }
+        self.layers = nn.ModuleList(UL1d(SLOW, **choices[row]) for _ in range(networks))
         self.streams = row == PAPER
 
     def descend(self, batch: Batch) -> None:

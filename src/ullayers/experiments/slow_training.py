@@ -28,10 +28,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ullayers.experiments import gridworlds, slow_objectives
-from ullayers.experiments.gridworlds import EPISODE, Gridworld, Ints, gridworld
+from ullayers.experiments.gridworlds import (
+    EPISODE,
+    NAMES,
+    Gridworld,
+    Ints,
+    cosines,
+    gridworld,
+    overlap,
+    slowest,
+    step_counts,
+    truth,
+    walk,
+)
 from ullayers.experiments.slow_objectives import (
     ALLO,
+    CONSTANTS,
     FRESH,
     GDO,
     GGDO,
@@ -40,6 +52,7 @@ from ullayers.experiments.slow_objectives import (
     SLOW,
     TRACE,
     Batch,
+    Objective,
     make_objective,
 )
 from ullayers.files import replacing
@@ -59,7 +72,7 @@ class Run:
     """One row in one world: a network for each seed.
 
     Attributes:
-        world: one of `gridworlds.NAMES`.
+        world: one of `NAMES`.
         row: one of `ROWS`.
         seeds: of the walks and of the networks.
         pixels: whether the network sees pictures instead of x and y.
@@ -82,9 +95,7 @@ class Run:
     @property
     def key(self) -> str:
         """Changes with anything that its result depends on but the code."""
-        constants = [HIDDEN, RATE, PAIRS, DISCOUNT, SLOW, EPISODE]
-        constants += [value for name, value in sorted(vars(slow_objectives).items())
-                      if isinstance(value, float)]  # fmt: skip
+        constants = [HIDDEN, RATE, PAIRS, DISCOUNT, STREAMS, SLOW, EPISODE, *CONSTANTS]
         plan = gridworld(self.world).walls.astype(int).tolist()
         text = json.dumps([asdict(self), constants, plan])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -98,7 +109,8 @@ class Found:
         run: which.
         cosines: (seeds, `SLOW`).
         overlaps: (seeds,).
-        seconds: it took.
+        seconds: it took, its share where worlds were trained together.
+        device: that it was trained on.
         vectors: (states, `SLOW`) of the first seed, for figures; empty if the world is in none.
     """
 
@@ -106,6 +118,7 @@ class Found:
     cosines: list[list[float]]
     overlaps: list[float]
     seconds: float
+    device: str
     vectors: list[list[float]]
 
 
@@ -170,17 +183,17 @@ class Samples:
         clips, alone = zip(*drawn, strict=True)
         return torch.stack(clips, 1), torch.stack(alone, 1)
 
-    def _of_one(self, walk: Tensor, random: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
+    def _of_one(self, states: Tensor, random: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
         def uniform(*shape: int) -> Tensor:
-            return torch.rand(steps, *shape, generator=random, device=walk.device)
+            return torch.rand(steps, *shape, generator=random, device=states.device)
 
-        flat = walk.flatten()
+        flat = states.flatten()
         first = (uniform(PAIRS) * (EPISODE - 1)).long()
         left = EPISODE - 1 - first
         # A geometric number of steps, given that the episode lasts so long.
         share = uniform(PAIRS) * (1 - DISCOUNT**left)
         later = 1 + (torch.log1p(-share) / math.log(DISCOUNT)).long()
-        start = (uniform(PAIRS) * len(walk)).long() * EPISODE + first
+        start = (uniform(PAIRS) * len(states)).long() * EPISODE + first
         pairs = torch.stack([flat[start], flat[start + torch.minimum(later, left)]], -1)
         alone = flat[(uniform(2, PAIRS) * (len(flat) - 1)).long()]
         return pairs, alone
@@ -208,9 +221,7 @@ def train(runs: Sequence[Run], device: str) -> list[Found]:
     run, worlds = runs[0], [gridworld(run.world) for run in runs]
     seeds = [seed for _ in runs for seed in run.seeds]
     objective = make_objective(run.row, len(seeds)).to(place)
-    walks = np.stack(
-        [gridworlds.walk(world, run.samples, seed) for world in worlds for seed in run.seeds]
-    )
+    walks = np.stack([walk(world, run.samples, seed) for world in worlds for seed in run.seeds])
     if run.pixels:
         (world,) = worlds
         states = torch.from_numpy(world.pictures()).to(place)
@@ -225,7 +236,8 @@ def train(runs: Sequence[Run], device: str) -> list[Found]:
         codes = net(states).double().cpu().numpy()
     seconds = time.perf_counter() - begin
     parts = zip(runs, worlds, np.split(codes, len(runs)), np.split(walks, len(runs)), strict=True)
-    return [_scored(*part, seconds / len(runs)) for part in parts]
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+    return [_scored(*part, seconds / len(runs), name) for part in parts]
 
 
 def _padded(worlds: Sequence[Gridworld]) -> Tensor:
@@ -235,7 +247,7 @@ def _padded(worlds: Sequence[Gridworld]) -> Tensor:
 
 
 def _learn(
-    net: nn.Module, objective: slow_objectives.Objective, states: Tensor, samples: Samples,
+    net: nn.Module, objective: Objective, states: Tensor, samples: Samples,
     steps: int,
 ) -> None:  # fmt: skip
     optimizer = torch.optim.Adam(net.parameters(), RATE, fused=True)
@@ -256,17 +268,19 @@ def _pick(codes: Tensor, states: Tensor) -> Tensor:
     return codes.gather(1, flat).reshape(*states.shape, codes.shape[-1])
 
 
-def _scored(run: Run, world: Gridworld, codes: Any, walks: Ints, seconds: float) -> Found:
-    n, true = len(world.cells), gridworlds.truth(world, SLOW)
+def _scored(
+    run: Run, world: Gridworld, codes: Any, walks: Ints, seconds: float, device: str
+) -> Found:
+    n, true = len(world.cells), truth(world, SLOW)
     vectors = [
-        gridworlds.slowest(y[:n], gridworlds.step_counts(walk, n), SLOW)
-        for y, walk in zip(codes, walks, strict=True)
+        slowest(y[:n], step_counts(states, n), SLOW) for y, states in zip(codes, walks, strict=True)
     ]
     return Found(
         run,
-        [gridworlds.cosines(found, true).tolist() for found in vectors],
-        [gridworlds.overlap(found, true) for found in vectors],
+        [cosines(found, true).tolist() for found in vectors],
+        [overlap(found, true) for found in vectors],
         seconds,
+        device,
         np.round(vectors[0], 4).tolist() if run.world in DRAWN else [],
     )
 
@@ -274,7 +288,7 @@ def _scored(run: Run, world: Gridworld, codes: Any, walks: Ints, seconds: float)
 def all_runs(seeds: Sequence[int]) -> list[Run]:
     """Everything that `ul reproduce laplacian` reports, what matters most first."""
     few = tuple(seeds)
-    runs = [Run(world, row, few) for row in ROWS for world in gridworlds.NAMES]
+    runs = [Run(world, row, few) for row in ROWS for world in NAMES]
     pixels = [Run(world, row, few, pixels=True) for row in PIXEL_ROWS for world in PIXEL_WORLDS]
     late = (RUNNING, PAPER)
     return sorted(runs + pixels, key=lambda run: (run.row in late, run.row == PAPER))
