@@ -14,7 +14,7 @@ import torch
 from ullayers.experiments import gridworlds, laplacian, slow_training
 from ullayers.experiments.common import Setting
 from ullayers.experiments.gridworlds import NAMES, Truth, cosines, gridworld, overlap, truth
-from ullayers.experiments.slow_objectives import ALLO, FRESH, GDO, GGDO, SLOW, TRACE
+from ullayers.experiments.slow_objectives import ALLO, FRESH, GDO, GGDO, SLOW, TRACE, UNTRAINED
 from ullayers.experiments.slow_training import DISCOUNT, Perceptrons, Run, Samples, complete, train
 
 SMALL = ("GridRoom-1", "GridRoom-16", "GridMaze-9", "GridMaze-19")
@@ -145,10 +145,14 @@ def test_worlds_side_by_side_are_those_alone() -> None:
         assert np.allclose(both.cosines, alone.cosines, atol=1e-3)
 
 
-@pytest.mark.parametrize("row", [FRESH, TRACE, GDO, GGDO, ALLO])
-def test_networks_learn_a_small_maze(row: str) -> None:
-    (found,) = train([Run("GridMaze-9", row, (0,), steps=600, samples=50_000)], "cpu")
-    assert np.mean(found.overlaps) > 2 * SLOW / 31  # twice what chance gives in 31 dimensions
+@pytest.mark.parametrize(
+    ("row", "least"), [(FRESH, 0.95), (TRACE, 0.95), (GDO, 0.6), (GGDO, 0.6), (ALLO, 0.6)]
+)
+def test_networks_learn_a_small_maze(row: str, least: float) -> None:
+    run = Run("GridMaze-9", row, (0,), steps=300, samples=50_000)
+    (untrained,) = train([Run(run.world, UNTRAINED, (0,), steps=0)], "cpu")
+    (found,) = train([run], "cpu")
+    assert np.mean(found.cosines) > least > np.mean(untrained.cosines)
 
 
 def test_networks_learn_from_pictures() -> None:
@@ -178,7 +182,7 @@ def test_small_version_from_end_to_end(tmp_path: Path) -> None:
     said: list[str] = []
     setting = Setting(Path(), tmp_path, (0,), quick=True, progress=said.append)
     outcome = laplacian.run(setting)
-    assert len(said) == 4
+    assert len(said) == 5
     assert all(claim.met for claim in outcome.claims), outcome.claims
     for picture in outcome.pictures:
         assert (tmp_path / picture.file).stat().st_size > 5000

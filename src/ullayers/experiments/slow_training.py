@@ -51,6 +51,7 @@ from ullayers.experiments.slow_objectives import (
     RUNNING,
     SLOW,
     TRACE,
+    UNTRAINED,
     Batch,
     Objective,
     make_objective,
@@ -63,6 +64,9 @@ BLOCK = 100  # steps whose samples are drawn at once
 ROWS = (FRESH, TRACE, RUNNING, PAPER, GDO, GGDO, ALLO)
 PIXEL_ROWS = (FRESH, RUNNING, ALLO)
 PIXEL_WORLDS = ("GridRoom-16", "GridMaze-19")
+COSTLY = (RUNNING, PAPER)  # many times the work of other rows on a GPU
+COSTLY_WORLDS = ("GridRoom-1", "GridRoom-4", "GridRoom-16", "GridRoom-32", "GridMaze-9",
+                 "GridMaze-19")  # fmt: skip
 DRAWN = ("GridRoom-16", "GridMaze-19")  # worlds whose vectors are kept for the figures
 KEPT = "runs.json"
 
@@ -73,7 +77,7 @@ class Run:
 
     Attributes:
         world: one of `NAMES`.
-        row: one of `ROWS`.
+        row: one of `ROWS`, or `UNTRAINED` with no steps.
         seeds: of the walks and of the networks.
         pixels: whether the network sees pictures instead of x and y.
         steps: of the optimiser.
@@ -286,12 +290,13 @@ def _scored(
 
 
 def all_runs(seeds: Sequence[int]) -> list[Run]:
-    """Everything that `ul reproduce laplacian` reports, what matters most first."""
+    """Everything that `ul reproduce laplacian` reports, the costly rows last."""
     few = tuple(seeds)
     runs = [Run(world, row, few) for row in ROWS for world in NAMES]
-    pixels = [Run(world, row, few, pixels=True) for row in PIXEL_ROWS for world in PIXEL_WORLDS]
-    late = (RUNNING, PAPER)
-    return sorted(runs + pixels, key=lambda run: (run.row in late, run.row == PAPER))
+    runs += [Run(world, row, few, pixels=True) for row in PIXEL_ROWS for world in PIXEL_WORLDS]
+    runs += [Run(world, UNTRAINED, few, steps=0) for world in NAMES]
+    runs = [run for run in runs if run.row not in COSTLY or run.world in COSTLY_WORLDS]
+    return sorted(runs, key=lambda run: run.row in COSTLY)
 
 
 def load(folder: Path) -> dict[str, Found]:
@@ -313,16 +318,30 @@ def complete(
     done = load(folder)
     groups = list(_together([run for run in runs if run.key not in done], device))
     folder.mkdir(parents=True, exist_ok=True)
+    for finished in _in_processes(groups, device, workers):
+        for found in finished:
+            done[found.run.key] = found
+            progress(found)
+        with replacing(folder / KEPT) as file:
+            json.dump({key: asdict(found) for key, found in done.items()}, file)
+    return [done[run.key] for run in runs]
+
+
+def _in_processes(
+    groups: Sequence[Sequence[Run]], device: str, workers: int
+) -> Iterator[list[Found]]:
+    """What each group found, in the order in which they end."""
+    others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(workers, len(groups))), spawn, _one_thread) as pool:
-        waiting = [pool.submit(train, group, device) for group in groups]
-        for finished in as_completed(waiting):
-            for found in finished.result():
-                done[found.run.key] = found
-                progress(found)
-            with replacing(folder / KEPT) as file:
-                json.dump({key: asdict(found) for key, found in done.items()}, file)
-    return [done[run.key] for run in runs]
+        try:
+            for finished in as_completed([pool.submit(train, group, device) for group in groups]):
+                yield finished.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()  # else they would finish what nobody waits for
+            raise
 
 
 def _one_thread() -> None:
