@@ -62,14 +62,13 @@ sampled, for all rows, and compared with those of the true chain: the mean absol
 vectors of equal eigenvalue compared as subspaces, and the overlap of the spaces. Where walls are
 drawn at random, the drawing with the widest gaps between the eigenvalues is taken of 200.
 
-*Fresh statistics* is `UL1d(10, statistics="fresh", long_term="shared", ridge=1e-6)` on clips of two
-frames: the exact gradient of J of the batch; the *trace form* minimises tr B^-1 W instead. *Running
+*Fresh statistics* is `UL1d(10, statistics="fresh", long_term="shared")` on clips of two frames: the
+exact gradient of J of the batch; the *trace form* minimises tr B^-1 W instead. *Running
 statistics* is the same layer with `statistics="running"`. *The paper's rule* is `start="paper"`
 on the walk in its order, 50 streams of 40 frames a step. *Graph drawing* is the objective of Wu et
 al. (2019), with the *triangular weights* of Wang et al. (2021); *ALLO* is the augmented Lagrangian
-of Gomez et al. (2024). These have an eleventh output for the constant vector. Their constants, and
-the ridge of ours, were chosen by score in short runs on GridRoom-1, GridRoom-16 and GridMaze-9,
-seed 0. The two costly rows, running statistics and the paper's rule, were run in six worlds.
+of Gomez et al. (2024). These have an eleventh output for the constant vector. Their constants
+were chosen by score in short runs on GridRoom-1, GridRoom-16 and GridMaze-9, seed 0. The two costly rows, running statistics and the paper's rule, were run in six worlds.
 *Untrained networks* show how far smooth functions of the place get by themselves. The *closed form*
 knows the states by number and shows what the samples can tell.
 """

@@ -20,12 +20,9 @@ FRESH, TRACE = "fresh statistics", "fresh statistics, trace form"
 RUNNING, PAPER = "running statistics", "the paper's rule"
 UNTRAINED = "untrained networks"
 GDO, GGDO, ALLO = "graph drawing", "graph drawing, triangular weights", "ALLO"
-# Of W and B with fresh statistics. A ridge on both draws outputs together: one that vanishes counts
-# like the slowest. At 1e-4 that is where networks end in GridRoom-1 and GridMaze-9.
-RIDGE = 1e-6
 PENALTY = 1.0  # of the graph drawing objectives, on outputs that are not orthonormal
 BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING = 0.5, 0.01, 1e-3, 0.1  # ALLO
-CONSTANTS = (RIDGE, PENALTY, BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING)
+CONSTANTS = (PENALTY, BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING)
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Layers(Objective):
     def __init__(self, networks: int, row: str) -> None:
         super().__init__()
         choices: dict[str, dict[str, Any]] = {
-            FRESH: {"statistics": "fresh", "long_term": "shared", "ridge": RIDGE},
+            FRESH: {"statistics": "fresh", "long_term": "shared"},
             RUNNING: {"statistics": "running", "long_term": "shared"},
             PAPER: {"reduction": "sum", "start": "paper"},
         }

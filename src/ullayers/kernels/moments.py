@@ -115,9 +115,15 @@ def ridges(ridge: float, precision: torch.dtype) -> tuple[float, float]:
     return max(ridge, least), max(BETWEEN_RIDGE * ridge, least)
 
 
-@lru_cache(maxsize=64)
 def on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    """Kept, since a copy from the host waits for the GPU."""
+    """In float64. They are kept, since a copy from the host waits for the GPU."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(numbers, dtype=torch.float64, device=device)
+    return _kept_on_device(numbers, device)
+
+
+@lru_cache(maxsize=64)
+def _kept_on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
