@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -54,9 +54,9 @@ FRESH: dict[str, Way] = {
     OWN: Way(1.0, isolated=True),
     ONLY: Way(frozen=True),
 }
-RUNNING: dict[str, Way] = {
-    f"{name}, running statistics": Way(way.local, way.isolated, way.frozen, "running")
-    for name, way in FRESH.items()
+RUNNING: dict[str, Way] = {  # the same with the statistics of version 0.1
+    f"{name}, running statistics": replace(FRESH[name], statistics="running")
+    for name in (END, LOCAL_ROW, OWN)
 }
 WAYS = FRESH | RUNNING
 
@@ -185,18 +185,14 @@ def _bars(setting: Setting, table: Table) -> Picture:
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     for axes, task in zip(figure.subplots(1, 2, sharey=True), table.columns, strict=True):
         column = table.columns.index(task)
-        for shift, colour, rows in ((-0.2, "tab:blue", FRESH), (0.2, "tab:gray", RUNNING)):
-            values = [table.rows[row][column] for row in rows]
-            axes.barh(
-                np.arange(len(values)) + shift, [np.mean(v) for v in values], 0.38,
-                xerr=[np.std(v) for v in values], color=colour, capsize=2,
-                label="fresh" if rows is FRESH else "running",
-            )  # fmt: skip
-        axes.set(xlabel=task, yticks=range(len(FRESH)), yticklabels=FRESH)
+        values = [cells[column] for cells in table.rows.values()]
+        means, spreads = [np.mean(v) for v in values], [np.std(v) for v in values]
+        colours = ["tab:gray" if row in RUNNING else "tab:blue" for row in table.rows]
+        axes.barh(range(len(values)), means, xerr=spreads, color=colours, capsize=2)
+        axes.set(xlabel=task, yticks=range(len(values)), yticklabels=table.rows)
         axes.axvline(0, color="0.5", lw=0.8)
     figure.axes[0].invert_yaxis()
-    figure.axes[0].legend(title="statistics", loc="lower right", fontsize=8)
-    caption = "Ways to learn with fresh and with running statistics: the blob's place on later "
+    caption = "Ways to learn with fresh (blue) and running statistics (grey): the blob's place on later "
     caption += "frames (left), objects from one labelled view each (right)."
     return setting.picture(figure, "ways", caption)
 
