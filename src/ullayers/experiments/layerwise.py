@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.signal import lfilter
 from torch import Tensor, nn
 
-from ullayers.experiments import recognise
+import ullayers.experiments.recognise as recognise
 from ullayers.experiments.common import Claim, Floats, Outcome, Picture, Setting, Table
 from ullayers.experiments.stages import Stages, seeded
 from ullayers.layers import backward, sequences
@@ -192,8 +192,8 @@ def _bars(setting: Setting, table: Table) -> Picture:
         axes.set(xlabel=task, yticks=range(len(values)), yticklabels=table.rows)
         axes.axvline(0, color="0.5", lw=0.8)
     figure.axes[0].invert_yaxis()
-    caption = "Ways to learn with fresh (blue) and running statistics (grey): the blob's place on later "
-    caption += "frames (left), objects from one labelled view each (right)."
+    caption = "Ways to learn with fresh (blue) and running statistics (grey): the blob's place on "
+    caption += "later frames (left), objects from one labelled view each (right)."
     return setting.picture(figure, "ways", caption)
 
 

@@ -124,8 +124,12 @@ class Views:
 
 
 def read_views(data: str, count: int, seed: int) -> Views:
-    """All objects, `count` views of each labelled: evenly spaced, from a place set by the seed."""
-    frames = _pictures(data)
+    """All objects, with `count` labelled views of each."""
+    return split(_pictures(data), count, seed)
+
+
+def split(frames: Tensor, count: int, seed: int) -> Views:
+    """Label `count` views of each object: evenly spaced, from a place drawn by the seed."""
     held = np.arange(frames.shape[1]) % HELD_OUT == HELD_OUT - 1
     video = np.flatnonzero(~held)
     first = np.random.default_rng(seed).integers(len(video), size=(len(frames), 1))
