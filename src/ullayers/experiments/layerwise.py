@@ -206,5 +206,6 @@ without class scores: video of 14 objects, {recognise.STEPS} steps, then one lab
 and the nearest of them in the metric of W. Labels only read what was learned.
 
 *End to end* passes gradients through the whole network. *Layer by layer* passes none from a layer
-to the one below: each learns from the UL layer behind it alone, all at the same time.
+to the one below: each learns from the UL layer behind it alone, all at the same time. The objects
+are easy to tell apart, so that a learned layer on random ones is enough there; the blob is not.
 """

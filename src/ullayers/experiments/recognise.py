@@ -374,5 +374,8 @@ together and pushes other pairs a margin of {MARGIN:g} apart. The size of the ne
 the steps were set in trials with a look at the accuracy; the weight was not.
 
 Codes are also read by the nearest labelled view in the metric of W, in which the scatter of the
-code within moments of the video is round. (Pixels are compared as they are.)
+code within moments of the video is round. (Pixels are compared as they are.) J does not change
+with linear maps of the code, so class scores that fit a few labels may lean on directions that turn
+with the object; in the metric of W those count little. Temporal coherence sets the scale itself,
+which serves class scores better.
 """
