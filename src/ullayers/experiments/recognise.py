@@ -84,6 +84,7 @@ ABLATIONS: dict[str, Recipe] = {
 }
 PIXELS, SFA = "pixels", "linear SFA of pixels"
 RECIPES = MAIN | ABLATIONS
+SUPERVISED, SEMI = " (supervised)", " (semi-supervised)"  # labels alone; labels and video
 
 Job = tuple[str, str, int, int]  # data, row, labelled views, seed
 
@@ -306,7 +307,8 @@ def _by_count(
     for row in rows:
         values = [scores[row, n][:, first + part] for part in (0, 1) for n in counts]
         if np.isfinite(values).all():
-            table.add(row + KIND.get(row, SEMI), *values)
+            supervised = row == PIXELS or (row == ALONE and first == 0)  # W is of the video
+            table.add(row + (SUPERVISED if supervised else SEMI), *values)
     return table
 
 
@@ -353,8 +355,6 @@ def _curves(setting: Setting, scores: Scores) -> Picture:
     return setting.picture(figure, "views", caption)
 
 
-SEMI = " (semi-supervised)"
-KIND = {PIXELS: " (supervised)", ALONE: " (supervised)"}
 TEXT = f"""
 COIL-20, 14 objects, {SIDE} x {SIDE} grey. One, two or four views of each are labelled: evenly
 spaced, from a
