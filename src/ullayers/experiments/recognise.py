@@ -314,7 +314,7 @@ def _by_count(
 
 def _ablations(scores: Scores) -> Table:
     columns = ["class scores, video", "class scores, held out", "nearest, video"]
-    title = f"percent correct, {ABLATED} labelled views"
+    title = f"percent correct, {ABLATED} labelled views, semi-supervised but for the first row"
     table = Table(title, columns, ["high"] * len(columns))
     for row in (ALONE, COHERENCE, LAST, ALL, *ABLATIONS):
         table.add(row, *scores[row, ABLATED][:, :3].T)
