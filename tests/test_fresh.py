@@ -293,9 +293,8 @@ def test_compiled_graphs_learn_the_same(scattered: bool) -> None:
         extra = scatter.clone().requires_grad_() if scattered else None
         below.zero_grad()
         ul.backward(call(frames, extra))
-        found.append(
-            [below.weight.grad, layer.short_cov.clone(), extra.grad if scattered else None]
-        )
+        spread = None if extra is None else extra.grad
+        found.append([below.weight.grad, layer.short_cov.clone(), spread])
     for got, wanted in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(got, wanted)
     assert int(layer.steps) == 96

@@ -65,8 +65,7 @@ ROWS = (FRESH, TRACE, RUNNING, PAPER, GDO, GGDO, ALLO)
 PIXEL_ROWS = (FRESH, RUNNING, ALLO)
 PIXEL_WORLDS = ("GridRoom-16", "GridMaze-19")
 COSTLY = (RUNNING, PAPER)  # many times the work of other rows on a GPU
-COSTLY_WORLDS = ("GridRoom-1", "GridRoom-4", "GridRoom-16", "GridRoom-32", "GridMaze-9",
-                 "GridMaze-19")  # fmt: skip
+COSTLY_WORLDS = ("GridRoom-16", "GridMaze-19")
 DRAWN = ("GridRoom-16", "GridMaze-19")  # worlds whose vectors are kept for the figures
 KEPT = "runs.json"
 
