@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames
+from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames, refuse_transforms
 from ullayers.base import layout_of, symmetric
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.fresh import measure, working_precision
@@ -23,9 +23,41 @@ class ULBase(RunningCalls):
 
     def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         self._check(y, scatter)
-        if self.training and self._is_fresh(y):
-            return self._forward_fresh(y, scatter)
+        if self.training:
+            refuse_transforms()
+            if self._is_fresh(y):
+                return self._forward_fresh(y, scatter)
         return self._forward_running(y, scatter)
+
+    def explain(self, y: Tensor, scatter: Tensor | None = None) -> str:
+        """Which statistics and which kernel such an input would take, and why; nothing is learned.
+
+        Example:
+            >>> import torch, ullayers as ul
+            >>> layer = ul.UL1d(300)
+            >>> print(layer.explain(torch.randn(20, 300, requires_grad=True)))
+            running statistics: 20 frames, fewer than 32
+            PyTorch
+              not Triton kernels, frame by frame: the frames are on cpu, not on cuda
+              not compiled loop (numba): 300 features, more than 208
+            >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
+            fresh statistics: 64 frames, at least 32
+        """
+        self._check(y, scatter)
+        if not self.training:
+            return "eval mode: the input is handed on, and nothing is learned"
+        if self._is_fresh(y):
+            return f"fresh statistics: {self._why_statistics(y)}"
+        return f"running statistics: {self._why_statistics(y)}\n{self._explain_running(y, scatter)}"
+
+    def _why_statistics(self, y: Tensor) -> str:
+        if self.start == "paper":
+            return 'start="paper"'
+        if self.statistics != "auto":
+            return f'statistics="{self.statistics}"'
+        frames = sum(n for n in self._lengths(y) if n > 1)
+        relation = "at least" if frames >= FRESH_FROM else "fewer than"
+        return f"{frames} frames, {relation} {FRESH_FROM}"
 
     def _is_fresh(self, y: Tensor) -> bool:
         """Whether the statistics are those of this call alone."""
