@@ -16,9 +16,10 @@ SOURCE = Path(ul.__file__).parent
 FLOW = [
     "packing", "kernels.schema", "kernels.state", "kernels.moments", "kernels.filters",
     "kernels.fresh", "kernels.covariance", "kernels.reference", "kernels.compiling",
-    "kernels.compiled_state", "kernels.compiled", "kernels.small", "kernels.fused_product",
-    "kernels.fused_inverse", "kernels.fused_frame", "kernels.frame", "kernels.choose", "core",
-    "health", "statistics", "added_gradient", "base", "running", "calls",
+    "kernels.compiled_fresh", "kernels.fresh_maps", "kernels.fused_fresh", "kernels.launch_fresh",
+    "kernels.fresh_kernels", "kernels.fresh_ops", "kernels.compiled_state", "kernels.compiled",
+    "kernels.small", "kernels.fused_inverse", "kernels.fused_frame", "kernels.frame",
+    "kernels.choose", "core", "health", "statistics", "added_gradient", "base", "running", "calls",
     "layers", "kernels.__main__", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",
     "footage", "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online",

@@ -99,6 +99,6 @@ def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> Tensor:
     def log_det(cov: Tensor) -> Tensor:
         cov = cov.double()
         level = ridge * cov.trace() / len(cov)
-        return torch.logdet(cov + level * torch.eye(len(cov), device=cov.device))
+        return torch.logdet(cov + level * torch.eye(len(cov), dtype=cov.dtype, device=cov.device))
 
     return (log_det(short_cov) - log_det(long_cov)) / 2

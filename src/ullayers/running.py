@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from ullayers.added_gradient import Signal, add_gradient, refuse_gradient
 from ullayers.base import LayerBase, layout_of, symmetric
 from ullayers.core import advance
-from ullayers.kernels.choose import NUMBA, PYTORCH, RUNNING, TRITON, Call, choose, explain
+from ullayers.kernels.choose import NUMBA, PYTORCH, RUNNING, TRITON, Call, choose, listed
 from ullayers.kernels.frame import advance_frames
 from ullayers.kernels.schema import why_not_as_described
 from ullayers.kernels.small import PRECISIONS, Loop, prepare
@@ -95,7 +95,7 @@ class RunningCalls(LayerBase):
         return refuse_gradient(y, OTHER_FRAMES)
 
     def _explain_running(self, y: Tensor, scatter: Tensor | None) -> str:
-        return explain(RUNNING, self._call(y, scatter))
+        return listed(*choose(RUNNING, self._call(y, scatter)))
 
     def _choose(self, y: Tensor, scatter: Tensor | None) -> _Chosen:
         """The kernel for a call, and what it needs."""
@@ -109,7 +109,7 @@ class RunningCalls(LayerBase):
         if last is not None and last.key == key and (last.loop is None or last.loop.is_of(buffers)):
             return last
         call = self._call(y, scatter)
-        made = _Chosen(key, choose(RUNNING, call))
+        made = _Chosen(key, choose(RUNNING, call)[0])
         if made.kernel == NUMBA:
             self._make_room(call.streams, call.streams)
             rates, scale = self._rates(1), self._scale(call.steps)

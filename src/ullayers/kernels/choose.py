@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -45,20 +45,20 @@ class Candidate:
     why_not: Callable[[Call], str | None]
 
 
-def choose(candidates: Sequence[Candidate], call: Call) -> str:
-    """The name of the first kernel that takes the call."""
-    return next(each.name for each in candidates if each.why_not(call) is None)
-
-
-def explain(candidates: Sequence[Candidate], call: Call) -> str:
-    """The kernel that takes the call, and why those before it do not, a line for each."""
-    lines = []
+def choose(candidates: Sequence[Candidate], call: Call) -> tuple[str, dict[str, str]]:
+    """The first kernel that takes the call, and why those before it do not, by their names."""
+    reasons: dict[str, str] = {}
     for each in candidates:
         reason = each.why_not(call)
         if reason is None:
-            return "\n".join([each.name, *lines])
-        lines.append(f"  not {each.name}: {reason}")
+            return each.name, reasons
+        reasons[each.name] = reason
     raise AssertionError("the last candidate takes every call")
+
+
+def listed(name: str, reasons: Mapping[str, str]) -> str:
+    """What `choose` has found, for a reader."""
+    return "\n".join([name, *(f"  not {other}: {why}" for other, why in reasons.items())])
 
 
 def _why_no_stream(call: Call) -> str | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ullayers.kernels.fused_product import plus_product
-
 
 @triton.jit
 def one(row, i: tl.constexpr):
@@ -53,15 +51,14 @@ def inverse_root(source, stride, to, b, inside, N: tl.constexpr):
 
 @triton.jit
 def times_root(columns, root):
-    """Columns of the matrix times the transpose of a pivot's inverse root."""
-    nothing = tl.zeros([columns.shape[0], root.shape[0]], columns.dtype)
-    return plus_product(nothing, columns, root)
+    """Columns of the matrix times the transpose of a pivot's inverse root, in float64."""
+    return tl.dot(columns, tl.trans(root), out_dtype=tl.float64, input_precision="ieee")
 
 
 @triton.jit
 def less(matrix, x, y):
-    """The matrix without x y^T."""
-    return plus_product(matrix, -x, y)
+    """The matrix without x y^T, in float64."""
+    return tl.dot(-x, tl.trans(y), matrix, out_dtype=tl.float64, input_precision="ieee")
 
 
 @triton.jit

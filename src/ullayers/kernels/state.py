@@ -15,9 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+HUGE, LINE = 2**22, 64  # bytes: from where numpy asks for huge pages; what a cache reads at once
 LongTerm = Literal["stream", "clip", "shared"]
 
 
@@ -128,6 +130,22 @@ def is_full(mask: Tensor) -> bool:
 def on_host(tensor: Tensor) -> bool:
     """Whether values may be looked at: not on a GPU, which runs behind, nor while compiling."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def room_like(tensor: Tensor) -> Tensor:
+    """Memory for as many values in the same layout, whatever they are.
+
+    Large arrays of numpy lie in huge pages where the system has them. PyTorch's do not, and to
+    touch them for the first time can take longer than all that is then computed in them.
+    """
+    kind = {torch.float32: np.float32, torch.float64: np.float64}.get(tensor.dtype)
+    size = tensor.numel() * tensor.element_size()
+    if kind is None or size < HUGE or not on_host(tensor):
+        return torch.empty_like(tensor)
+    values = torch.from_numpy(np.empty(tensor.numel() + LINE, kind))
+    begin = -values.data_ptr() % LINE // tensor.element_size()
+    like = torch.empty_like(tensor, device="meta")  # dense, also where the tensor has gaps
+    return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
 
 
 def before_each(first: Tensor, values: Tensor) -> Tensor:
