@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 import pickle
 import signal
 import subprocess
@@ -455,3 +456,36 @@ def test_frames_without_memory() -> None:
     for each, zeros in ((layer, torch._efficientzerotensor(5, 3)), (plain, torch.zeros(5, 3))):
         each(zeros.requires_grad_())
     assert_same_state(layer, plain, 0.0)
+
+
+def test_explain_says_what_is_run() -> None:
+    """The kernel that it names is the one that the next call takes."""
+    cases: list[tuple[ULBase, tuple[int, ...], str]] = [
+        (UL1d(3), (40, 3), NUMBA),
+        (UL1d(300), (1, 300), NUMBA),
+        (UL1d(300), (2, 300), PYTORCH),
+        (UL1d(3, long_term="shared"), (40, 3), PYTORCH),
+        (UL2d(3, diagonal=True), (4, 3, 2, 2), PYTORCH),
+        (UL1d(3), (800, 4, 3), PYTORCH),
+    ]
+    for layer, shape, name in cases:
+        y = torch.randn(shape, requires_grad=True)
+        assert layer.explain(y).splitlines()[1] == name
+        ul.backward(layer(y))
+        assert is_compiled(layer) == (name == NUMBA)
+
+
+def test_compilation_is_announced_once(tmp_path: Path) -> None:
+    """In a process of its own, where nothing is kept from earlier ones."""
+    code = "import torch, ullayers as ul\nul.UL1d(3)(torch.randn(1, 3, requires_grad=True))"
+    said = []
+    for _ in range(2):
+        shown = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True, text=True, check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        )  # fmt: skip
+        said.append(shown.stderr)
+    assert said[0].startswith("compiling CPU kernels, once on this machine")
+    assert said[0].count("\n") == 1
+    assert said[1] == ""

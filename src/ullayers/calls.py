@@ -14,6 +14,7 @@ from ullayers.kernels.fresh import working_precision
 from ullayers.kernels.fresh_kernels import Kernel, choose
 from ullayers.kernels.moments import Moments, Request, Weights, weigh
 from ullayers.kernels.state import Rates
+from ullayers.packing import Packing
 from ullayers.running import RunningCalls
 from ullayers.statistics import is_recomputing, normal_tensors
 
@@ -26,7 +27,21 @@ RESTS = ("short_mean_rest", "long_mean_rest", "short_cov_rest", "long_cov_rest")
 class ULBase(RunningCalls):
     """A UL layer but for the shape of its input."""
 
+    _last_clips: Packing | None = None  # of the last forward pass
+
     def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        clips = self._clips
+        if is_recomputing():  # maybe after the block that marked the clips
+            self._clips = self._last_clips
+        elif self._last_clips is not clips:
+            self._last_clips = clips
+        try:
+            return self._forward_checked(y, scatter)
+        finally:
+            if self._clips is not clips:
+                self._clips = clips
+
+    def _forward_checked(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         self._check(y, scatter)
         if self.training:
             refuse_transforms()
@@ -42,13 +57,13 @@ class ULBase(RunningCalls):
             >>> layer = ul.UL1d(300)
             >>> print(layer.explain(torch.randn(20, 300, requires_grad=True)))
             running statistics: 20 frames, fewer than 32
-            PyTorch
-              not Triton kernels, frame by frame: the frames are on cpu, not on cuda
-              not compiled loop (numba): 300 features, more than 208
+            PyTorch operations
+              not Triton kernels for single frames: the frames are on cpu, not on cuda
+              not compiled CPU loop for small frames: 300 features, more than 208
             >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
             fresh statistics: 64 frames, at least 32
-            PyTorch
-              not Triton kernels for maps: ...
+            PyTorch operations
+              not Triton kernels for maps: the frames are not on a GPU
               not compiled CPU loops for maps: these are codes, not maps
         """
         self._check(y, scatter)
@@ -65,9 +80,12 @@ class ULBase(RunningCalls):
             return 'start="paper"'
         if self.statistics != "auto":
             return f'statistics="{self.statistics}"'
-        frames = sum(n for n in self._lengths(y) if n > 1)
-        relation = "at least" if frames >= FRESH_FROM else "fewer than"
-        return f"{frames} frames, {relation} {FRESH_FROM}"
+        lengths = self._lengths(y)
+        frames = sum(n for n in lengths if n > 1)
+        if frames >= FRESH_FROM:
+            return f"{frames} frames, at least {FRESH_FROM}"
+        alone = ", those of clips of a single frame left out" if 1 in lengths[1:] else ""
+        return f"{frames or sum(lengths)} frames, fewer than {FRESH_FROM}{alone}"
 
     def _is_fresh(self, y: Tensor) -> bool:
         """Whether the statistics are those of this call alone."""

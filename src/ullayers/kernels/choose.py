@@ -110,7 +110,8 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-TRITON, NUMBA, PYTORCH = "Triton kernels, frame by frame", "compiled loop (numba)", "PyTorch"
+TRITON, NUMBA = "Triton kernels for single frames", "compiled CPU loop for small frames"
+PYTORCH = "PyTorch operations"
 RUNNING = (
     Candidate(TRITON, _why_not_triton),
     Candidate(NUMBA, _why_not_numba),
