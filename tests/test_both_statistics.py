@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 import ullayers as ul
 from tests.test_layers import assert_unchanged, gradient_of, relative
 from tests.test_layers import statistics as buffers_of
-from ullayers.kernels import choose
 
 pytestmark = pytest.mark.parametrize("kind", ["fresh", "running"])
 
