@@ -69,7 +69,9 @@ def test_gradient_is_autograd_of_the_plain_formula(
         weights = weigh(moments, request.rates, torch.float64)
         got = fresh.gradient(y.detach(), request, weights, moments.saved, None)
     assert relative(weights.covariances, torch.stack([W, B])) < 1e-9
-    assert relative(got, y.grad.nan_to_num(0)) < 1e-9
+    # With fewer frames than features B has a condition of 1e8, and the formula loses as much.
+    tolerance = 1e-9 if sum(lengths) > features else 1e-6
+    assert relative(got, y.grad.nan_to_num(0)) < tolerance
     assert int(moments.counts[2]) == int((~y.detach().isfinite().all(1)).sum())
 
 

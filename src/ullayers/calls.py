@@ -12,7 +12,7 @@ from ullayers.kernels.choose import listed
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.fresh import working_precision
 from ullayers.kernels.fresh_kernels import Kernel, choose
-from ullayers.kernels.moments import Moments, Request, Weights, weigh
+from ullayers.kernels.moments import Moments, Request, Weights, on_device, weigh
 from ullayers.kernels.state import Rates
 from ullayers.packing import Packing
 from ullayers.running import RunningCalls
@@ -21,7 +21,8 @@ from ullayers.statistics import is_recomputing, normal_tensors
 # statistics="auto" takes fresh ones for calls of at least this many frames. On linear mixtures of
 # slow and fast sources, shorter calls see too little of the long run (docs/results.md).
 FRESH_FROM = 32
-RESTS = ("short_mean_rest", "long_mean_rest", "short_cov_rest", "long_cov_rest")
+# What running statistics alone need: digits beyond the buffers' precision, the gradient's mean.
+NOT_KEPT = ("short_mean_rest", "long_mean_rest", "short_cov_rest", "long_cov_rest", "pull")
 
 
 class ULBase(RunningCalls):
@@ -127,11 +128,8 @@ class ULBase(RunningCalls):
         self._remember(layout_of(y))
         rates, steps = request.rates, max(request.lengths)
         W, B = weights.covariances
-        seen = torch.tensor(
-            [1 - (1 - rates.mu) ** steps, 1 - (1 - rates.eps) ** steps],
-            dtype=torch.float64,
-            device=W.device,
-        )
+        keeps = on_device((1 - rates.mu, 1 - rates.eps), W.device)
+        seen = 1 - keeps**steps
         traces = weights.covariances.diagonal(dim1=1, dim2=2).sum(1)
         new = {
             "short_mean": moments.short_mean.mT.reshape(-1, self.features),
@@ -144,8 +142,8 @@ class ULBase(RunningCalls):
             "left_out": self.left_out + torch.stack([moments.counts[2], weights.singular]),
             **self._evidence(moments, rates, steps),
         }
-        nothing = {name: torch.zeros_like(new[name.removesuffix("_rest")]) for name in RESTS}
-        self._store(new | nothing | {"pull": torch.zeros_like(self.pull)}, self._clips is None)
+        self._store(new, self._clips is None)
+        torch._foreach_zero_([getattr(self, name) for name in NOT_KEPT])
 
     def _evidence(self, moments: Moments, rates: Rates, longest: int) -> dict[str, Tensor]:
         """How much the means have seen, so that running calls can go on with them."""

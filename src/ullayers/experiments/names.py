@@ -1,3 +1,3 @@
 """What `ul reproduce` can be asked for, in the order of the paper."""
 
-NAMES = ("synthetic", "inplane", "pan", "pillow", "walk", "semi", "parts")
+NAMES = ("synthetic", "inplane", "pan", "pillow", "walk", "semi", "parts", "laplacian")

@@ -55,7 +55,7 @@ def _announce_compilation() -> None:
     """Have a line logged when numba compiles one of our loops, instead of finding it on disk."""
     from numba.core import event
 
-    class Announcer(event.Listener):  # type: ignore[misc]
+    class Announcer(event.Listener):
         said = False
 
         def on_start(self, happened: Any) -> None:
@@ -70,7 +70,7 @@ def _announce_compilation() -> None:
         def on_end(self, happened: Any) -> None:
             pass
 
-    event.register("numba:compile", Announcer())
+    event.register("numba:compile", Announcer())  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.filters import moving_average
-from ullayers.kernels.moments import Moments, Request, Weights
+from ullayers.kernels.moments import Moments, Request, Weights, on_device
 from ullayers.kernels.state import Rates, on_host
 
 # Few frames for each feature give ill-conditioned covariances; these are computed in float64.
@@ -139,7 +139,7 @@ class Batch:
         within = (T - 1) * clips * positions
         between = within if self.rates.long_term == "stream" else frame.numel()
         between = between if self._frames() > 1 else 0
-        return torch.tensor([within, between, 0], device=self.x.device)
+        return on_device((within, between, 0), self.x.device).long()
 
     def deviations(self) -> tuple[Tensor, Tensor, Tensor]:
         """D and E, zero where they do not count, and the short-term mean less the centre."""

@@ -341,7 +341,8 @@ def gram(
         total += cross + tl.trans(cross)
     wanted = (c < C)[:, None] & (c < C)[None, :] & (g[:, None] == g[None, :])
     slot = (which * parts + part) * GROUP + g
-    tl.store(partial + (slot * C + c)[:, None] * C + c[None, :], total, mask=wanted)
+    sums = partial + (slot * C + c)[:, None] * C + c[None, :]
+    tl.store(sums, total + tl.load(sums, mask=wanted, other=0.0), mask=wanted)
 
 
 @triton.jit

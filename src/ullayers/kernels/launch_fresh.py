@@ -240,15 +240,14 @@ class _Call:
         group, room = max(1, 64 // self.channels), self.workspace(chunks)
         parts = max(1, _multiprocessors(self.frames.device) * plan.gram_programs // 2)
         parts = min(parts, -(-len(room[0]) // (group * C * plan.gram_block)))
-        shape = (len(chunks), 2, parts * group, C, C)
-        partial = self.frames.new_empty(shape, dtype=torch.float32)
-        for chunk, slot in zip(chunks, partial, strict=True):
+        partial = self.frames.new_zeros((2, parts * group, C, C), dtype=torch.float32)
+        for chunk in chunks:
             count = self.through_means(_kernels().deviate, saved, room, chunk)
             _kernels().gram[parts, 2](
-                *room, *self.strides, slot, count, *self.sizes, _full_precision(), self.channels,
+                *room, *self.strides, partial, count, *self.sizes, _full_precision(), self.channels,
                 group, plan.gram_block, num_warps=plan.gram_warps, num_stages=plan.gram_stages,
             )  # fmt: skip
-        return partial.sum((0, 2), dtype=torch.float64)
+        return partial.sum(1).double()
 
     def through_means(
         self, kernel: Any, saved: tuple[Tensor, ...], room: tuple[Tensor, Tensor],
