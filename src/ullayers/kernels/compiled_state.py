@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from ullayers.kernels.schema import NAMES
 
 Array = Any  # numba infers types by itself
-Buffers: Any = namedtuple("Buffers", NAMES)  # the statistics of a layer, as arrays
+Buffers = Any  # a tuple of the statistics as arrays, each with its name in the schema
+StatisticsTuple = namedtuple("StatisticsTuple", NAMES)  # type: ignore[misc]
 
 
 class Choices(NamedTuple):

@@ -26,9 +26,9 @@ NO_SCATTER = np.empty((0, 1, 1, 1))
 def _loop() -> Any:
     """Imported when it is first needed: numba takes a while to load."""
     from ullayers.kernels.compiled import advance
-    from ullayers.kernels.compiled_state import Buffers, Choices
+    from ullayers.kernels.compiled_state import Choices, StatisticsTuple
 
-    return advance, Buffers, Choices
+    return advance, StatisticsTuple, Choices
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Loop:
 
     buffers: list[Tensor]
     places: list[int]  # of the buffers in memory
-    arrays: Any  # the same, as `compiled_state.Buffers`
+    arrays: Any  # the same, as `compiled_state.StatisticsTuple`
     chosen: tuple[Any, Any]  # for streams that do not go on, and for those that do
     rooms: list[
         Any
@@ -91,10 +91,10 @@ def prepare(
         largest: frames with a larger value are left out.
         scale: of the gradients.
     """
-    _, Buffers, Choices = _loop()
+    _, StatisticsTuple, Choices = _loop()
     d = len(buffers["short_cov"])
     ours, ridge = [buffers[name] for name in NAMES], float(rates.ridge / d)
-    arrays = Buffers(*(b.numpy() if b.ndim else b.numpy().reshape(1) for b in ours))
+    arrays = StatisticsTuple(*(b.numpy() if b.ndim else b.numpy().reshape(1) for b in ours))
 
     def choices(goes_on: bool) -> Any:
         return Choices(
