@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, cast
 
 import torch
@@ -46,7 +47,13 @@ class _Chosen:
 
     key: Hashable
     kernel: str
+    buffers: tuple[Tensor | None, ...] = ()  # of the layer, when it was chosen
     loop: Loop | None = None  # for the compiled loop
+
+    def holds(self, key: Hashable, buffers: Iterable[Tensor | None]) -> bool:
+        """Whether it is the choice for another call."""
+        same = self.key == key and all(map(is_, self.buffers, buffers))
+        return same and (self.loop is None or self.loop.is_in_place())
 
 
 class RunningCalls(LayerBase):
@@ -71,11 +78,12 @@ class RunningCalls(LayerBase):
             return y
         chosen = self._choose(y, scatter)
         if chosen.kernel == TRITON:
-            signal = self._learn_frames(y)
+            signal: Signal | None = self._learn_frames(y)
         elif chosen.loop is not None:
             signal = self._learn_small(y, scatter, chosen.loop)
         else:
             _, signal = self._learn(y, scatter)
+        assert signal is not None
         return add_gradient(y, scatter, signal)
 
     def _recompute(self, y: Tensor, scatter: Tensor | None) -> Tensor:
@@ -105,17 +113,19 @@ class RunningCalls(LayerBase):
             y.shape, y.dtype, y.device, self._clips, scatter is None, self.mu, self.eps,
             self.weight, self.reduction, self.long_term, self.ridge,
         )  # fmt: skip
-        last, buffers = self._chosen, cast("dict[str, Tensor]", self._buffers)
-        if last is not None and last.key == key and (last.loop is None or last.loop.is_of(buffers)):
+        last = self._chosen
+        if last is not None and last.holds(key, self._buffers.values()):
             return last
-        call = self._call(y, scatter)
-        made = _Chosen(key, choose(RUNNING, call)[0])
-        if made.kernel == NUMBA:
+        call, loop = self._call(y, scatter), None
+        kernel, _ = choose(RUNNING, call)
+        if kernel != PYTORCH:
             self._make_room(call.streams, call.streams)
+        buffers = cast("dict[str, Tensor]", dict(self._buffers))
+        if kernel == NUMBA:
             rates, scale = self._rates(1), self._scale(call.steps)
-            loop = prepare(dict(buffers), rates, self._known, self._largest(), scale)
-            made = _Chosen(key, NUMBA, loop)
-        self._chosen = made if made.loop is not None else None
+            loop = prepare(buffers, rates, self._known, self._largest(), scale)
+        made = _Chosen(key, kernel, tuple(buffers.values()), loop)
+        self._chosen = made  # not to be read again: another thread may have set another
         return made
 
     def _call(self, y: Tensor, scatter: Tensor | None) -> Call:
@@ -137,45 +147,45 @@ class RunningCalls(LayerBase):
         """As `_learn`, for the frames of a single stream on a GPU."""
         rows = y.detach().reshape(-1, self.features).contiguous()
         below = torch.empty_like(rows)
-        self._make_room(1, 1)
         advance_frames(
             rows, below, cast("dict[str, Tensor]", self._buffers), self._rates(1),
             goes_on=self._carries_on(layout_of(y)), known=self._known, largest=self._largest(),
             scale=self._scale(len(rows)),
         )  # fmt: skip
-        if self._layout != layout_of(y):
-            self._layout = layout_of(y)
+        self._layout = layout_of(y)
         increment_version(list(self.buffers()))
         return Signal(below.view(y.shape))
 
     def _learn_small(self, y: Tensor, scatter: Tensor | None, loop: Loop) -> Signal:
         """As `_learn`, in one compiled call."""
-        frames, layout, packing = y.detach(), layout_of(y), Packing()
-        single = y.ndim == 2
-        frames = frames[:, None] if single else packing.pack(self._to_positions(frames))
+        layout, single, extra = layout_of(y), y.ndim == 2, None
+        frames = y.detach()
+        if single:
+            frames = frames.unsqueeze(1)
+        else:
+            frames = Packing().pack(self._to_positions(frames)).flatten(1, 2)
         if y.dtype not in PRECISIONS:
             frames = frames.float()
-        frames, extra = frames.flatten(1, -2).contiguous(), None
         if scatter is not None:
-            extra = packing.pack(symmetric(scatter.detach())).contiguous()
+            extra = Packing().pack(symmetric(scatter.detach())).contiguous()
         goes_on = self._carries_on(layout)
         self._remember(layout)
-        gradient, spread = loop.run(frames, extra, goes_on)
+        gradient, spread = loop.run(frames.contiguous(), extra, goes_on)
         if single:
-            gradient = gradient[:, 0]
+            gradient = gradient.squeeze(1)
         else:
-            sequences = len(y) if y.ndim % 2 else 1
-            unpacked = packing.unpack(gradient.unflatten(1, (sequences, -1)))
-            gradient = self._from_positions(unpacked, y.shape)
-        gradient = gradient if y.dtype in PRECISIONS else gradient.to(y.dtype)
+            gradient = gradient.unflatten(1, (len(y) if y.ndim % 2 else 1, -1))
+            gradient = self._from_positions(Packing().unpack(gradient), y.shape)
+        if y.dtype not in PRECISIONS:
+            gradient = gradient.to(y.dtype)
         if scatter is None or spread is None:
             return Signal(gradient)
-        return Signal(gradient, packing.unpack(spread).reshape(scatter.shape).to(scatter))
+        return Signal(gradient, Packing().unpack(spread).reshape(scatter.shape).to(scatter))
 
     @torch.no_grad()
     def _learn(
         self, y: Tensor, scatter: Tensor | None, replay: _Pass | None = None
-    ) -> tuple[_Pass, Any]:
+    ) -> tuple[_Pass, Signal | None]:
         """Move the statistics on by the frames of `y`; what it began with, and the gradients.
 
         With `replay` nothing is learned, and the gradients are None unless `y` are the frames of
@@ -183,22 +193,15 @@ class RunningCalls(LayerBase):
         """
         packing = (replay.clips if replay else self._clips) or Packing()
         with torch.autocast(y.device.type, enabled=False), normal_tensors():
-            frames = packing.pack(self._to_positions(y))
-            steps, sequences, positions, d = frames.shape
-            streams = sequences * positions
-            wide = torch.promote_types(y.dtype, torch.float32)
-            work = torch.float64 if self._is_careful(streams) else wide
-            if positions > 1:  # maps: channel by channel, as they are stored
-                frames = frames.permute(0, 3, 1, 2).reshape(steps, d, streams).mT
-            else:
-                frames = frames.reshape(steps, streams, d)
-            frames = frames.to(wide)
+            frames, sequences, positions = self._packed(y, packing)
+            steps, streams, _ = frames.shape
             extra = None if scatter is None else packing.pack(symmetric(scatter))
             active, missing = self._usable(frames, extra), 0
             if packing.ragged:
                 present = packing.active(steps, sequences, frames.device)
                 active = active & present.repeat_interleave(positions, dim=1)
                 missing = positions * (steps * sequences - sum(packing.lengths or ()))
+            work = torch.float64 if self._is_careful(streams) else frames.dtype
             made = replay or self._begin(y, sequences, positions, work)
             result = advance(frames, made.before, made.rates, active, extra, self._scale(steps))
             if replay is None:
@@ -206,9 +209,7 @@ class RunningCalls(LayerBase):
                 left_out = torch.stack([skipped, result.singular])
                 self._remember(layout_of(y))
                 self._write(result.state, left_out, positions, self._clips is None)
-            elif not torch.equal(
-                result.state.W.value.to(self.short_cov.dtype), self.short_cov
-            ):  # other frames
+            elif not self._ends_in(result.state):
                 return made, None
             gradient = result.gradient.unflatten(1, (sequences, positions))
             gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
@@ -216,6 +217,20 @@ class RunningCalls(LayerBase):
                 return made, Signal(gradient)
             spread = packing.unpack(result.scatter_gradient).reshape(scatter.shape)
             return made, Signal(gradient, spread.to(scatter.dtype))
+
+    def _packed(self, y: Tensor, packing: Packing) -> tuple[Tensor, int, int]:
+        """The input as (T, S, d) in float32 or wider; sequences and positions that make up S."""
+        frames = packing.pack(self._to_positions(y))
+        steps, sequences, positions, d = frames.shape
+        if positions > 1:  # maps: channel by channel, as they are stored
+            frames = frames.permute(0, 3, 1, 2).reshape(steps, d, -1).mT
+        else:
+            frames = frames.reshape(steps, sequences, d)
+        return frames.to(torch.promote_types(y.dtype, torch.float32)), sequences, positions
+
+    def _ends_in(self, state: State) -> bool:
+        """Whether the layer's statistics are those of this state."""
+        return torch.equal(state.W.value.to(self.short_cov.dtype), self.short_cov)
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
         before = self._read(sequences, positions, self._carries_on(layout_of(y)), work)

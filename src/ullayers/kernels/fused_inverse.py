@@ -52,7 +52,8 @@ def inverse_root(source, stride, to, b, inside, N: tl.constexpr):
 @triton.jit
 def times_root(columns, root):
     """Columns of the matrix times the transpose of a pivot's inverse root, in float64."""
-    return tl.dot(columns, tl.trans(root), out_dtype=tl.float64, input_precision="ieee")
+    zeros = tl.zeros([columns.shape[0], root.shape[0]], tl.float64)
+    return tl.dot(columns, tl.trans(root), zeros, out_dtype=tl.float64, input_precision="ieee")
 
 
 @triton.jit

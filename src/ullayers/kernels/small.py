@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from operator import is_
 from typing import Any
 
 import numpy as np
@@ -43,10 +42,9 @@ class Loop:
         Any
     ]  # memory for W, B and their factors: to get it anew takes longer than to use it
 
-    def is_of(self, buffers: Mapping[str, Tensor]) -> bool:
-        """Whether the layer still has these buffers, in their old place."""
-        same = all(map(is_, self.buffers, map(buffers.__getitem__, NAMES)))
-        return same and self.places == list(map(Tensor.data_ptr, self.buffers))
+    def is_in_place(self) -> bool:
+        """Whether nobody has given the buffers other memory."""
+        return self.places == list(map(Tensor.data_ptr, self.buffers))
 
     def run(
         self, frames: Tensor, scatter: Tensor | None, goes_on: bool
