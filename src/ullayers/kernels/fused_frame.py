@@ -19,7 +19,7 @@ from ullayers.kernels.fused_inverse import inverse_root_in_blocks, less, times_r
 @triton.jit
 def exact(rate, keep):
     """A rate and one minus it, in float64, from whichever of the two is the smaller."""
-    rate, keep = rate.to(tl.float64), keep.to(tl.float64)
+    rate, keep = tl.cast(rate, tl.float64), tl.cast(keep, tl.float64)
     return tl.where(rate > 0.5, 1 - keep, rate), tl.where(rate > 0.5, keep, 1 - rate)
 
 
