@@ -28,6 +28,7 @@ FLOW = [
     "experiments.inplane", "experiments.pan", "experiments.pillow", "experiments.walk",
     "experiments.semi", "experiments.parts", "experiments.gridworlds",
     "experiments.slow_objectives", "experiments.slow_training", "experiments.laplacian",
+    "experiments.stages", "experiments.recognise", "experiments.layerwise",
     "reproduce", "view", "bench.names", "bench.timing",
     "bench.layers", "bench.curves", "bench.memory", "bench.chart", "bench.growth",
     "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.profile",
