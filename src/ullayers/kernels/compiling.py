@@ -12,7 +12,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 logger = logging.getLogger("ullayers")
-SECONDS = 12  # that it takes to compile the loops of one kind of call
+SECONDS = 10  # that it takes to compile the loops of one kind of call
 
 
 @cache
