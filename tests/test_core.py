@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ullayers.core import advance
-from ullayers.kernels import low_rank
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import Covariance, LongTerm, Rates, Result, State
 
@@ -137,7 +135,7 @@ def test_chunk_equals_loop(case: Case) -> None:
 
 
 @given(cases(wide=True, paper=False))
-def test_wide_chunk_equals_loop_on_the_low_rank_path(case: Case) -> None:
+def test_wide_chunk_equals_loop(case: Case) -> None:
     expected = reference(case.y, case.start(), case.rates, case.active)
     got = advance(case.y, case.start(), case.rates, case.active)
     # d = 80 and a ridge of 1e-4 make a condition number of up to 4 * 80 / 1e-4 = 3e6, times 1e-15.
@@ -262,49 +260,6 @@ def test_scatter_gradient_is_the_derivative() -> None:
     lower = torch.logdet(got.state.W.value)
     slope = (higher - lower) / 2 / step / rates.mu  # per unit of rate, as Eq. 11
     torch.testing.assert_close(got.scatter_gradient[-1, 1, 0, 0], slope, rtol=1e-4, atol=0)
-
-
-@pytest.mark.parametrize(("mu", "streams", "kind"), [(0.5, 1, "smooth"), (0.5, 2, "noise")])
-def test_a_wide_covariance_made_of_few_frames(
-    mu: float, streams: int, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    y = torch.randn(150, streams, 500, dtype=torch.float64)
-    y = y.cumsum(0) + y.flip(0) if kind == "smooth" else y
-    y[70] = y[69]  # a step without any change
-    state = fresh_state(streams, 500, paper=False, dtype=y.dtype, device=torch.device("cpu"))
-    rates, active = Rates(mu, 1e-3, 1e-4), torch.ones(150, streams, dtype=torch.bool)
-    active[40:45, 0] = False
-    taken, whole = [], low_rank._solve_remembered
-
-    def watched(*arguments: Any) -> Any:
-        outcome = whole(*arguments)
-        taken.append(outcome is not None)
-        return outcome
-
-    monkeypatch.setattr(low_rank, "_solve_remembered", watched)
-    got = advance(y, state, rates, active)
-    assert sum(taken[::2]) == len(taken) / 2  # W remembers about fifty frames, in every block
-    assert_same(got, reference(y, state, rates, active), 1e-8)
-
-
-def test_many_wide_streams_do_not_make_a_matrix_of_all_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    torch.manual_seed(0)
-    y = torch.randn(20, 16, 128, dtype=torch.float64)
-    state = fresh_state(16, 128, paper=False, dtype=y.dtype, device=torch.device("cpu"))
-    taken, whole = [], low_rank._solve_remembered
-
-    def watched(*arguments: Any) -> Any:
-        taken.append(whole(*arguments))
-        return taken[-1]
-
-    monkeypatch.setattr(low_rank, "_solve_remembered", watched)
-    rates, active = Rates(0.5, 1e-3, 1e-4), torch.ones(20, 16, dtype=torch.bool)
-    got = advance(y, state, rates, active)
-    assert taken == [None] * len(taken)
-    assert_same(got, reference(y, state, rates, active), 1e-8)
 
 
 def test_equal_rates_leave_nothing_between_shared_means() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import ullayers as ul
+from tests import running_layers as running
 from tests.test_layers import assert_unchanged, gradient_of, relative, statistics
 
 
@@ -83,7 +84,7 @@ def test_motion_after_a_still_start(still: int, d: int) -> None:
     torch.manual_seed(0)
     y = torch.zeros(still + 30, d) + 5
     y[still:] += torch.randn(30, d)
-    layer = ul.UL1d(d, 0.3)
+    layer = running.UL1d(d, 0.3)
     g = gradient_of(layer, y)
     assert torch.equal(g[:still], torch.zeros(still, d))
     assert bool(torch.isfinite(g).all())
@@ -95,7 +96,7 @@ def test_dead_unit_gets_no_gradient_and_does_not_hurt_the_others() -> None:
     torch.manual_seed(0)
     y = torch.randn(300, 3)
     y[:, 1] = 2.5
-    layer, alone = ul.UL1d(3), ul.UL1d(2)
+    layer, alone = running.UL1d(3), running.UL1d(2)
     g = gradient_of(layer, y)
     assert torch.equal(g[:, 1], torch.zeros(300))
     # The ridge is relative to the mean variance, which a dead unit lowers.
@@ -127,7 +128,7 @@ def test_paper_mode_survives_an_input_of_one_direction(d: int) -> None:
 
 def test_steps_without_an_inverse_are_reported() -> None:
     torch.manual_seed(0)
-    layer = ul.UL1d(2)
+    layer = running.UL1d(2)
     g = gradient_of(layer, torch.randn(20, 2), -10 * torch.eye(2).expand(20, 2, 2))
     assert bool(torch.isfinite(g).all())
     assert layer.health().singular == 19  # the first frame has no W yet
@@ -157,7 +158,7 @@ def test_a_scene_that_comes_to_rest(still: int, kind: str, dtype: torch.dtype) -
     frames = torch.cat([frames, frames[-1:].expand(still, *frames.shape[1:])]).to(dtype)
 
     def layer() -> torch.nn.Module:
-        made: torch.nn.Module = ul.UL2d(4) if kind == "UL2d" else ul.UL1d(3)
+        made: torch.nn.Module = running.UL2d(4) if kind == "UL2d" else running.UL1d(3)
         return made.to(dtype)
 
     def paper() -> torch.nn.Module:

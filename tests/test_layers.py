@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ullayers as ul
+from tests import running_layers as running
 from tests.test_core import paper_loop
 from ullayers.calls import ULBase
 
@@ -139,7 +140,7 @@ def test_calls_do_not_matter(
     shape = (3, 40, d) if many else (40, d)
     y = (torch.randn(shape, generator=generator).double() + offset) * 10**scale
     y = y.to(dtype)
-    whole, parts = (ul.UL1d(d, reduction="sum").to(dtype) for _ in range(2))
+    whole, parts = (running.UL1d(d, reduction="sum").to(dtype) for _ in range(2))
     expected = gradient_of(whole, y)
     sizes = torch.tensor([0, *sorted(cuts), 40]).diff().tolist()
     got = torch.cat(
@@ -155,7 +156,7 @@ def test_calls_do_not_matter(
 def test_wide_calls_do_not_matter_in_float32(streams: int, d: int) -> None:
     torch.manual_seed(0)
     y = torch.randn(streams, 24, d)
-    whole, parts = (ul.UL1d(d, reduction="sum") for _ in range(2))
+    whole, parts = (running.UL1d(d, reduction="sum") for _ in range(2))
     expected = gradient_of(whole, y)
     got = torch.cat([gradient_of(parts, piece) for piece in y.split([1, 10, 13], 1)], 1)
     assert relative(got, expected) <= 1e-4
@@ -166,11 +167,11 @@ def test_conv_calls_do_not_matter(dtype: torch.dtype) -> None:
     """Large pictures, so that the float32 layer works in float32."""
     torch.manual_seed(0)
     maps = (torch.randn(2, 50, 6, 32, 32).cumsum(1) + 100).to(dtype)
-    whole, parts = (ul.UL2d(6, 0.7, reduction="sum").to(dtype) for _ in range(2))
+    whole, parts = (running.UL2d(6, 0.7, reduction="sum").to(dtype) for _ in range(2))
     expected = gradient_of(whole, maps)
     got = torch.cat([gradient_of(parts, piece) for piece in maps.split([1, 20, 29], 1)], 1)
     assert relative(got, expected) <= (1e-10 if dtype == torch.float64 else 1e-4)
-    wide = ul.UL2d(6, 0.7, reduction="sum").double()
+    wide = running.UL2d(6, 0.7, reduction="sum").double()
     assert relative(got, gradient_of(wide, maps.double())) <= 1e-4
 
 
@@ -180,7 +181,7 @@ def test_conv_calls_do_not_matter(dtype: torch.dtype) -> None:
 def test_clips_do_not_leak() -> None:
     """With W and B held still, a clip's gradient does not depend on its neighbours."""
     torch.manual_seed(0)
-    layer = ul.UL1d(3)
+    layer = running.UL1d(3)
     layer(torch.randn(200, 3))  # W and B need some past
     clips = [torch.randn(n, 3) for n in (7, 1, 12)]
     before = copy.deepcopy(layer)
@@ -282,7 +283,8 @@ def test_long_term_mean_choices() -> None:
     torch.manual_seed(0)
     y = torch.randn(2, 30, 1).double() + torch.tensor([0.0, 10.0]).double().view(2, 1, 1)
     layers: dict[str, Any] = {
-        name: ul.UL1d(1, 0.5, 0.1, long_term=name).double() for name in ("clip", "stream", "shared")
+        name: running.UL1d(1, 0.5, 0.1, long_term=name).double()
+        for name in ("clip", "stream", "shared")
     }
     for layer in layers.values():
         with ul.sequences(layer):
@@ -313,7 +315,7 @@ def test_long_term_may_be_chosen_later(learn: Any, sequences: int) -> None:
     y = torch.randn(sequences, 24, 2).double()
     changes: list[Any] = [("auto", "shared"), ("shared", "stream")]
     for early, late in changes:
-        at_once, later = (ul.UL1d(2, long_term=kind).double() for kind in (late, early))
+        at_once, later = (running.UL1d(2, long_term=kind).double() for kind in (late, early))
         later.long_term = late
         for part in y.split(8, dim=1):
             with ul.sequences(nn.ModuleList([at_once, later])):
@@ -415,7 +417,7 @@ def test_learning_from_a_stream_does_not_drift(monkeypatch: pytest.MonkeyPatch) 
         torch.manual_seed(0)
         net = nn.Sequential(
             nn.Conv2d(1, 8, 5, stride=2), nn.Tanh(), nn.Conv2d(8, 8, 5, stride=2), nn.Tanh(),
-            nn.Flatten(), nn.Linear(200, 2), ul.UL1d(2),
+            nn.Flatten(), nn.Linear(200, 2), running.UL1d(2),
         )  # fmt: skip
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
         for _ in range(8):
@@ -442,12 +444,13 @@ def test_learning_from_a_stream_does_not_drift(monkeypatch: pytest.MonkeyPatch) 
 def test_gradient_of_a_shift_fades() -> None:
     torch.manual_seed(0)
     y = torch.randn(3, 4000, 2).cumsum(1) * 0.1 + torch.randn(3, 4000, 2)
-    shift = gradient_of(ul.UL1d(2, 0.3, 0.01, reduction="sum"), y).sum((0, 1)).norm()
+    shift = gradient_of(running.UL1d(2, 0.3, 0.01, reduction="sum"), y).sum((0, 1)).norm()
     paper = gradient_of(
-        ul.UL1d(2, 0.3, 0.01, reduction="sum", start="paper"), y + torch.arange(4000)[:, None] / 100
+        running.UL1d(2, 0.3, 0.01, reduction="sum", start="paper"),
+        y + torch.arange(4000)[:, None] / 100,
     )
     drifting = gradient_of(
-        ul.UL1d(2, 0.3, 0.01, reduction="sum"), y + torch.arange(4000)[:, None] / 100
+        running.UL1d(2, 0.3, 0.01, reduction="sum"), y + torch.arange(4000)[:, None] / 100
     )
     assert float(drifting.sum((0, 1)).norm()) < 0.2 * float(paper.sum((0, 1)).norm())
     assert float(shift) < 0.2 * float(paper.sum((0, 1)).norm())
@@ -526,9 +529,9 @@ def test_no_grad_learns_like_batch_norm() -> None:
 def test_state_dict_round_trip_continues_exactly() -> None:
     torch.manual_seed(0)
     y = torch.randn(2, 30, 4)
-    layer = ul.UL1d(4)
+    layer = running.UL1d(4)
     layer(y[:, :20])
-    twin = ul.UL1d(4)
+    twin = running.UL1d(4)
     twin.load_state_dict(layer.state_dict())
     clone = copy.deepcopy(layer)
     expected = gradient_of(layer, y[:, 20:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 import pickle
 import signal
 import subprocess
@@ -20,16 +21,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
+from tests.running_layers import UL1d, UL2d
 from tests.test_layers import gradient_of, relative
 from ullayers.calls import ULBase
 from ullayers.kernels import compiling, small
-from ullayers.kernels.small import Plan
+from ullayers.kernels.choose import NUMBA, PYTORCH
+from ullayers.running import _Chosen
 
 
 def by_the_loop(layer: ULBase) -> ULBase:
-    """A layer that takes the plain loop, whatever comes."""
-    layer._learn_small = lambda y, scatter: None  # type: ignore[method-assign]
+    """A layer that takes the general way, whatever comes."""
+    layer._choose = lambda y, scatter: _Chosen(None, PYTORCH)  # type: ignore[method-assign]
     return layer
+
+
+def is_compiled(layer: ULBase) -> bool:
+    """Whether the last call went through the compiled loop."""
+    return layer._chosen is not None and layer._chosen.kernel == NUMBA
 
 
 def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
@@ -61,7 +69,7 @@ def test_single_frames_equal_the_loop(
     y[bad, 0] = float("nan")
     y = y.to(dtype)
     choices: dict[str, Any] = {"start": "paper" if paper else "warm", "weight": 0.7}
-    short, plain = (ul.UL1d(d, mu, eps * mu, **choices).to(dtype) for _ in range(2))
+    short, plain = (UL1d(d, mu, eps * mu, **choices).to(dtype) for _ in range(2))
     by_the_loop(plain)
     got = torch.cat([gradient_of(short, frame[None]) for frame in y])
     expected = torch.cat([gradient_of(plain, frame[None]) for frame in y])
@@ -75,12 +83,12 @@ def test_single_frames_equal_the_loop(
 def test_wide_frames_equal_the_loop(d: int) -> None:
     torch.manual_seed(0)
     y = torch.randn(20, d).double().cumsum(0)
-    short, plain = (ul.UL1d(d, 0.3).double() for _ in range(2))
+    short, plain = (UL1d(d, 0.3).double() for _ in range(2))
     by_the_loop(plain)
     got, expected = (
         torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
     )
-    assert isinstance(short._plan, Plan)
+    assert is_compiled(short)
     assert relative(got, expected) <= 1e-8
     assert_same_state(short, plain, 1e-8)
     for name, value in short.state_dict().items():
@@ -91,11 +99,11 @@ def test_wide_frames_equal_the_loop(d: int) -> None:
 def test_frames_of_another_precision_than_the_layer(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     y = torch.randn(20, 5).to(dtype)
-    short, plain = ul.UL1d(5), by_the_loop(ul.UL1d(5))
+    short, plain = UL1d(5), by_the_loop(UL1d(5))
     got, expected = (
         torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
     )
-    assert isinstance(short._plan, Plan)
+    assert is_compiled(short)
     assert got.dtype == dtype
     torch.testing.assert_close(got, expected, rtol=4 * torch.finfo(dtype).eps + 1e-6, atol=1e-6)
     assert_same_state(short, plain, 1e-5)
@@ -113,7 +121,7 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
     if maps:
         choices["diagonal"] = draw(st.booleans())
     return {
-        "layer": ul.UL2d if maps else ul.UL1d,
+        "layer": UL2d if maps else UL1d,
         "d": d,
         "choices": choices,
         "shape": (*lead, d, 2, 3) if maps else (*lead, d),
@@ -154,7 +162,8 @@ def test_chunks_and_clips_equal_the_way_of_large_frames(call: dict[str, Any]) ->
     by_the_loop(layers[1])
     for got, expected in zip(*(passes(layer, call) for layer in layers), strict=True):
         assert relative(got, expected) <= 1e-8 or float((got - expected).abs().max()) < 1e-12
-    assert isinstance(layers[0]._plan, Plan)
+    taken = call["choices"]["long_term"] in ("auto", "stream") and not call["as_clips"]
+    assert is_compiled(layers[0]) == (taken and not call["choices"].get("diagonal"))
     assert_same_state(layers[0], layers[1], 1e-8)
 
 
@@ -162,7 +171,7 @@ def test_chunks_and_clips_equal_the_way_of_large_frames(call: dict[str, Any]) ->
 def test_frames_and_chunks_may_take_turns(d: int) -> None:
     torch.manual_seed(0)
     y = torch.randn(60, d)
-    mixed, plain = ul.UL1d(d, reduction="sum"), ul.UL1d(d, reduction="sum")
+    mixed, plain = UL1d(d, reduction="sum"), UL1d(d, reduction="sum")
     got = [gradient_of(mixed, piece) for piece in y.split([1] * 10 + [20] + [1] * 10 + [20])]
     assert relative(torch.cat(got), gradient_of(plain, y)) < 1e-4
     assert_same_state(mixed, plain, 1e-4)
@@ -174,7 +183,7 @@ def some_frames(layer: ULBase, count: int = 5) -> Tensor:
 
 def test_whoever_sets_a_buffer_is_heard() -> None:
     torch.manual_seed(0)
-    short, plain = ul.UL1d(3), by_the_loop(ul.UL1d(3))
+    short, plain = UL1d(3), by_the_loop(UL1d(3))
     for layer in (short, plain):
         torch.manual_seed(1)
         some_frames(layer)
@@ -190,7 +199,7 @@ def test_whoever_sets_a_buffer_is_heard() -> None:
 
 def test_copies_and_loaded_layers_go_their_own_way() -> None:
     torch.manual_seed(0)
-    layer, loaded = ul.UL1d(3), ul.UL1d(3)
+    layer, loaded = UL1d(3), UL1d(3)
     some_frames(layer)
     some_frames(loaded)
     twin, other = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
@@ -209,7 +218,7 @@ def test_copies_and_loaded_layers_go_their_own_way() -> None:
 
 def test_shared_memory_and_other_precisions() -> None:
     torch.manual_seed(0)
-    layer, plain = ul.UL1d(3), by_the_loop(ul.UL1d(3))
+    layer, plain = UL1d(3), by_the_loop(UL1d(3))
     for each in (layer, plain):
         torch.manual_seed(1)
         some_frames(each)
@@ -224,7 +233,7 @@ def test_shared_memory_and_other_precisions() -> None:
 
 def test_a_failing_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    layer = ul.UL1d(3)
+    layer = UL1d(3)
     some_frames(layer)
     before = copy.deepcopy(layer.state_dict())
 
@@ -232,7 +241,7 @@ def test_a_failing_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("ullayers.kernels.small.Plan.run", broken)
+        patch.setattr("ullayers.kernels.small.Loop.run", broken)
         with pytest.raises(MemoryError):
             layer(torch.randn(1, 3, requires_grad=True))
     assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before.items())
@@ -270,7 +279,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.Monke
 
 def test_buffers_that_are_put_elsewhere_are_found() -> None:
     torch.manual_seed(0)
-    layer, plain = ul.UL1d(3), by_the_loop(ul.UL1d(3))
+    layer, plain = UL1d(3), by_the_loop(UL1d(3))
     for each in (layer, plain):
         torch.manual_seed(1)
         some_frames(each)
@@ -281,7 +290,7 @@ def test_buffers_that_are_put_elsewhere_are_found() -> None:
 
 
 def test_a_clip_of_unusable_frames_keeps_its_means() -> None:
-    layer, plain = (ul.UL1d(3, long_term="clip") for _ in range(2))
+    layer, plain = (UL1d(3, long_term="clip") for _ in range(2))
     by_the_loop(plain)
     for each in (layer, plain):
         torch.manual_seed(0)
@@ -291,7 +300,7 @@ def test_a_clip_of_unusable_frames_keeps_its_means() -> None:
 
 
 def test_gradients_of_many_at_once() -> None:
-    layer, y, above = ul.UL1d(3), torch.randn(5, 3, requires_grad=True), torch.randn(4, 5, 3)
+    layer, y, above = UL1d(3), torch.randn(5, 3, requires_grad=True), torch.randn(4, 5, 3)
     (many,) = torch.autograd.grad(layer(y), y, above, is_grads_batched=True)
     gradient = many - above
     torch.testing.assert_close(gradient, gradient[:1].expand_as(gradient))
@@ -299,7 +308,7 @@ def test_gradients_of_many_at_once() -> None:
 
 def test_checkpoints_of_float64_layers() -> None:
     torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2)).double(), torch.randn(6, 3).double()
+    net, x = nn.Sequential(nn.Linear(3, 2), UL1d(2)).double(), torch.randn(6, 3).double()
     plain = copy.deepcopy(net)
     checkpoint(net, x.requires_grad_(), use_reentrant=True).sum().backward()
     plain(x).sum().backward()
@@ -343,7 +352,7 @@ def test_a_signal_is_not_taken_for_damage() -> None:
     def too_late(*_: object) -> None:
         raise TimeoutError
 
-    layer, y = ul.UL1d(8), torch.randn(100_000, 8, requires_grad=True)
+    layer, y = UL1d(8), torch.randn(100_000, 8, requires_grad=True)
     layer(y[:5])
     before = signal.signal(signal.SIGALRM, too_late)
     try:
@@ -358,7 +367,7 @@ def test_a_signal_is_not_taken_for_damage() -> None:
 
 THREADS = """
 import threading, torch, ullayers as ul
-layer = ul.UL1d(6)
+layer = ul.UL1d(6, statistics="running")
 def work(n):
     for _ in range(100):
         ul.backward(layer(torch.randn(n, 50, 6, requires_grad=True)))
@@ -375,7 +384,7 @@ def test_threads_that_share_a_layer_do_no_harm() -> None:
 
 
 def test_losses_of_old_statistics_are_refused() -> None:
-    layer, weight = ul.UL1d(3), torch.ones(3, 3, requires_grad=True)
+    layer, weight = UL1d(3), torch.ones(3, 3, requires_grad=True)
     some_frames(layer)
     loss = (weight * layer.short_cov).sum()
     some_frames(layer)
@@ -384,7 +393,7 @@ def test_losses_of_old_statistics_are_refused() -> None:
 
 
 def test_gradients_of_a_scatter_are_handed_out_again() -> None:
-    layer = ul.UL1d(3)
+    layer = UL1d(3)
     y, scatter = torch.randn(9, 3, requires_grad=True), torch.rand(9, 3, 3, requires_grad=True)
     out = layer(y, scatter)
     above = torch.zeros_like(out)
@@ -397,7 +406,7 @@ def test_gradients_of_a_scatter_are_handed_out_again() -> None:
 
 def test_long_term_set_later_in_paper_mode() -> None:
     """New rows of the long-term mean count as known there, as all do."""
-    layer = ul.UL1d(3, 0.3, 0.05, start="paper", ridge=1e-3, long_term="shared").double()
+    layer = UL1d(3, 0.3, 0.05, start="paper", ridge=1e-3, long_term="shared").double()
     plain = by_the_loop(copy.deepcopy(layer))
     torch.manual_seed(0)
     frames = torch.randn(3, 2, 6, 3).double()
@@ -415,7 +424,7 @@ def test_long_term_set_later_in_paper_mode() -> None:
 def test_another_file_of_loops_may_change() -> None:
     """What a loop calls is in another: what numba keeps of it must not outlive that."""
     stamp = compiling._stamps()
-    assert {"compiled.py", "compiled_state.py", "compiled_tiles.py"} <= {name for name, *_ in stamp}
+    assert {"compiled.py", "compiled_state.py"} <= {name for name, *_ in stamp}
     assert small._loop()[0]._cache._cache_file._source_stamp == stamp
 
 
@@ -432,18 +441,51 @@ def test_another_file_of_loops_may_change() -> None:
 def test_statistics_of_another_kind(name: str, value: Tensor) -> None:
     """The loop has only their addresses: what somebody puts in goes another way."""
     torch.manual_seed(0)
-    layer, plain = ul.UL1d(3), by_the_loop(ul.UL1d(3))
+    layer, plain = UL1d(3), by_the_loop(UL1d(3))
     for each in (layer, plain):
         torch.manual_seed(1)
         some_frames(each)
         setattr(each, name, value.clone())
         some_frames(each)
-    assert layer._plan is None
+    assert not is_compiled(layer)
     assert_same_state(layer, plain, 1e-5)
 
 
 def test_frames_without_memory() -> None:
-    layer, plain = ul.UL1d(3), ul.UL1d(3)
+    layer, plain = UL1d(3), UL1d(3)
     for each, zeros in ((layer, torch._efficientzerotensor(5, 3)), (plain, torch.zeros(5, 3))):
         each(zeros.requires_grad_())
     assert_same_state(layer, plain, 0.0)
+
+
+def test_explain_says_what_is_run() -> None:
+    """The kernel that it names is the one that the next call takes."""
+    cases: list[tuple[ULBase, tuple[int, ...], str]] = [
+        (UL1d(3), (40, 3), NUMBA),
+        (UL1d(300), (1, 300), NUMBA),
+        (UL1d(300), (2, 300), PYTORCH),
+        (UL1d(3, long_term="shared"), (40, 3), PYTORCH),
+        (UL2d(3, diagonal=True), (4, 3, 2, 2), PYTORCH),
+        (UL1d(3), (800, 4, 3), PYTORCH),
+    ]
+    for layer, shape, name in cases:
+        y = torch.randn(shape, requires_grad=True)
+        assert layer.explain(y).splitlines()[1] == name
+        ul.backward(layer(y))
+        assert is_compiled(layer) == (name == NUMBA)
+
+
+def test_compilation_is_announced_once(tmp_path: Path) -> None:
+    """In a process of its own, where nothing is kept from earlier ones."""
+    code = "import torch, ullayers as ul\nul.UL1d(3)(torch.randn(1, 3, requires_grad=True))"
+    said = []
+    for _ in range(2):
+        shown = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True, text=True, check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        )  # fmt: skip
+        said.append(shown.stderr)
+    assert said[0].startswith("compiling CPU kernels, once on this machine")
+    assert said[0].count("\n") == 1
+    assert said[1] == ""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import ullayers as ul
+from ullayers.kernels.choose import PYTORCH
+from ullayers.running import _Chosen
 
 
 def test_moments_of_a_box() -> None:
@@ -137,19 +141,21 @@ def test_scatter_works_with_sequences_and_lengths() -> None:
     assert bool((torch.linalg.eigvalsh(gradient[[1, 2, 3, 5, 6, 7, 8]]) > 0).all())
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("way", ["compiled loop", "PyTorch", "fresh"])
 def test_only_the_symmetric_part_of_a_scatter_counts(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
+    way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W is symmetric. The two halves of a lopsided scatter are worth the same on every path."""
-    if not compiled:
-        monkeypatch.setattr(ul.UL1d, "_learn_small", lambda layer, y, scatter: None)
+    if way == "PyTorch":
+        monkeypatch.setattr(ul.UL1d, "_choose", lambda *_: _Chosen(None, PYTORCH))
+    kind: Any = "fresh" if way == "fresh" else "running"
     torch.manual_seed(0)
     y, root = torch.randn(9, 3), torch.randn(9, 3, 3)
     symmetric, lopsided = root @ root.mT, torch.triu(torch.randn(9, 3, 3), 1)
     found = []
     for scatter in (symmetric, symmetric + lopsided - lopsided.mT):
-        layer, code, spread = ul.UL1d(3), y.clone().requires_grad_(), scatter.requires_grad_()
+        layer = ul.UL1d(3, statistics=kind)
+        code, spread = y.clone().requires_grad_(), scatter.requires_grad_()
         ul.backward(layer(code, spread))
         assert torch.equal(layer.short_cov, layer.short_cov.T)
         found.append((code.grad, spread.grad, layer.short_cov))

@@ -8,26 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import ullayers as ul
-from ullayers.kernels import launch
-from ullayers.kernels.state import Rates
 
 SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
-    "packing", "kernels.state", "kernels.moments", "kernels.filters", "kernels.fresh",
-    "kernels.covariance", "kernels.low_rank", "kernels.compiling",
+    "packing", "kernels.schema", "kernels.state", "kernels.moments", "kernels.filters",
+    "kernels.fresh", "kernels.covariance", "kernels.reference", "kernels.compiling",
     "kernels.compiled_fresh", "kernels.fresh_maps", "kernels.fused_fresh", "kernels.launch_fresh",
-    "kernels.fresh_kernels", "kernels.fresh_ops",
-    "kernels.compiled_tiles", "kernels.compiled_inverse", "kernels.compiled_statistics",
-    "kernels.tiles", "kernels.gapless", "kernels.maps",
-    "kernels.reference", "kernels.compiled_state", "kernels.compiled", "kernels.small",
-    "kernels.fused_product", "kernels.fused_books", "kernels.fused_inverse", "kernels.fused",
-    "kernels.fused_solve", "kernels.fused_frame", "kernels.fused_chunk", "kernels.replay",
-    "kernels.launch",
-    "kernels.frame", "core", "health", "statistics", "added_gradient", "base", "running", "calls",
+    "kernels.fresh_kernels", "kernels.fresh_ops", "kernels.compiled_state", "kernels.compiled",
+    "kernels.small", "kernels.fused_inverse", "kernels.fused_frame", "kernels.frame",
+    "kernels.choose", "core", "health", "statistics", "added_gradient", "base", "running", "calls",
     "layers", "kernels.__main__", "whiten", "spatial", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",
     "footage", "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online",
@@ -42,7 +34,7 @@ FLOW = [
     "bench.sources", "bench.batch", "bench.learners", "bench.peers", "bench.profile",
     "bench.video", "bench.run", "progress", "options", "cli",
 ]  # fmt: skip
-FAST = {"kernels.compiling", "kernels.compiled_state"}  # the only ones that know of numba
+FAST = {"kernels.compiling"}  # the only one that knows of numba
 LIGHT = FLOW[: FLOW.index("estimator")]
 
 
@@ -85,21 +77,6 @@ def test_core_needs_only_torch_numpy_and_scipy(name: str) -> None:
     more = {"triton"} if name.startswith("kernels.fused") else set()  # part of torch for CUDA
     more = {"numba"} if name in FAST else more  # not needed, only fast
     assert others <= {"torch", "numpy", "scipy", "ullayers"} | more
-
-
-@pytest.mark.parametrize("shape", [(2049, 1, 2, 4096), (1633, 1, 3, 4096), (70, 1, 16, 576)])
-def test_later_parts_of_maps_on_a_gpu_fit_the_room_of_the_first(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here, where no GPU is needed: it is a matter of sizes."""
-    monkeypatch.setattr(launch, "PART_VALUES", 2**16)
-    maps, run = torch.empty(shape), None
-    call = launch.Call(lambda y: y, Rates(0.5, 0.1, 1e-4), True, 0.0, 1e18, True)
-    parts = launch._parts(maps, call)
-    assert len(parts) > 1
-    for part in parts:
-        run = launch._Run.of(maps[part], maps[part], maps[part], {}, call, run)
-    assert launch._parts(maps.expand(-1, 2, -1, -1), call) == [slice(0, len(maps))]
 
 
 def test_import_is_light() -> None:

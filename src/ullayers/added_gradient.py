@@ -10,17 +10,14 @@ from torch import Tensor
 import ullayers.kernels.fresh as fresh
 import ullayers.kernels.fresh_ops as fresh_ops
 from ullayers.kernels.fresh_kernels import Kernel
-from ullayers.kernels.maps import Postponed
 from ullayers.kernels.moments import Request, Weights
-from ullayers.kernels.state import shared_clone
 
 
 class Signal(NamedTuple):
     """What a pass has found out for its input."""
 
-    gradient: Tensor | Postponed
+    gradient: Tensor
     scatter_gradient: Tensor | None = None
-    output: Tensor | None = None  # memory for it, if there is any
 
 
 class _AddGradient(torch.autograd.Function):
@@ -31,64 +28,60 @@ class _AddGradient(torch.autograd.Function):
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
         ctx.gradients = signal.gradient, signal.scatter_gradient
-        return _handed_on(y, signal.output)
+        # A view would forbid in-place layers to follow, or let them change the input as well.
+        return y.clone()
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        if ctx.gradients is None:
-            raise RuntimeError(
-                "backward through a UL layer a second time: use backward(retain_graph=True) the "
-                "first time"
-            )
         gradient, scatter_gradient = ctx.gradients
-        waits = type(gradient) is Postponed
-        if _graph_is_kept() or _is_batched(above):
-            gradient = gradient.added_to(None) if waits else gradient
-            spread = None if scatter_gradient is None else scatter_gradient.clone()
-            return above + gradient, spread, None
-        added = gradient.added_to(above) if waits else gradient.add_(above)
-        ctx.gradients = None
-        return added, scatter_gradient, None
-
-
-# What `_AddGradient.apply` ends in. Before it that looks for torch.func, as we have done already,
-# and on a frame of a few numbers it takes a twentieth of the time.
-_apply = super(torch.autograd.Function, _AddGradient).apply
+        spread = None if scatter_gradient is None else scatter_gradient.clone()
+        return above + gradient, spread, None
 
 
 def add_gradient(y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
     """`y`, with something to be added to its gradient, and to that of what is scattered."""
-    apply = _AddGradient.apply if torch.compiler.is_compiling() else _apply
-    added: Tensor = apply(y, scatter, signal)  # type: ignore[no-untyped-call]
+    added: Tensor = _AddGradient.apply(y, scatter, signal)  # type: ignore[no-untyped-call]
     return added
 
 
-def _handed_on(y: Tensor, output: Tensor | None) -> Tensor:
-    """A copy, in memory of its own if there is any.
+class _Refuse(torch.autograd.Function):
+    """The identity, whose backward pass raises an error."""
 
-    On a CPU it is not made before one of the two is changed in place.
-
-    A view would forbid in-place layers to follow, or let them change the input as well. On a GPU
-    such a late copy would not know which stream it has to wait for.
-    """
-    if output is not None:
-        return output.copy_(y)
-    if not y.is_cpu or torch.compiler.is_compiling():
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, reason: str) -> Tensor:
+        ctx.reason = reason
         return y.clone()
-    return shared_clone(y)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        raise RuntimeError(ctx.reason)
 
 
-def _graph_is_kept() -> bool:
-    """Whether the running backward pass may come again, or be differentiated itself."""
+def refuse_gradient(y: Tensor, reason: str) -> Tensor:
+    """`y`, through which no gradient can pass: the backward pass raises a RuntimeError."""
+    refused: Tensor = _Refuse.apply(y, reason)  # type: ignore[no-untyped-call]
+    return refused
+
+
+class _Probe(torch.autograd.Function):
+    """Does nothing; PyTorch itself refuses it inside a transform of torch.func."""
+
+    @staticmethod
+    def forward(ctx: Any) -> None:
+        return None
+
+
+def refuse_transforms() -> None:
+    """Raise a RuntimeError inside torch.func.grad, vmap and their like."""
     if torch.compiler.is_compiling():
-        return True
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
-def _is_batched(above: Tensor) -> bool:
-    """Whether this stands for many gradients at once, as in `is_grads_batched`."""
-    functorch = torch._C._functorch
-    return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
+        return
+    try:
+        _Probe.apply()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise RuntimeError(
+            "a UL layer that learns cannot be inside torch.func.grad, vmap or their like: use "
+            "ul.backward or torch.autograd, or put the layer into eval(), where it is the identity"
+        ) from error
 
 
 class FreshCall(NamedTuple):

@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 import ullayers.kernels.fresh_ops as fresh_ops
-from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames
+from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames, refuse_transforms
 from ullayers.base import layout_of, symmetric
+from ullayers.kernels.choose import listed
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.fresh import working_precision
 from ullayers.kernels.fresh_kernels import Kernel, choose
 from ullayers.kernels.moments import Moments, Request, Weights, on_device, weigh
 from ullayers.kernels.state import Rates
+from ullayers.packing import Packing
 from ullayers.running import RunningCalls
 from ullayers.statistics import is_recomputing, normal_tensors
 
@@ -26,11 +28,65 @@ NOT_KEPT = ("short_mean_rest", "long_mean_rest", "short_cov_rest", "long_cov_res
 class ULBase(RunningCalls):
     """A UL layer but for the shape of its input."""
 
+    _last_clips: Packing | None = None  # of the last forward pass
+
     def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        clips = self._clips
+        if is_recomputing():  # maybe after the block that marked the clips
+            self._clips = self._last_clips
+        elif self._last_clips is not clips:
+            self._last_clips = clips
+        try:
+            return self._forward_checked(y, scatter)
+        finally:
+            if self._clips is not clips:
+                self._clips = clips
+
+    def _forward_checked(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         self._check(y, scatter)
-        if self.training and self._is_fresh(y):
-            return self._forward_fresh(y, scatter)
+        if self.training:
+            refuse_transforms()
+            if self._is_fresh(y):
+                return self._forward_fresh(y, scatter)
         return self._forward_running(y, scatter)
+
+    def explain(self, y: Tensor, scatter: Tensor | None = None) -> str:
+        """Which statistics and which kernel such an input would take, and why; nothing is learned.
+
+        Example:
+            >>> import torch, ullayers as ul
+            >>> layer = ul.UL1d(300)
+            >>> print(layer.explain(torch.randn(20, 300, requires_grad=True)))
+            running statistics: 20 frames, fewer than 32
+            PyTorch operations
+              not Triton kernels for single frames: the frames are on cpu, not on cuda
+              not compiled CPU loop for small frames: 300 features, more than 208
+            >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
+            fresh statistics: 64 frames, at least 32
+            PyTorch operations
+              not Triton kernels for maps: the frames are not on a GPU
+              not compiled CPU loops for maps: these are codes, not maps
+        """
+        self._check(y, scatter)
+        if not self.training:
+            return "eval mode: the input is handed on, and nothing is learned"
+        if not self._is_fresh(y):
+            kernels = self._explain_running(y, scatter)
+            return f"running statistics: {self._why_statistics(y)}\n{kernels}"
+        kernel, reasons = choose(as_frames(y.detach(), self.features), self._request(y), scatter)
+        return f"fresh statistics: {self._why_statistics(y)}\n{listed(kernel.NAME, reasons)}"
+
+    def _why_statistics(self, y: Tensor) -> str:
+        if self.start == "paper":
+            return 'start="paper"'
+        if self.statistics != "auto":
+            return f'statistics="{self.statistics}"'
+        lengths = self._lengths(y)
+        frames = sum(n for n in lengths if n > 1)
+        if frames >= FRESH_FROM:
+            return f"{frames} frames, at least {FRESH_FROM}"
+        alone = ", those of clips of a single frame left out" if 1 in lengths[1:] else ""
+        return f"{frames or sum(lengths)} frames, fewer than {FRESH_FROM}{alone}"
 
     def _is_fresh(self, y: Tensor) -> bool:
         """Whether the statistics are those of this call alone."""
@@ -46,8 +102,7 @@ class ULBase(RunningCalls):
         return enough or self.statistics == "fresh"
 
     def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
-        lengths = self._lengths(y)
-        request = Request(lengths, self._rates(len(lengths)), self._largest())
+        lengths, request = self._lengths(y), self._request(y)
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():
             frames, extra = as_frames(y.detach(), self.features), None
             if scatter is not None:
@@ -63,6 +118,10 @@ class ULBase(RunningCalls):
             with torch.no_grad(), normal_tensors():
                 self._record(y, request, moments, weights)
         return output
+
+    def _request(self, y: Tensor) -> Request:
+        lengths = self._lengths(y)
+        return Request(lengths, self._rates(len(lengths)), self._largest())
 
     def _record(self, y: Tensor, request: Request, moments: Moments, weights: Weights) -> None:
         """Leave the statistics of this call in the buffers."""

@@ -17,10 +17,9 @@ from ullayers.kernels.covariance import (
     forgotten_bits,
     noise_share,
     ridge_renewals,
+    solve,
     trace_path,
 )
-from ullayers.kernels.gapless import advance_groups, can_group
-from ullayers.kernels.low_rank import may_use_low_rank, solve
 from ullayers.kernels.reference import reference
 from ullayers.kernels.state import (
     Rates,
@@ -33,16 +32,12 @@ from ullayers.kernels.state import (
     mean_scatter,
     on_host,
     relative,
-    room_like,
     scaled,
     with_anchor,
 )
 
-MAX_BLOCK, MAX_SMALL_BLOCK, MAX_LOW_RANK_BLOCK = 32, 128, 64
-SMALL_STEP = (
-    512  # numbers in a frame and in a covariance; there every call costs more than its work
-)
-LARGE_FRAME = 2**14  # values
+MAX_BLOCK, MAX_SMALL_BLOCK = 32, 128
+SMALL_STEP = 512  # numbers in a frame and in a covariance: there calls cost more than their work
 
 
 def advance(
@@ -67,12 +62,10 @@ def advance(
         y = y.to(state.short.dtype)
         return scaled(reference(y, state, rates, active, scatter), scale)
     state = with_anchor(y, state, active)
-    if scatter is None and not may_use_low_rank(y) and can_group(y, state, rates, active):
-        return advance_groups(y, state, rates, scale)
     y = y.to(state.short.dtype)
     is_clip = rates.long_term == "clip"
     own_mean = clip_mean(relative(y, state, active), active) if is_clip else None
-    gradient = room_like(y)
+    gradient = torch.empty_like(y)
     scatter_gradients = []
     singular = torch.zeros((), dtype=torch.int64, device=y.device)
     block = _block_length(y, rates)
@@ -98,7 +91,6 @@ def _block_length(x: Tensor, rates: Rates) -> int:
     longest = (
         MAX_SMALL_BLOCK if max(streams, d) * d <= SMALL_STEP else min(MAX_BLOCK, 2**22 // d**2)
     )
-    longest = MAX_LOW_RANK_BLOCK if may_use_low_rank(x) else longest
     return max(1, min(longest, in_range))
 
 
@@ -208,23 +200,12 @@ class _Track:
         decay = torch.exp(clock * log_a)
         grown = decay * seen - torch.expm1(clock * log_a)
         before = before_each(seen, grown)
-        if alike and self.x[0].numel() >= LARGE_FRAME:
-            lag = self._walk(mean, ((1 - rate) * before / grown).flatten().tolist())
-        else:
-            # evidence_t lag_t = a (evidence_{t-1} lag_{t-1} + evidence_{t-1} step_t), with weights
-            # that factor into a^(c_t) a^(-c_r): a running sum. Only the exponent's range limits it.
-            weight = (1 - rate) * before / decay
-            lag = self._sum(mean, weight, decay / torch.where(grown > 0, grown, 1), alike)
+        # evidence_t lag_t = a (evidence_{t-1} lag_{t-1} + evidence_{t-1} step_t), with weights
+        # that factor into a^(c_t) a^(-c_r): a running sum. Only the exponent's range limits it.
+        weight = (1 - rate) * before / decay
+        lag = self._sum(mean, weight, decay / torch.where(grown > 0, grown, 1), alike)
         end = torch.where((self.clock[-1] > 0)[:, None], self.latest[-1] - lag[-1], mean)
         return lag, grown.expand_as(self.clock), end
-
-    def _walk(self, mean: Tensor, keeps: list[float]) -> Tensor:
-        """Frame by frame: a frame so large stays in the cache from one operation to the next."""
-        lag = torch.empty_like(self.x)
-        torch.sub(self.x[0], mean, out=lag[0]).mul_(keeps[0])
-        for t in range(1, len(lag)):
-            torch.sub(self.x[t], self.x[t - 1], out=lag[t]).add_(lag[t - 1]).mul_(keeps[t])
-        return lag
 
     def _sum(self, mean: Tensor, weight: Tensor, decay: Tensor, alike: bool) -> Tensor:
         if alike:  # all streams weigh their steps alike: the running sum is one matrix product

@@ -246,6 +246,6 @@ def ul_layers(net: nn.Module) -> list[ULBase]:
 
     >>> import torch, ullayers as ul
     >>> ul.ul_layers(torch.nn.Sequential(torch.nn.Linear(3, 2), ul.UL1d(2)))
-    [UL1d(2, mu=0.5, eps=0.001, weight=1.0, reduction='mean', start='warm', long_term='auto')]
+    [UL1d(2, mu=0.5, eps=0.001, weight=1.0, ...)]
     """
     return [module for module in net.modules() if isinstance(module, ULBase)]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ullayers.added_gradient import Signal, add_gradient
+from ullayers.added_gradient import Signal, add_gradient, refuse_gradient
 from ullayers.base import LayerBase, layout_of, symmetric
 from ullayers.core import advance
+from ullayers.kernels.choose import NUMBA, PYTORCH, RUNNING, TRITON, Call, choose, listed
 from ullayers.kernels.frame import advance_frames
-from ullayers.kernels.launch import Call, advance_fused
-from ullayers.kernels.maps import Given, can_postpone, learn
-from ullayers.kernels.small import LARGEST_FRAME, PRECISIONS, Plan, plan
-from ullayers.kernels.state import PER_STREAM, Rates, Result, State, on_host
+from ullayers.kernels.schema import why_not_as_described
+from ullayers.kernels.small import PRECISIONS, Loop, prepare
+from ullayers.kernels.state import Rates, State, on_host
 from ullayers.packing import Packing
 from ullayers.statistics import is_recomputing, normal_tensors
 
@@ -31,22 +33,38 @@ OTHER_FRAMES = (
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a forward pass began with."""
+    """What a forward pass began with, to be run again by reentrant checkpointing."""
 
+    shape: torch.Size
     before: State
     clips: Packing | None
     rates: Rates
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """The kernel for calls like the last one: to choose and prepare it takes longer than most."""
+
+    key: Hashable
+    kernel: str
+    buffers: tuple[Tensor | None, ...] = ()  # of the layer, when it was chosen
+    loop: Loop | None = None  # for the compiled loop
+
+    def holds(self, key: Hashable, buffers: Iterable[Tensor | None]) -> bool:
+        """Whether it is the choice for another call."""
+        same = self.key == key and all(map(is_, self.buffers, buffers))
+        return same and (self.loop is None or self.loop.is_in_place())
+
+
 class RunningCalls(LayerBase):
     """The way of a call through the recurrence."""
 
-    _replay: _Pass | None = None  # the last pass without gradients
-    _plan: Plan | None = None  # made when small frames come
+    _replay: _Pass | None = None  # the last pass, if it ran without gradients
+    _chosen: _Chosen | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: the plan knows where this layer's memory is."""
-        return {**self.__dict__, "_plan": None}
+        """For copies and pickles: what was prepared knows where this layer's memory is."""
+        return {**self.__dict__, "_chosen": None}
 
     def _forward_running(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         if is_recomputing():
@@ -55,68 +73,144 @@ class RunningCalls(LayerBase):
             return y
         if self._replay is not None:
             self._replay = None
-        _check_no_transform()
-        needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
-        wants_gradient = torch.is_grad_enabled() and needs
-        if wants_gradient:
-            signal = self._learn_small(y, scatter) if y.is_cpu else self._learn_fused(y, scatter)
-            if signal is None and y.ndim == 4:
-                signal = self._learn_maps(y, scatter)
-            if signal is not None:
-                return add_gradient(y, scatter, signal)
-        made, signal = self._learn(y, scatter)
-        if not wants_gradient:
-            self._replay = made
+        if not _wants_gradient(y, scatter):
+            self._replay, _ = self._learn(y, scatter)
             return y
+        chosen = self._choose(y, scatter)
+        if chosen.kernel == TRITON:
+            signal: Signal | None = self._learn_frames(y)
+        elif chosen.loop is not None:
+            signal = self._learn_small(y, scatter, chosen.loop)
+        else:
+            _, signal = self._learn(y, scatter)
+        assert signal is not None
         return add_gradient(y, scatter, signal)
 
     def _recompute(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         """The second forward pass of activation checkpointing: same gradient, nothing learned.
 
-        With use_reentrant=False the first pass's graph is the one that is walked and already
-        holds the gradient. With use_reentrant=True it ran without one, so the gradient is
-        computed again from the state the first pass began with.
+        With use_reentrant=True the first pass ran without gradients, so the gradient is computed
+        again from the state that pass began with. With use_reentrant=False the first pass's graph
+        is the one that is walked and already holds the gradient; the graph made here is not, so
+        it does no harm that its backward pass would raise.
         """
-        if not (self.training and y.requires_grad) or _hooks_save_tensors():
+        if not (self.training and y.requires_grad):
             return y
-        if self._replay is None:
-            raise RuntimeError(OTHER_FRAMES)
-        _, signal = self._learn(y, scatter, replay=self._replay)
-        return add_gradient(y, scatter, signal)
+        if self._replay is not None and self._replay.shape == y.shape:
+            _, signal = self._learn(y, scatter, replay=self._replay)
+            if signal is not None:
+                return add_gradient(y, scatter, signal)
+        return refuse_gradient(y, OTHER_FRAMES)
+
+    def _explain_running(self, y: Tensor, scatter: Tensor | None) -> str:
+        return listed(*choose(RUNNING, self._call(y, scatter)))
+
+    def _choose(self, y: Tensor, scatter: Tensor | None) -> _Chosen:
+        """The kernel for a call, and what it needs."""
+        if torch.compiler.is_compiling():
+            return _Chosen(None, PYTORCH)
+        key = (
+            y.shape, y.dtype, y.device, self._clips, scatter is None, self.mu, self.eps,
+            self.weight, self.reduction, self.long_term, self.ridge,
+        )  # fmt: skip
+        last = self._chosen
+        if last is not None and last.holds(key, self._buffers.values()):
+            return last
+        call, loop = self._call(y, scatter), None
+        kernel, _ = choose(RUNNING, call)
+        if kernel != PYTORCH:
+            self._make_room(call.streams, call.streams)
+        buffers = cast("dict[str, Tensor]", dict(self._buffers))
+        if kernel == NUMBA:
+            rates, scale = self._rates(1), self._scale(call.steps)
+            loop = prepare(buffers, rates, self._known, self._largest(), scale)
+        made = _Chosen(key, kernel, tuple(buffers.values()), loop)
+        self._chosen = made  # not to be read again: another thread may have set another
+        return made
+
+    def _call(self, y: Tensor, scatter: Tensor | None) -> Call:
+        frames = self._to_positions(y)
+        steps, sequences = (self._clips or Packing()).size(frames)
+        buffers = cast("dict[str, Tensor]", self._buffers)
+        return Call(
+            y.device.type, y.dtype, self.short_cov.dtype, steps, sequences * frames.shape[-2],
+            self.features, self._rates(sequences).long_term, self._diagonal,
+            self._clips is not None, scatter is not None, _wants_gradient(y, scatter),
+            why_not_as_described(buffers),
+        )  # fmt: skip
+
+    def _scale(self, steps: int) -> float:
+        return self.weight / (steps if self.reduction == "mean" else 1)
+
+    @torch.no_grad()
+    def _learn_frames(self, y: Tensor) -> Signal:
+        """As `_learn`, for the frames of a single stream on a GPU."""
+        rows = y.detach().reshape(-1, self.features).contiguous()
+        below = torch.empty_like(rows)
+        advance_frames(
+            rows, below, cast("dict[str, Tensor]", self._buffers), self._rates(1),
+            goes_on=self._carries_on(layout_of(y)), known=self._known, largest=self._largest(),
+            scale=self._scale(len(rows)),
+        )  # fmt: skip
+        self._layout = layout_of(y)
+        increment_version(list(self.buffers()))
+        return Signal(below.view(y.shape))
+
+    def _learn_small(self, y: Tensor, scatter: Tensor | None, loop: Loop) -> Signal:
+        """As `_learn`, in one compiled call."""
+        layout, single, extra = layout_of(y), y.ndim == 2, None
+        frames = y.detach()
+        if single:
+            frames = frames.unsqueeze(1)
+        else:
+            frames = Packing().pack(self._to_positions(frames)).flatten(1, 2)
+        if y.dtype not in PRECISIONS:
+            frames = frames.float()
+        if scatter is not None:
+            extra = Packing().pack(symmetric(scatter.detach())).contiguous()
+        goes_on = self._carries_on(layout)
+        self._remember(layout)
+        gradient, spread = loop.run(frames.contiguous(), extra, goes_on)
+        if single:
+            gradient = gradient.squeeze(1)
+        else:
+            gradient = gradient.unflatten(1, (len(y) if y.ndim % 2 else 1, -1))
+            gradient = self._from_positions(Packing().unpack(gradient), y.shape)
+        if y.dtype not in PRECISIONS:
+            gradient = gradient.to(y.dtype)
+        if scatter is None or spread is None:
+            return Signal(gradient)
+        return Signal(gradient, Packing().unpack(spread).reshape(scatter.shape).to(scatter))
 
     @torch.no_grad()
     def _learn(
         self, y: Tensor, scatter: Tensor | None, replay: _Pass | None = None
-    ) -> tuple[_Pass, Signal]:
-        """Move the statistics on by the frames of `y`; what it began with, and the gradients."""
+    ) -> tuple[_Pass, Signal | None]:
+        """Move the statistics on by the frames of `y`; what it began with, and the gradients.
+
+        With `replay` nothing is learned, and the gradients are None unless `y` are the frames of
+        that pass.
+        """
         packing = (replay.clips if replay else self._clips) or Packing()
         with torch.autocast(y.device.type, enabled=False), normal_tensors():
-            frames = packing.pack(self._to_positions(y))
-            steps, sequences, positions, d = frames.shape
-            streams = sequences * positions
-            wide = torch.promote_types(y.dtype, torch.float32)
-            work = torch.float64 if self._is_careful(streams) else wide
-            if positions > 1:  # maps: channel by channel, as they are stored
-                frames = frames.permute(0, 3, 1, 2).reshape(steps, d, streams).mT
-            else:
-                frames = frames.reshape(steps, streams, d)
-            frames = frames.to(wide)
+            frames, sequences, positions = self._packed(y, packing)
+            steps, streams, _ = frames.shape
             extra = None if scatter is None else packing.pack(symmetric(scatter))
             active, missing = self._usable(frames, extra), 0
             if packing.ragged:
                 present = packing.active(steps, sequences, frames.device)
                 active = active & present.repeat_interleave(positions, dim=1)
                 missing = positions * (steps * sequences - sum(packing.lengths or ()))
+            work = torch.float64 if self._is_careful(streams) else frames.dtype
             made = replay or self._begin(y, sequences, positions, work)
-            scale = self.weight / (steps if self.reduction == "mean" else 1)
-            result = advance(frames, made.before, made.rates, active, extra, scale)
+            result = advance(frames, made.before, made.rates, active, extra, self._scale(steps))
             if replay is None:
                 skipped = active.numel() - missing - active.count_nonzero()
                 left_out = torch.stack([skipped, result.singular])
                 self._remember(layout_of(y))
                 self._write(result.state, left_out, positions, self._clips is None)
-            else:
-                self._check_replay(result)
+            elif not self._ends_in(result.state):
+                return made, None
             gradient = result.gradient.unflatten(1, (sequences, positions))
             gradient = self._from_positions(packing.unpack(gradient), y.shape).to(y.dtype)
             if scatter is None or result.scatter_gradient is None:
@@ -124,126 +218,23 @@ class RunningCalls(LayerBase):
             spread = packing.unpack(result.scatter_gradient).reshape(scatter.shape)
             return made, Signal(gradient, spread.to(scatter.dtype))
 
-    def _learn_small(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
-        """As `_learn`, in one compiled call; None for what that does not take."""
-        large = y.ndim == 4 and y.numel() > len(y) * LARGEST_FRAME  # as most maps are
-        if large or type(y) is not Tensor or torch.compiler.is_compiling():
-            return None
-        plan, frames = self._plan_small(y), y
-        if plan is None:
-            return None
-        packing, extra, layout = plan.packing, None, layout_of(y)
-        single = y.ndim == 2 and self._clips is None
-        if not (single and y.is_contiguous() and not y.is_neg() and y.dtype in PRECISIONS):
-            frames = packing.pack(self._to_positions(y.detach().resolve_neg())).flatten(1)
-            frames = frames.to(y.dtype if y.dtype in PRECISIONS else torch.float32).contiguous()
-        if scatter is not None:
-            extra = packing.pack(symmetric(scatter.detach())).contiguous()
-        carries_on = self._carries_on(layout)
-        self._remember(layout)
-        learned = plan.run(frames, extra, carries_on)
-        if learned is None:
-            return None
-        gradient, spread = learned
-        if not single:
-            unpacked = packing.unpack(gradient.view(plan.shape))
-            gradient = self._from_positions(unpacked, y.shape)
-        gradient = gradient if y.dtype in PRECISIONS else gradient.to(y.dtype)
-        if scatter is None or spread is None:
-            return Signal(gradient)
-        return Signal(gradient, packing.unpack(spread).reshape(scatter.shape).to(scatter))
-
-    @torch.no_grad()
-    def _learn_maps(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
-        """As `_learn`, for the maps of one video on a CPU; None for what that does not take."""
-        rates, layout, streams = self._rates(1), layout_of(y), y.shape[-1] * y.shape[-2]
-        fits = y.is_cpu and scatter is None and self._clips is None
-        if not (fits and can_postpone(y, rates)):
-            return None
-        goes_on = self._carries_on(layout) and len(self.short_mean) == streams
-        goes_on = goes_on and bool(self.continues)
-        if self.start == "paper" and not goes_on:  # whose means begin with zeros
-            return None
-        scale = self.weight / (len(y) if self.reduction == "mean" else 1)
-        given = Given(rates, scale, goes_on, self._largest(), self._is_careful(streams))
-        buffers = dict(cast("dict[str, Tensor]", self._buffers))  # another thread may set others
-        learned = learn(y.detach(), buffers, given)
-        if learned is None:
-            return None
-        self._remember(layout)
-        gradient, statistics = learned
-        self._store(statistics, continues=True)
-        return Signal(gradient)
-
-    def _plan_small(self, y: Tensor) -> Plan | None:
-        clips, buffers = self._clips, cast("dict[str, Tensor]", self._buffers)
-        key = (
-            y.shape, clips, self.mu, self.eps, self.weight, self.reduction, self.long_term,
-            self.ridge, self.start, self._diagonal,
-        )  # fmt: skip
-        last = self._plan
-        if last is not None and last.is_of(key, buffers):
-            return last
-        packing, positions = clips or Packing(), self._to_positions(y.detach())
-        steps, sequences = packing.size(positions)
-        scale = self.weight / (steps if self.reduction == "mean" else 1)
-        scalars = (clips is None, self._known, self._largest(), scale)
-        size, rates = (steps, sequences, positions.shape[-2]), self._rates(sequences)
-        made = plan(key, packing, size, rates, buffers, self._make_room, scalars)
-        self._plan = made  # not to be read again: another thread may have set another
-        return made
-
-    @torch.no_grad()
-    def _learn_fused(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
-        """As `_learn`, in a few kernels on a GPU; None for what they do not take."""
-        clips, buffers = self._clips, cast(dict[str, Tensor], self._buffers)
-        lengths = None if clips is None else clips.lengths
-        ragged = clips is not None and clips.ragged
-        odd = scatter is not None or ragged or self._shared
-        if odd or not y.is_cuda or torch.compiler.is_compiling():
-            return None
-        gradient, output = torch.empty_like(y), None
-        if gradient.stride() != y.stride() or not _rows_follow(y):
-            y = y.clone(memory_format=torch.contiguous_format)
-            gradient = torch.empty_like(y)
-        steps = lengths[0] if lengths else y.shape[y.ndim % 2]
-        streams = y.numel() // (steps * self.features)
-        carry_on = self._carries_on(layout_of(y))
-        self._make_room(dict.fromkeys(PER_STREAM, streams))
-        key = (
-            type(self), y.shape, y.stride(), y.dtype, y.device, carry_on, clips is None, steps,
-            self.mu, self.eps, self.ridge, self.start, self.long_term, self._diagonal,
-            frozenset(buffer.dtype for buffer in buffers.values()),
-        )  # fmt: skip
-        scale = self.weight / (steps if self.reduction == "mean" else 1)
-
-        def call() -> Call:
-            packing = clips or Packing()
-            sequences = packing.pack(self._to_positions(y)).shape[1]
-            return Call(
-                lambda t: packing.pack(self._to_positions(t)).mT,
-                self._rates(sequences), carry_on, self._known, self._largest(), clips is None,
-            )  # fmt: skip
-
-        if streams == 1:
-            if not y.is_contiguous():
-                return None
-            rows, below = (tensor.view(steps, self.features) for tensor in (y, gradient))
-            if not advance_frames(key, rows, below, buffers, scale, call):
-                return None
+    def _packed(self, y: Tensor, packing: Packing) -> tuple[Tensor, int, int]:
+        """The input as (T, S, d) in float32 or wider; sequences and positions that make up S."""
+        frames = packing.pack(self._to_positions(y))
+        steps, sequences, positions, d = frames.shape
+        if positions > 1:  # maps: channel by channel, as they are stored
+            frames = frames.permute(0, 3, 1, 2).reshape(steps, d, -1).mT
         else:
-            if y.dtype == torch.float32:  # the kernels may work where the output will be
-                output = torch.empty_like(y)
-            if not advance_fused(key, y, gradient, output, buffers, scale, call):
-                return None
-        if self._layout != layout_of(y):  # a module takes its time to set what is the same
-            self._layout = layout_of(y)
-        increment_version([buffer for buffer in buffers.values() if not buffer.is_inference()])
-        return Signal(gradient, None, output)
+            frames = frames.reshape(steps, sequences, d)
+        return frames.to(torch.promote_types(y.dtype, torch.float32)), sequences, positions
+
+    def _ends_in(self, state: State) -> bool:
+        """Whether the layer's statistics are those of this state."""
+        return torch.equal(state.W.value.to(self.short_cov.dtype), self.short_cov)
 
     def _begin(self, y: Tensor, sequences: int, positions: int, work: torch.dtype) -> _Pass:
         before = self._read(sequences, positions, self._carries_on(layout_of(y)), work)
-        return _Pass(before, self._clips, self._rates(sequences))
+        return _Pass(y.shape, before, self._clips, self._rates(sequences))
 
     def _is_careful(self, streams: int) -> bool:
         """Whether to work in float64."""
@@ -261,25 +252,7 @@ class RunningCalls(LayerBase):
             usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)
         return usable
 
-    def _check_replay(self, result: Result) -> None:
-        if not torch.equal(result.state.W.value.to(self.short_cov.dtype), self.short_cov):
-            raise RuntimeError(OTHER_FRAMES)
 
-
-def _rows_follow(y: Tensor) -> bool:
-    """Whether the positions of a map lie one row after the other."""
-    return y.ndim < 4 or y.stride(-2) == y.shape[-1] * y.stride(-1)
-
-
-def _hooks_save_tensors() -> bool:
-    """Whether activation checkpointing of the other kind, use_reentrant=False, is at work."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-
-
-def _check_no_transform() -> None:
-    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
-        return
-    raise RuntimeError(
-        "a UL layer that learns cannot be inside torch.func.grad, vmap or their like: use "
-        "ul.backward or torch.autograd, or put the layer into eval(), where it is the identity"
-    )
+def _wants_gradient(y: Tensor, scatter: Tensor | None) -> bool:
+    needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
+    return torch.is_grad_enabled() and needs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, cast
 
@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ullayers.health import Health, effective_rank, log_det_ratio
-from ullayers.kernels.state import PER_STREAM, Covariance, State, is_full
-
-NAMES = ("short_mean", "long_mean", "short_cov", "long_cov")
+from ullayers.kernels.schema import STATISTICS
+from ullayers.kernels.state import Covariance, State, is_full
 
 
 class Statistics(nn.Module):
@@ -56,30 +55,15 @@ class Statistics(nn.Module):
         self.reset()
 
     def _register_buffers(self) -> None:
-        features = self.features
-        for name in NAMES:
-            rows = 1 if name.endswith("mean") else features
-            self.register_buffer(name, torch.zeros(rows, features))
-            self.register_buffer(f"{name}_rest", torch.zeros(rows, features))
-        self.register_buffer("short_evidence", torch.zeros(1))
-        self.register_buffer("long_evidence", torch.zeros(1))
-        self.register_buffer("cov_evidence", torch.zeros(2))
-        self.register_buffer("ridge_level", torch.zeros(2))
-        self.register_buffer("pull", torch.zeros(1, features))
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("left_out", torch.zeros(2, dtype=torch.int64))
-        self.register_buffer("continues", torch.ones((), dtype=torch.bool))
+        sizes = {"d": self.features, "streams": 1, "long": 1}
+        for each in STATISTICS:
+            self.register_buffer(each.name, torch.zeros(each.sized(sizes), dtype=each.dtype))
 
     @torch.no_grad()
     def reset(self) -> None:
         """Forget everything: statistics, streams and counts."""
-        for buffer in self.buffers():
-            buffer.zero_()
-        for cov in (self.short_cov, self.long_cov):
-            cov.diagonal().fill_(self._known)
-        for evidence in (self.short_evidence, self.long_evidence, self.cov_evidence):
-            evidence.fill_(self._known)
-        self.continues.fill_(True)
+        for each in STATISTICS:
+            each.fill(getattr(self, each.name), self._known)
         self._layout = None
 
     @property
@@ -192,22 +176,22 @@ class Statistics(nn.Module):
         worst another number of streams has begun, of which nothing is known.
         """
         new["continues"] = torch.full_like(self.continues, continues)
-        self._make_room({name: len(new[name.removesuffix("_rest")]) for name in PER_STREAM})
+        self._make_room(len(new["short_mean"]), len(new["long_mean"]))
         torch._foreach_copy_([getattr(self, name) for name in new], list(new.values()))
 
     def _pair(self, name: str, base: Tensor, delta: Tensor) -> dict[str, Tensor]:
         value = (base + delta).to(self.short_cov.dtype)
         return {name: value, f"{name}_rest": (base - value).add_(delta)}
 
-    def _make_room(self, rows: Mapping[str, int]) -> None:
+    def _make_room(self, streams: int, long: int) -> None:
         """For another number of streams, of which nothing is known then."""
-        new = {}
-        for name, n in rows.items():
-            old = cast(Tensor, self._buffers[name])
-            if old.shape[0] != n:
-                seen = self._known if name.endswith("evidence") else 0.0
+        sizes, new = {"d": self.features, "streams": streams, "long": long}, {}
+        for each in STATISTICS:
+            old = cast(Tensor, self._buffers[each.name])
+            if each.per_stream and len(old) != each.sized(sizes)[0]:
                 with normal_tensors():
-                    new[name] = old.new_full((n, *old.shape[1:]), seen)
+                    new[each.name] = old.new_empty(each.sized(sizes))
+                    each.fill(new[each.name], self._known)
         self._buffers.update(new)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
@@ -231,17 +215,20 @@ class Statistics(nn.Module):
             )
             return  # torch would load the buffers that do fit, and leave a layer of two halves
         # The number of streams belongs to the state, so the buffers take its shape.
-        for name in PER_STREAM:
-            saved, ours = state_dict.get(prefix + name), getattr(self, name)
-            if saved is not None and saved.shape[1:] == ours.shape[1:]:
+        for each in STATISTICS:
+            saved, ours = state_dict.get(prefix + each.name), getattr(self, each.name)
+            if each.per_stream and saved is not None and saved.shape[1:] == ours.shape[1:]:
                 with normal_tensors():
-                    setattr(self, name, ours.new_zeros(saved.shape))
+                    setattr(self, each.name, ours.new_zeros(saved.shape))
         self._layout = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def is_recomputing() -> bool:
-    """Whether this forward pass runs inside a backward pass, as activation checkpointing does."""
+    """Whether this forward pass runs inside a backward pass, as activation checkpointing does.
+
+    PyTorch has no public way to ask. This is the only private function we call.
+    """
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() >= 0
 
 

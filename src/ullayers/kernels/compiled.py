@@ -1,33 +1,53 @@
-"""The loop of `kernels.reference`, compiled by numba: for small frames on a CPU, one or many.
+"""The loop of `kernels.reference`, compiled by numba: for small frames of streams on a CPU.
 
 Where a frame is a handful of numbers, calls cost more than arithmetic; here a pass is one call.
+Plain loops stand in place of numpy's functions, most of which take seconds to compile.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ullayers.kernels.compiled_state import Array, Buffers, Choices, Covs, Means, unpacked
+from ullayers.kernels.compiled_state import Array, Buffers, Choices, Covs, Means
 from ullayers.kernels.compiling import compiled
 
-STREAM, CLIP, SHARED, TINY = 0, 1, 2, 1e-300  # the first three: what the long-term mean is
+TINY = 1e-300
 
 
 @compiled
-def find_usable(y: Array, lengths: Array, scatter: Array, largest: float, active: Array) -> int:
-    """Which frames count, and how many are there but do not."""
+def trace(a: Array) -> float:
+    """The sum of the diagonal."""
+    total = 0.0
+    for i in range(len(a)):
+        total += a[i, i]
+    return total
+
+
+@compiled
+def count(mask: Array) -> int:
+    """How often it holds."""
+    total = 0
+    for each in mask:
+        total += each
+    return total
+
+
+@compiled
+def find_usable(y: Array, scatter: Array, largest: float, active: Array) -> int:
+    """Which frames count, and how many do not."""
     steps, streams, d = y.shape
-    positions, skipped = streams // len(lengths), 0
+    skipped = 0
     for t in range(steps):
         for s in range(streams):
-            usable, there = True, t < lengths[s // positions]
+            usable = True
             for k in range(d):
                 usable &= abs(y[t, s, k]) <= largest  # not so for a NaN
             if len(scatter):
-                for value in scatter[t, s].flat:
-                    usable &= abs(value) <= largest**2
-            active[t, s] = usable and there
-            skipped += there and not usable
+                for j in range(d):
+                    for k in range(d):
+                        usable &= abs(scatter[t, s, j, k]) <= largest**2
+            active[t, s] = usable
+            skipped += not usable
     return skipped
 
 
@@ -57,55 +77,26 @@ def write_mean(
 
 
 @compiled
-def find_clip_means(y: Array, active: Array, means: Means) -> None:
-    """Each stream's mean over all its frames, formed around the first of them."""
-    steps, streams, d = y.shape
-    for s in range(streams):
-        first = 0
-        for t in range(steps):
-            if active[t, s]:
-                first = t if means.frames[s] == 0 else first
-                means.frames[s] += 1
-                for k in range(d):
-                    means.own[s, k] += y[t, s, k] - y[first, s, k]
-        n = max(means.frames[s], 1)
-        for k in range(d):
-            mean = means.own[s, k] / n + y[first, s, k]
-            means.own[s, k] = mean if means.frames[s] else means.latest[s, k]
-
-
-@compiled
-def begin_means(y: Array, active: Array, positions: int, b: Buffers, choices: Choices) -> Means:
+def begin_means(b: Buffers, goes_on: bool, known: float) -> Means:
     """What is known before the first frame."""
-    _, streams, d = y.shape
-    shared = choices.mode == SHARED
-    means = Means(
-        b.short_mean.astype(np.float64) if choices.goes_on else np.zeros((streams, d)),
-        np.zeros((2, streams, d)), np.zeros((2, streams)),
-        b.long_mean.astype(np.float64) if shared else np.zeros((positions, d)),
-        np.zeros((positions, d)), np.zeros(positions),
-        np.zeros((streams, d)), np.zeros(streams, np.int64),
-    )  # fmt: skip
-    m, seen = means, b.long_evidence
-    m.seen[:] = m.common_seen[:] = choices.known
-    if choices.mode == CLIP:
-        m.seen[1, :] = 1.0
-        find_clip_means(y, active, means)
-    if choices.goes_on:
+    streams, d = b.short_mean.shape
+    m = Means(np.zeros((streams, d)), np.zeros((2, streams, d)), np.full((2, streams), known))
+    if goes_on:
+        for s in range(streams):
+            for k in range(d):
+                m.latest[s, k] = b.short_mean[s, k]
         read_mean(b.short_mean, b.short_mean_rest, b.short_evidence, m.latest, m.lags[0], m.seen[0])
-        if choices.mode == STREAM:
-            read_mean(b.long_mean, b.long_mean_rest, seen, m.latest, m.lags[1], m.seen[1])
-    if shared:
-        read_mean(b.long_mean, b.long_mean_rest, seen, m.common, m.common_lags, m.common_seen)
-    return means
+        read_mean(b.long_mean, b.long_mean_rest, b.long_evidence, m.latest, m.lags[1], m.seen[1])
+    return m
 
 
 @compiled
-def begin_covs(buffers: Buffers, room: Array) -> Covs:
+def begin_covs(b: Buffers, room: Array) -> Covs:
     """What is known before the first frame."""
-    b, d = buffers, len(buffers.short_cov)
-    pull = b.pull[0].astype(np.float64)
-    covs = Covs(room[0], np.zeros(2), np.zeros(2), room[1], np.zeros(2), pull)
+    d = len(b.short_cov)
+    covs = Covs(room[0], np.zeros(2), np.zeros(2), room[1], np.zeros(2), np.zeros(d))
+    for k in range(d):
+        covs.pull[k] = b.pull[0, k]
     for i in range(2):
         value, rest = (b.long_cov, b.long_cov_rest) if i else (b.short_cov, b.short_cov_rest)
         covs.seen[i], covs.ridges[i] = b.cov_evidence[i], b.ridge_level[i]
@@ -132,9 +123,9 @@ def mirror(a: Array) -> None:
 
 
 @compiled
-def write_covs(covs: Covs, buffers: Buffers) -> None:
+def write_covs(covs: Covs, b: Buffers) -> None:
     """Whole matrices, as value and rest."""
-    b, d = buffers, len(buffers.short_cov)
+    d = len(b.short_cov)
     for i in range(2):
         value, rest = (b.long_cov, b.long_cov_rest) if i else (b.short_cov, b.short_cov_rest)
         whole = 1.0 / max(covs.seen[i], TINY)
@@ -145,20 +136,8 @@ def write_covs(covs: Covs, buffers: Buffers) -> None:
         mirror(value)
         mirror(rest)
         b.cov_evidence[i], b.ridge_level[i] = covs.seen[i], covs.ridges[i]
-    b.pull[0, :] = covs.pull
-
-
-@compiled
-def write_means(means: Means, buffers: Buffers, mode: int) -> None:
-    """As value and rest."""
-    b, m = buffers, means
-    write_mean(m.latest, m.lags[0], m.seen[0], b.short_mean, b.short_mean_rest, b.short_evidence)
-    latest, lags, seen = m.latest, m.lags[1], m.seen[1]
-    if mode == CLIP:
-        latest, lags = m.own, np.zeros(m.own.shape)
-    elif mode == SHARED:
-        latest, lags, seen = m.common, m.common_lags, m.common_seen
-    write_mean(latest, lags, seen, b.long_mean, b.long_mean_rest, b.long_evidence)
+    for k in range(d):
+        b.pull[0, k] = covs.pull[k]
 
 
 @compiled
@@ -240,78 +219,45 @@ def follow(lag: Array, shift: Array, seen: float, rate: float) -> float:
 
 
 @compiled
-def follow_common(frame: Array, on: Array, means: Means, eps: float, shift: Array) -> None:
-    """One long-term mean a position, for all sequences."""
-    positions, d = means.common.shape
-    for p in range(positions):
-        there = 0
-        for k in range(d):
-            shift[k] = 0.0
-        for s in range(p, len(frame), positions):
-            if on[s]:
-                there += 1
-                for k in range(d):
-                    shift[k] += frame[s, k] - means.common[p, k]
-        if there:
-            for k in range(d):
-                shift[k] /= there
-                means.common[p, k] += shift[k]
-            means.common_seen[p] = follow(means.common_lags[p], shift, means.common_seen[p], eps)
-
-
-@compiled
 def step_means(
     frame: Array, on: Array, means: Means, choices: Choices, deviations: Array, counted: Array
 ) -> None:
     """Eq. 6 and 7: what enters W and B of every stream, and whether it counts."""
-    positions, d = means.common.shape
-    shift, mu, eps = np.empty(d), choices.rates[0], choices.rates[1]
-    knew = means.common_seen.copy()
-    if choices.mode == SHARED:
-        follow_common(frame, on, means, eps, shift)
+    mu, eps = choices.rates
+    shift = np.empty(frame.shape[1])
     for s in range(len(frame)):
-        counted[0, s] = counted[1, s] = on[s] and means.seen[0, s] > 0
+        counted[s] = on[s] and means.seen[0, s] > 0
         if not on[s]:
             continue
-        short, long, p = means.lags[0, s], means.lags[1, s], s % positions
-        for k in range(d):
-            shift[k] = frame[s, k] - means.latest[s, k]
+        short, long = means.lags[0, s], means.lags[1, s]
+        for k in range(len(shift)):
+            shift[k] = np.float64(frame[s, k]) - means.latest[s, k]
             means.latest[s, k] = frame[s, k]
         means.seen[0, s] = follow(short, shift, means.seen[0, s], mu)
-        if choices.mode == STREAM:
-            means.seen[1, s] = follow(long, shift, means.seen[1, s], eps)
-        elif choices.mode == CLIP:
-            counted[1, s] = means.frames[s] > 1
-            for k in range(d):
-                long[k] = frame[s, k] - means.own[s, k]
-        else:
-            counted[1, s] = knew[p] > 0
-            for k in range(d):
-                long[k] = (frame[s, k] - means.common[p, k]) + means.common_lags[p, k]
-        for k in range(d):
+        means.seen[1, s] = follow(long, shift, means.seen[1, s], eps)
+        for k in range(len(shift)):
             deviations[0, s, k] = short[k]
             deviations[1, s, k] = long[k] - short[k]
 
 
 @compiled
 def add_squares(
-    total: Array, deviations: Array, counted: Array, scatter: Array, rate: float, diagonal: bool
+    total: Array, deviations: Array, counted: Array, scatter: Array, rate: float
 ) -> None:
     """One step of Eq. 8 or 9."""
-    share = rate / counted.sum()
+    share = rate / count(counted)
     for i in range(len(total)):
-        first = i if diagonal else 0
-        row = total[i, first : i + 1]
+        row = total[i, : i + 1]
         for j in range(i + 1):
-            total[i, j] *= 1.0 - rate
+            row[j] *= 1.0 - rate
         for s in range(len(deviations)):
             if counted[s]:
-                x, weight = deviations[s, first : i + 1], deviations[s, i] * share
-                for j in range(len(row)):
+                x, weight = deviations[s], deviations[s, i] * share
+                for j in range(i + 1):
                     row[j] += weight * x[j]
                 if len(scatter):
-                    for j in range(len(row)):
-                        row[j] += scatter[s, i, first + j] * share
+                    for j in range(i + 1):
+                        row[j] += scatter[s, i, j] * share
 
 
 @compiled
@@ -319,61 +265,61 @@ def step_covs(
     covs: Covs, deviations: Array, counted: Array, scatter: Array, step: int, choices: Choices
 ) -> int:
     """Eq. 8 and 9, and the factors for Eq. 11; how many there are not. No frame: step -1."""
-    singular, none = 0, scatter[:0]
+    singular, there = 0, count(counted)
     for i in range(2):
         rate = choices.rates[i]
         if step >= 0 and step % choices.periods[i] == 0:
-            covs.ridges[i] = choices.high * np.trace(covs.totals[i])
-        if counted[i].sum():
-            extra = none if i else scatter
-            add_squares(covs.totals[i], deviations[i], counted[i], extra, rate, choices.diagonal)
+            covs.ridges[i] = choices.high * trace(covs.totals[i])
+        if there:
+            extra = scatter[: 0 if i else len(scatter)]
+            add_squares(covs.totals[i], deviations[i], counted, extra, rate)
             covs.seen[i] = (1.0 - rate) * covs.seen[i] + rate
             covs.ridges[i] *= 1.0 - rate
     for i in range(2):
-        total, lower, size = covs.totals[i], covs.factors[i], np.trace(covs.totals[i])
+        total, lower, size = covs.totals[i], covs.factors[i], trace(covs.totals[i])
         covs.scales[i] = 0.0
         if size == 0.0:
             continue
-        noise = choices.noise * np.trace(covs.totals[1 - i]) / max(covs.seen[1 - i], TINY)
+        noise = choices.noise * trace(covs.totals[1 - i]) / max(covs.seen[1 - i], TINY)
         level = max(covs.ridges[i], choices.low * size, noise * covs.seen[i])
         for j in range(len(total)):
             for k in range(j + 1):
                 lower[j, k] = total[j, k]
             lower[j, j] += level
         if size > 0.0 and factor(lower):
-            covs.scales[i] = covs.seen[i] / counted[i].sum() if counted[i].any() else 0.0
+            covs.scales[i] = covs.seen[i] / there if there else 0.0
         else:
             singular += 1
     return singular
 
 
 @compiled
-def step_gradient(covs: Covs, deviations: Array, counted: Array, choices: Choices) -> Array:
-    """Eq. 11, less its own long-term mean (see `core`)."""
-    (_, streams, d), eps = deviations.shape, choices.rates[1]
-    out, x = np.zeros((streams, d)), np.empty(d)
+def step_gradient(
+    covs: Covs, deviations: Array, counted: Array, choices: Choices, out: Array
+) -> None:
+    """Eq. 11, less its own long-term mean (see `core`), scaled."""
+    (_, streams, d), eps, there = deviations.shape, choices.rates[1], count(counted)
+    x, g = np.empty(d), np.zeros((streams, d))
     for i in range(2):
         share = -covs.scales[i] if i else covs.scales[i]
         for s in range(streams):
-            if counted[i, s] and share != 0.0:
+            if counted[s] and share != 0.0:
                 for k in range(d):
                     x[k] = deviations[i, s, k]
                 solve(covs.factors[i], x)
                 for k in range(d):
-                    out[s, k] += share * x[k]
-    taking = 0
-    for s in range(streams):
-        taking += counted[0, s] or counted[1, s]
-    if choices.centred and taking:
+                    g[s, k] += share * x[k]
+    if choices.centred and there:
         for k in range(d):
             push = 0.0
             for s in range(streams):
-                push += out[s, k]
+                push += g[s, k]
             covs.pull[k] = (1.0 - eps) * covs.pull[k] + eps * push
             for s in range(streams):
-                takes = counted[0, s] or counted[1, s]
-                out[s, k] = out[s, k] - covs.pull[k] / taking if takes else 0.0
-    return out
+                g[s, k] -= covs.pull[k] / there if counted[s] else 0.0
+    for s in range(streams):
+        for k in range(d):
+            out[s, k] = g[s, k] * choices.scale
 
 
 @compiled
@@ -392,39 +338,30 @@ def step_scatter(covs: Covs, had_past: Array, scale: float, out: Array) -> None:
 
 @compiled
 def advance(
-    y_at: int, gradient_at: int, kind: Array, layout: Array, own_kind: Array, numbers: Array,
-    lengths: Array, scatter: Array, scatter_gradient: Array, room: Array,
+    y: Array, gradient: Array, scatter: Array, scatter_gradient: Array, b: Buffers,
+    choices: Choices, room: Array,
 ) -> None:  # fmt: skip
-    """A whole pass; `small.Plan.run` says of what. Buffers are written when all is computed.
-
-    Most come as addresses: to hand over so many arrays takes longer than a small pass does.
-    """
-    y, gradient, buffers = unpacked(y_at, gradient_at, kind, layout, own_kind)
-    n, (steps, streams, d) = numbers, y.shape
-    choices = Choices(
-        n[:2], n[2:4].astype(np.int64), n[4], n[5], n[6], int(n[7]), n[8] != 0, n[9] != 0,
-        n[10] != 0 and buffers.continues[0], n[11] != 0, n[12], n[13], n[14],
-    )  # fmt: skip
-    active, frames = np.empty((steps, streams), np.bool_), y.astype(np.float64)
-    skipped, singular = find_usable(frames, lengths, scatter, choices.largest, active), 0
-    means = begin_means(frames, active, streams // len(lengths), buffers, choices)
-    covs, step = begin_covs(buffers, room), buffers.steps[0]
-    deviations, counted = np.zeros((2, streams, d)), np.zeros((2, streams), np.bool_)
+    """A whole pass; `small.Loop.run` says of what. Buffers are written when all is computed."""
+    steps, streams, d = y.shape
+    active, singular, step = np.empty((steps, streams), np.bool_), 0, b.steps[0]
+    skipped = find_usable(y, scatter, choices.largest, active)
+    means = begin_means(b, choices.goes_on and b.continues[0], choices.known)
+    covs, none = begin_covs(b, room), np.zeros((0, d, d))
+    deviations, counted = np.zeros((2, streams, d)), np.zeros(streams, np.bool_)
     for t in range(steps):
-        live = active[t].sum() > 0
-        step_means(frames[t], active[t], means, choices, deviations, counted)
-        extra = scatter[t] if len(scatter) else np.zeros((0, d, d))
+        live = count(active[t]) > 0
+        step_means(y[t], active[t], means, choices, deviations, counted)
+        extra = scatter[t] if len(scatter) else none
         singular += step_covs(covs, deviations, counted, extra, step if live else -1, choices)
-        out = step_gradient(covs, deviations, counted, choices)
+        step_gradient(covs, deviations, counted, choices, gradient[t])
         if len(scatter):
-            step_scatter(covs, counted[0], choices.scale, scatter_gradient[t])
-        for s in range(streams):
-            for k in range(d):
-                gradient[t, s, k] = out[s, k] * choices.scale
+            step_scatter(covs, counted, choices.scale, scatter_gradient[t])
         step += live
-    write_means(means, buffers, choices.mode)
-    write_covs(covs, buffers)
-    buffers.steps[0] = step
-    buffers.left_out[0] += skipped
-    buffers.left_out[1] += singular
-    buffers.continues[0] = choices.continues
+    latest, lags, seen = means
+    write_mean(latest, lags[0], seen[0], b.short_mean, b.short_mean_rest, b.short_evidence)
+    write_mean(latest, lags[1], seen[1], b.long_mean, b.long_mean_rest, b.long_evidence)
+    write_covs(covs, b)
+    b.steps[0] = step
+    b.left_out[0] += skipped
+    b.left_out[1] += singular
+    b.continues[0] = True

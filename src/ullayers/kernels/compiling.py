@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -9,6 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+
+logger = logging.getLogger("ullayers")
+SECONDS = 10  # that it takes to compile the loops of one kind of call
 
 
 @cache
@@ -35,6 +39,7 @@ def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
     """
     from numba import njit
 
+    _announce_compilation()
     freedom = {"reassoc", "contract"} if any_order else False
     make = partial(njit, nogil=True, error_model="numpy", fastmath=freedom)
     try:
@@ -43,6 +48,29 @@ def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
     except (RuntimeError, AttributeError):  # there is no folder, or another numba
         return make()(function)  # every process compiles anew
     return made
+
+
+@cache
+def _announce_compilation() -> None:
+    """Have a line logged when numba compiles one of our loops, instead of finding it on disk."""
+    from numba.core import event
+
+    class Announcer(event.Listener):
+        said = False
+
+        def on_start(self, happened: Any) -> None:
+            ours = happened.data["dispatcher"].py_func.__module__.startswith(f"{__package__}.")
+            if ours and not self.said:
+                self.said = True
+                logger.warning(
+                    "compiling CPU kernels, once on this machine (about %d s); run "
+                    "`python -m ullayers.kernels` beforehand to avoid this", SECONDS,
+                )  # fmt: skip
+
+        def on_end(self, happened: Any) -> None:
+            pass
+
+    event.register("numba:compile", Announcer())  # type: ignore[no-untyped-call]
 
 
 @cache

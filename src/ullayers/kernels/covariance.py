@@ -11,13 +11,12 @@ from torch import Tensor
 from ullayers.kernels.state import Covariance, Rates, before_each
 
 # The ridge is set high, decays with the covariance it protects, and is never let below low, all
-# times `ridge * trace / d`. It is renewed at fixed step counts so that between two renewals the
-# covariance differs from its start by the frames alone, which the low-rank path needs.
+# times `ridge * trace / d`. It is renewed at fixed step counts, so it does not depend on how a
+# stream is cut into calls.
 RIDGE_HIGH, RIDGE_LOW = 4.0, 0.25
 # In a still scene W fades away and only rounding errors are left to divide by it; it is kept above
 # this many units in the last place of B, and B of W.
 NOISE_UNITS = 16
-WIDEST_FACTOR = 32  # wider matrices are inverted by halves
 
 
 def ridge_renewals(rate: float, steps: Tensor, live: Tensor) -> Tensor:
@@ -97,50 +96,9 @@ def apply_inverse(
     return deviation @ narrow, inverse
 
 
-def inverses(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a batch (N, d, d) of symmetric matrices, and (N,) which are not positive definite.
-
-    The inverse of a bad one has no meaning.
-    """
-    root, bad = _inverse_factors(matrices)
-    half = matrices.shape[-1] // 2
-    if half < WIDEST_FACTOR:
-        return torch.bmm(root.mT, root), bad
-    top, side, low = root[:, :half, :half], root[:, half:, :half], root[:, half:, half:]
-    whole = torch.empty_like(root)  # a quarter of the roots is zero: the product by quarters
-    whole[:, :half, :half] = torch.baddbmm(torch.bmm(top.mT, top), side.mT, side)
-    whole[:, half:, half:] = torch.bmm(low.mT, low)
-    whole[:, half:, :half] = corner = torch.bmm(low.mT, side)
-    whole[:, :half, half:] = corner.mT
-    return whole, bad
-
-
-def _inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverses of Cholesky factors, and which matrices have none.
-
-    Wide ones are taken by halves: what is left of the work then is products for the most part,
-    which run several times as fast as factors do.
-    """
-    d = matrices.shape[-1]
-    eye = torch.eye(d, dtype=matrices.dtype, device=matrices.device)
-    if d <= WIDEST_FACTOR:
-        factor, info = torch.linalg.cholesky_ex(matrices)
-        factor = torch.where((info == 0)[:, None, None], factor, eye)
-        return torch.linalg.solve_triangular(factor, eye, upper=False), info != 0
-    half = d // 2
-    top, bad_top = _inverse_factors(matrices[:, :half, :half])
-    side = torch.bmm(matrices[:, half:, :half], top.mT)
-    rest = torch.baddbmm(matrices[:, half:, half:], side, side.mT, alpha=-1)
-    low, bad_low = _inverse_factors(rest)
-    whole = torch.zeros_like(matrices)
-    whole[:, :half, :half], whole[:, half:, half:] = top, low
-    whole[:, half:, :half] = torch.bmm(torch.bmm(low, side), top).neg_()
-    return whole, bad_top | bad_low
-
-
-def solve_batched(
+def solve(
     deviation: Tensor,
-    count: Tensor,
+    counted: Tensor,
     cov: Covariance,
     rate: float,
     rates: Rates,
@@ -148,8 +106,26 @@ def solve_batched(
     noise: Tensor,
     scatter: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Covariance, Tensor]:
-    """Every step's covariance and its Cholesky factor, as one batch of d x d matrices."""
-    T, _, d = deviation.shape
+    """Move `cov` on by a block of steps and solve it for every step's deviations.
+
+    All covariances and their Cholesky factors are one batch of d x d matrices.
+
+    Args:
+        deviation: (T, S, d), zero where not counted.
+        counted: (T, S) bool, the streams that take part in each step.
+        cov: the covariance before the block.
+        rate: how fast it forgets.
+        rates: the choices of the layer.
+        renewals: (T,) bool, as from `ridge_renewals`.
+        noise: (T,), what the diagonal may not fall below.
+        scatter: (T, d, d), more scatter for each step to bring.
+
+    Returns:
+        the solved deviations (T, S, d), each divided by the step's number of counted streams; the
+        inverses (T, d, d) likewise, where they were formed; the end covariance; and how many
+        steps could not be solved (their result is zero).
+    """
+    (T, _, d), count = deviation.shape, counted.sum(1)
     counts = count.clamp(min=1).double()
     fading = Fading.of(count, cov, rate)
     if rates.diagonal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -68,7 +69,8 @@ def _build(steps: int, rate: float, dtype: torch.dtype, device: torch.device) ->
     block = torch.arange(count, dtype=torch.float64, device=device)
     keep = 1.0 - rate
     raw = (rate * keep ** (time[:, None] - time).clamp(min=0)).tril()
-    weight = 1.0 - keep ** (block[:, None] * n + time + 1.0)  # of all that was seen so far
+    # Of all that was seen so far, 1 - keep^t: not zero for the smallest of rates.
+    weight = -torch.expm1((block[:, None] * n + time + 1.0) * math.log1p(-rate))
     apart = block[:, None] - block - 1.0
     chain = torch.where(apart >= 0, keep ** (n * apart.clamp(min=0)), 0.0)
     tensors = (

@@ -13,8 +13,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ullayers.kernels.fused_books import exact
 from ullayers.kernels.fused_inverse import inverse_root_in_blocks, less, times_root
+
+
+@triton.jit
+def exact(rate, keep):
+    """A rate and one minus it, in float64, from whichever of the two is the smaller."""
+    rate, keep = tl.cast(rate, tl.float64), tl.cast(keep, tl.float64)
+    return tl.where(rate > 0.5, 1 - keep, rate), tl.where(rate > 0.5, keep, 1 - rate)
 
 
 @triton.jit
@@ -65,8 +71,8 @@ def frame_numbers(
     x = tl.load(y + c, mask=inside, other=0.0).to(tl.float32)
     usable = tl.sum((~(tl.abs(x) <= largest)).to(tl.int32), 0) == 0
     x = tl.where(usable, x, 0.0).to(tl.float64)
-    mu, mu_keep = exact(0, mu, mu_keep, eps, eps_keep)
-    eps, eps_keep = exact(1, eps, eps_keep, eps, eps_keep)
+    mu, mu_keep = exact(mu, mu_keep)
+    eps, eps_keep = exact(eps, eps_keep)
     seen, grown, share = grow(short_evidence, goes_on, known, mu, mu_keep)
     _, longer, long_share = grow(long_evidence, goes_on, known, eps, eps_keep)
     counted, is_w = usable & (seen > 0), which == 0
@@ -97,7 +103,7 @@ def frame_numbers(
 @triton.jit
 def frame_begin(
     y, short_mean, short_mean_rest, long_mean, long_mean_rest, short_evidence, long_evidence,
-    short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence, ridges, steps, continues,
+    short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence, ridge_level, steps, continues,
     matrices, scratch, inverses, roots, vectors, halves, notes, flags, bad, largest, known,
     mu, mu_keep, eps, eps_keep, mu_period, eps_period, high, low, noise,
     CARRY: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
@@ -114,7 +120,7 @@ def frame_begin(
         frame_numbers(
             y, short_mean, short_mean_rest, long_mean, long_mean_rest, short_evidence,
             long_evidence, short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence,
-            ridges, steps, goes_on, largest, known, mu, mu_keep, eps, eps_keep, mu_period,
+            ridge_level, steps, goes_on, largest, known, mu, mu_keep, eps, eps_keep, mu_period,
             eps_period, high, low, noise, which, D, WIDTH,
         )
     )  # fmt: skip
@@ -250,8 +256,8 @@ def solved(
 @triton.jit
 def frame_end(
     y, gradient, short_mean, short_mean_rest, long_mean, long_mean_rest, short_evidence,
-    long_evidence, short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence, ridges,
-    pulls, steps, left_out, continues, matrices, inverses, vectors, halves, notes, flags, bad,
+    long_evidence, short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence, ridge_level,
+    pull, steps, left_out, continues, matrices, inverses, vectors, halves, notes, flags, bad,
     eps, eps_keep, scale, CENTRED: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -272,7 +278,7 @@ def frame_end(
     write_pair(value, rest, cells, total / tl.maximum(after, 1e-300), filled & usable)
     if place == 0:
         tl.store(cov_evidence + which, after.to(tl.float32), mask=usable)
-        tl.store(ridges + which, tl.load(note + 2).to(tl.float32), mask=usable)
+        tl.store(ridge_level + which, tl.load(note + 2).to(tl.float32), mask=usable)
     if (which == 0) & (place % TILES == 0):
         i, inside = place // TILES, row < D
         w, w_failed = solved(matrices, inverses, vectors, halves, bad, 0, i, TILES, TILE)
@@ -283,10 +289,10 @@ def frame_end(
         g -= tl.where(b_taken, (tl.load(notes + 4) + tl.load(notes + 5)) * b, 0.0)
         counted = tl.load(flags + 1) > 0
         if CENTRED:
-            rate, keep = exact(1, eps, eps_keep, eps, eps_keep)
-            pull = keep * tl.load(pulls + row, mask=inside, other=0.0).to(tl.float64) + rate * g
-            g = tl.where(counted, g - pull, 0.0)
-            tl.store(pulls + row, pull.to(tl.float32), mask=inside & counted)
+            rate, keep = exact(eps, eps_keep)
+            drift = keep * tl.load(pull + row, mask=inside, other=0.0).to(tl.float64) + rate * g
+            g = tl.where(counted, g - drift, 0.0)
+            tl.store(pull + row, drift.to(tl.float32), mask=inside & counted)
         tl.store(gradient + row, (g * scale).to(gradient.dtype.element_ty), mask=inside)
         x = tl.load(y + row, mask=inside, other=0.0).to(tl.float32).to(tl.float64)
         within = tl.load(entered + row)

@@ -12,8 +12,6 @@ Two conventions keep the numbers honest:
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,14 +20,7 @@ import torch
 from torch import Tensor
 
 HUGE, LINE = 2**22, 64  # bytes: from where numpy asks for huge pages; what a cache reads at once
-PER_STREAM = (
-    "short_mean", "short_mean_rest", "long_mean", "long_mean_rest",
-    "short_evidence", "long_evidence",
-)  # fmt: skip
 LongTerm = Literal["stream", "clip", "shared"]
-_one_at_a_time, _data_address = threading.Lock(), torch._C._data_address  # type: ignore[attr-defined]
-if hasattr(os, "register_at_fork"):  # where another thread may hold the lock
-    os.register_at_fork(after_in_child=_one_at_a_time._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -67,14 +58,6 @@ class Rates:
     sequences: int = 1  # streams come in this many equal groups; "shared" averages over them
     diagonal: bool = False
     centred: bool = True  # take the pull off every gradient
-
-    @property
-    def plain(self) -> bool:
-        """Whether every stream has its means to itself, and W and B are whole.
-
-        And the means differ: equal ones do so by nothing, and not by rounding errors.
-        """
-        return self.long_term != "shared" and not self.diagonal and self.eps < self.mu
 
 
 @dataclass(frozen=True)
@@ -144,13 +127,6 @@ def is_full(mask: Tensor) -> bool:
     return bool(mask[(0,) * mask.ndim] if same else mask.all())
 
 
-def is_as_made(buffer: Tensor, shape: tuple[int, ...], kind: torch.dtype) -> bool:
-    """Whether loops that see addresses only can take it: nobody has put in one of another kind."""
-    here = buffer.is_cpu and buffer.is_contiguous() and buffer.data_ptr() != 0
-    odd = buffer.is_neg() or buffer.is_inference()
-    return here and not odd and buffer.shape == shape and buffer.dtype == kind
-
-
 def on_host(tensor: Tensor) -> bool:
     """Whether values may be looked at: not on a GPU, which runs behind, nor while compiling."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -170,24 +146,6 @@ def room_like(tensor: Tensor) -> Tensor:
     begin = -values.data_ptr() % LINE // tensor.element_size()
     like = torch.empty_like(tensor, device="meta")  # dense, also where the tensor has gaps
     return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
-
-
-def shared_clone(tensor: Tensor) -> Tensor:
-    """A clone on a CPU, which is no copy before one of the two is changed.
-
-    Torch does not see what is written past it, to an array of numpy that has the same memory.
-    """
-    with _one_at_a_time:  # torch does not look after that
-        try:
-            return torch._lazy_clone(tensor)
-        except RuntimeError:  # the memory is not torch's own
-            return tensor.clone()
-
-
-def address(tensor: Tensor) -> int:
-    """Where its values are. `data_ptr` would copy those that it shares with another."""
-    begin: int = _data_address(tensor) + tensor.storage_offset() * tensor.element_size()
-    return begin
 
 
 def before_each(first: Tensor, values: Tensor) -> Tensor:

@@ -1,0 +1,119 @@
+"""Which kernel takes a call: one ordered table, and the reasons why a kernel is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+
+from ullayers.kernels.compiling import has_numba
+from ullayers.kernels.state import LongTerm
+
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST_ON_GPU, MOST_FRAMES = 256, 32  # features, and frames of a call
+# From here on PyTorch's products and factors are faster than the compiled loop, except for single
+# frames of a single stream.
+LARGEST_FRAME, WIDEST = 2**11, 208
+
+
+class Call(NamedTuple):
+    """What a layer is asked for, as far as the choice of a kernel depends on it."""
+
+    device: str
+    frames: torch.dtype
+    statistics: torch.dtype
+    steps: int
+    streams: int
+    features: int
+    long_term: LongTerm
+    diagonal: bool
+    clips: bool  # marked by `sequences`
+    scatter: bool
+    gradient: bool  # whether one is wanted
+    replaced: str | None  # a buffer that is not as `schema` describes it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel, and why it does not take a call; None if it does."""
+
+    name: str
+    why_not: Callable[[Call], str | None]
+
+
+def choose(candidates: Sequence[Candidate], call: Call) -> tuple[str, dict[str, str]]:
+    """The first kernel that takes the call, and why those before it do not, by their names."""
+    reasons: dict[str, str] = {}
+    for each in candidates:
+        reason = each.why_not(call)
+        if reason is None:
+            return each.name, reasons
+        reasons[each.name] = reason
+    raise AssertionError("the last candidate takes every call")
+
+
+def listed(name: str, reasons: Mapping[str, str]) -> str:
+    """What `choose` has found, for a reader."""
+    return "\n".join([name, *(f"  not {other}: {why}" for other, why in reasons.items())])
+
+
+def _why_no_stream(call: Call) -> str | None:
+    """What the kernels for frames as they come have in common."""
+    return _first(
+        (not call.gradient, "no gradient is wanted"),
+        (call.clips, "the frames are separate clips"),
+        (call.long_term != "stream", f'long_term is "{call.long_term}", not "stream"'),
+        (call.diagonal, "the covariances are diagonal"),
+        (call.replaced is not None, str(call.replaced)),
+    )
+
+
+def _why_not_triton(call: Call) -> str | None:
+    shape = f"{call.steps} frames of {call.streams} streams"
+    return _first(
+        (call.device != "cuda", f"the frames are on {call.device}, not on cuda"),
+        (not has_triton(), "Triton is not installed"),
+        (call.streams > 1, f"{call.streams} streams, not a single one"),
+        (call.steps > MOST_FRAMES, f"{shape}, more than {MOST_FRAMES}"),
+        (call.features > WIDEST_ON_GPU, f"{call.features} features, more than {WIDEST_ON_GPU}"),
+        (call.frames not in NARROW, f"the frames are {call.frames}"),
+        (call.statistics != torch.float32, f"the statistics are {call.statistics}"),
+        (call.scatter, "a scatter is given"),
+    ) or _why_no_stream(call)
+
+
+def _why_not_numba(call: Call) -> str | None:
+    size = call.streams * call.features
+    single = call.steps == call.streams == 1
+    return _first(
+        (call.device != "cpu", f"the frames are on {call.device}, not on cpu"),
+        (not has_numba(), "numba is not installed"),
+        (
+            not single and size > LARGEST_FRAME,
+            f"{size} values in a frame, more than {LARGEST_FRAME}",
+        ),
+        (not single and call.features > WIDEST, f"{call.features} features, more than {WIDEST}"),
+    ) or _why_no_stream(call)
+
+
+def _first(*reasons: tuple[bool, str]) -> str | None:
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+@cache
+def has_triton() -> bool:
+    """It comes with PyTorch's CUDA builds."""
+    return find_spec("triton") is not None
+
+
+TRITON, NUMBA = "Triton kernels for single frames", "compiled CPU loop for small frames"
+PYTORCH = "PyTorch operations"
+RUNNING = (
+    Candidate(TRITON, _why_not_triton),
+    Candidate(NUMBA, _why_not_numba),
+    Candidate(PYTORCH, lambda call: None),
+)
