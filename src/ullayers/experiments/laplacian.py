@@ -69,7 +69,8 @@ on the walk in its order, 50 streams of 40 frames a step. *Graph drawing* is the
 al. (2019), with the *triangular weights* of Wang et al. (2021); *ALLO* is the augmented Lagrangian
 of Gomez et al. (2024). These have an eleventh output for the constant vector. Their constants
 were chosen by score in short runs on GridRoom-1, GridRoom-16 and GridMaze-9, seed 0. The two costly
-rows, running statistics and the paper's rule, were run in two worlds. *Untrained networks* show how far smooth functions of the place get by themselves. The *closed form*
+rows, running statistics and the paper's rule, were run in two worlds. *Untrained networks* show
+how far smooth functions of the place get by themselves. The *closed form*
 knows the states by number and shows what the samples can tell.
 """
 
