@@ -142,9 +142,28 @@ def test_too_little_is_refused() -> None:
         memory.sample()
 
 
-def test_one_frame_at_a_time_learns_what_running_statistics_do_not() -> None:
-    """Two slow signals among ten, through a hidden layer: the paper's case, one frame a step."""
-
-
 def test_repr() -> None:
     assert repr(ReplayMemory((3, 4), 50)) == "ReplayMemory((3, 4), 50, clips=16, length=8)"
+
+
+def test_a_place_is_learned_from_frames_that_come_one_at_a_time() -> None:
+    """A bump wanders over 24 noisy pixels: its place is the one slow thing to be learned."""
+    random = torch.Generator().manual_seed(0)
+    place = 0.5 + 0.4 * torch.sin(torch.randn(4000, generator=random).mul(0.15).cumsum(0))
+    pixels = (torch.arange(24) + 0.5) / 24
+    x = torch.exp(-((pixels - place[:, None]) / 0.1).square())
+    x = x + 0.3 * torch.randn(x.shape, generator=random)
+    torch.manual_seed(0)
+    layer = ul.UL1d(1, statistics="fresh", long_term="shared")
+    net = torch.nn.Sequential(torch.nn.Linear(24, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer, memory = torch.optim.Adam(net.parameters(), 1e-2), ReplayMemory((24,), 1000)
+    for count, frame in enumerate(x[:3000], 1):
+        memory.add(frame[None])
+        if count % 16 == 0 and len(memory) >= 128:
+            optimizer.zero_grad()
+            with ul.sequences(layer, memory.lengths):
+                ul.backward(layer(net(memory.sample())))
+            optimizer.step()
+    with torch.no_grad():
+        found = net(x[3000:])[:, 0]
+    assert abs(float(torch.corrcoef(torch.stack([found, place[3000:]]))[0, 1])) > 0.9

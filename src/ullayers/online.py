@@ -35,7 +35,7 @@ from ullayers.results import TRACK, Answer, code_columns, header
 from ullayers.runs import Run, load_run, make_reading, small_size
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
-MEMORY = 512  # frames that are remembered: at 64 x 48 in colour, 19 MB
+MEMORY = 1024  # frames that are remembered, in half precision: at 64 x 48 in colour, 19 MB
 CLIPS, LENGTH = 8, 8  # of a step
 EVERY = 8  # frames between two steps
 WARM_UP = 100  # frames over which the object's size is measured
@@ -102,7 +102,7 @@ class Watcher:
         memory = ReplayMemory(
             (channels, *size), MEMORY, clips=CLIPS, length=LENGTH, seed=self.config.seed
         )
-        self.memory = memory.to(self.config.device)
+        self.memory = memory.to(self.config.device).half()
         self.backdrop = LiveBackdrop()
         self.history: deque[float] = deque(maxlen=2 * WINDOW)
         self.count = 0
@@ -147,7 +147,7 @@ class Watcher:
         if self.count % EVERY or len(self.memory) < CLIPS * LENGTH:
             return
         self.optimizer.zero_grad()
-        backward(self.net.learn_from(self.memory.sample(), self.memory.lengths))
+        backward(self.net.learn_from(self.memory.sample().float(), self.memory.lengths))
         self.optimizer.step()
         check_weights(self.net)
         self.history.append(float(self.net.cost.objective))
