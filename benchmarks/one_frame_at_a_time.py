@@ -9,6 +9,7 @@ Every learner sees each frame once, in order. The time is that of one processor 
 from __future__ import annotations
 
 import argparse
+import csv
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -144,11 +145,18 @@ def neighbours(floor: NDArray[np.bool_], cells: NDArray[np.int_]) -> NDArray[np.
 # Learners
 
 
+def head_of(net: nn.Sequential) -> nn.Linear:
+    """The last layer."""
+    head = net[-1]
+    assert isinstance(head, nn.Linear)
+    return head
+
+
 class Running:
     """A step for every frame with running statistics: Algorithm 1 of the paper."""
 
     def __init__(self, net: nn.Sequential, rate: float = RATE, eps: float = 1e-3) -> None:
-        self.layer = ul.UL1d(net[-1].out_features, eps=eps, statistics="running")
+        self.layer = ul.UL1d(head_of(net).out_features, eps=eps, statistics="running")
         self.net, self.optimizer = net, torch.optim.Adam(net.parameters(), rate)
 
     def see(self, frame: Tensor) -> None:
@@ -192,9 +200,8 @@ class InputSide:
     """
 
     def __init__(self, net: nn.Sequential, *, below: bool, eps: float = 1e-3) -> None:
-        self.body, self.head, self.below = net[:-1], net[-1], below
-        learned = net if below else self.head
-        self.optimizer = torch.optim.Adam(learned.parameters(), RATE)
+        self.body, self.head, self.below = net[:-1], head_of(net), below
+        self.optimizer = torch.optim.Adam((net if below else self.head).parameters(), RATE)
         size = self.head.in_features
         self.short, self.long = torch.zeros(2, size, dtype=torch.double)
         self.within, self.between = torch.zeros(2, size, size, dtype=torch.double)
@@ -228,7 +235,8 @@ class InputSide:
 
 def _inverse(cov: Tensor) -> Tensor:
     ridge = 1e-4 * cov.trace() / len(cov) + TINY
-    return torch.linalg.inv(cov + ridge * torch.eye(len(cov), dtype=cov.dtype))
+    inverse: Tensor = torch.linalg.inv(cov + ridge * torch.eye(len(cov), dtype=cov.dtype))
+    return inverse
 
 
 class Replay:
@@ -238,7 +246,7 @@ class Replay:
         self, net: nn.Sequential, every: int, *, frames: int = 2000, clips: int = 16,
         length: int = 8,
     ) -> None:  # fmt: skip
-        self.layer = ul.UL1d(net[-1].out_features, statistics="fresh", long_term="shared")
+        self.layer = ul.UL1d(head_of(net).out_features, statistics="fresh", long_term="shared")
         self.net, self.optimizer = net, torch.optim.Adam(net.parameters(), RATE)
         self.frames, self.clips, self.length, self.every = frames, clips, length, every
         self.memory: ul.ReplayMemory | None = None
@@ -295,8 +303,15 @@ class RunningWatcher(Watcher):
         self.optimizer.step()
 
 
+def unlearned(config: Config, channels: int, size: tuple[int, int]) -> Watcher:
+    """Background subtraction alone."""
+    watcher = Watcher(config, channels, size)
+    watcher.learning = False
+    return watcher
+
+
 WATCHERS: dict[str, Callable[..., Watcher]] = {
-    "background subtraction alone": lambda config, *size: Watcher(replace(config, lr=1e-12), *size),
+    "background subtraction alone": unlearned,
     "running statistics": RunningWatcher,
     "memory, as shipped": Watcher,
 }
@@ -325,9 +340,10 @@ def watch(frames: Tensor, places: NDArray[np.float64], watcher: Watcher) -> list
 
 def films(data: Path | None) -> Iterator[tuple[str, Tensor, NDArray[np.float64]]]:
     """Small frames, and the true places in 0..1."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
         video = write_scene(place, frames=1800)
-        yield "scene of ul demo", _small(video), _columns(Path(place, "truth.csv"), "x", "y")
+        yield "scene of ul demo", _small(video), _columns(place / "truth.csv", "x", "y")
     if data is not None:  # at ten frames a second, to see what becomes of it after five minutes
         places = _columns(data / TRACK, "pos_x", "pos_y") / (640, 480)
         yield "mouse, every third frame", _small(data / MOUSE, 3), places[::3]
@@ -340,8 +356,8 @@ def _small(video: Path, stride: int = 1) -> Tensor:
 
 
 def _columns(path: Path, *names: str) -> NDArray[np.float64]:
-    table = np.genfromtxt(path, delimiter=",", names=True, encoding="utf-8")
-    return np.stack([table[name] for name in names], 1)
+    with open(path, encoding="utf-8", newline="") as file:
+        return np.array([[float(row[name]) for name in names] for row in csv.DictReader(file)])
 
 
 def print_tasks(which: str) -> None:
@@ -360,18 +376,13 @@ def print_films(which: str, data: Path | None) -> None:
     for title, frames, places in films(data):
         if which not in title:
             continue
+        _, channels, *size = frames.shape
         print(f"{title:30} median distance in thirds  90 % of last  ms a frame")
         for name, make in WATCHERS.items():
             for seed in SEEDS:
-                watcher = make(Config(seed=seed), *_shape(frames))
-                *apart, spent = watch(frames, places, watcher)
+                *apart, spent = watch(frames, places, make(Config(seed=seed), channels, size))
                 row = " ".join(f"{value:8.2%}" for value in apart)
                 print(f"{name:30} {row} {spent:16.2f}", flush=True)
-
-
-def _shape(frames: Tensor) -> tuple[int, tuple[int, int]]:
-    _, channels, height, width = frames.shape
-    return channels, (height, width)
 
 
 def main() -> None:

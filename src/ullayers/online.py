@@ -36,6 +36,7 @@ from ullayers.runs import Run, load_run, make_reading, small_size
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
 MEMORY = 1024  # frames that are remembered, in half precision: at 64 x 48 in colour, 19 MB
+MOST = 64 * 2**20  # bytes of larger frames, of which fewer are remembered
 CLIPS, LENGTH = 8, 8  # of a step
 EVERY = 8  # frames between two steps
 WARM_UP = 100  # frames over which the object's size is measured
@@ -100,8 +101,9 @@ class Watcher:
         self.net = net.to(self.config.device)
         self.optimizer = make_optimizer(self.net, self.config)
         memory = ReplayMemory(
-            (channels, *size), MEMORY, clips=CLIPS, length=LENGTH, seed=self.config.seed
-        )
+            (channels, *size), _room(channels, size), clips=CLIPS, length=LENGTH,
+            seed=self.config.seed,
+        )  # fmt: skip
         self.memory = memory.to(self.config.device).half()
         self.backdrop = LiveBackdrop()
         self.history: deque[float] = deque(maxlen=2 * WINDOW)
@@ -186,6 +188,15 @@ class Watcher:
         self.count, self.learning = rest["count"], rest["learning"]
         self.net.train(self.learning)
         self.history.extend(rest["history"])
+
+
+def _room(channels: int, size: tuple[int, int]) -> int:
+    """Frames that are remembered: as many as fit, and enough for a step.
+
+    >>> _room(3, (48, 64)), _room(3, (192, 256)), _room(3, (1080, 1920))
+    (1024, 227, 64)
+    """
+    return max(CLIPS * LENGTH, min(MEMORY, MOST // (2 * channels * size[0] * size[1])))
 
 
 def watch(
