@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import ullayers as ul
-from ullayers.base import ULBase
+from ullayers.calls import ULBase
 from ullayers.kernels import frame, launch
 from ullayers.kernels.replay import Recordings
 

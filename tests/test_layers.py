@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import ullayers as ul
 from tests.test_core import paper_loop
-from ullayers.base import ULBase
+from ullayers.calls import ULBase
 
 
 def gradient_of(layer: nn.Module, y: Tensor, *more: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
 from tests.test_layers import gradient_of, relative
-from ullayers.base import ULBase
+from ullayers.calls import ULBase
 from ullayers.kernels import compiling, small
 from ullayers.kernels.small import Plan
 

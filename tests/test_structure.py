@@ -17,14 +17,15 @@ from ullayers.kernels.state import Rates
 SOURCE = Path(ul.__file__).parent
 # From where data comes in to where results go out; a module imports only from those before it.
 FLOW = [
-    "packing", "kernels.state", "kernels.covariance", "kernels.low_rank", "kernels.compiling",
+    "packing", "kernels.state", "kernels.moments", "kernels.filters", "kernels.fresh",
+    "kernels.covariance", "kernels.low_rank", "kernels.compiling",
     "kernels.compiled_tiles", "kernels.compiled_inverse", "kernels.compiled_statistics",
     "kernels.tiles", "kernels.gapless", "kernels.maps",
     "kernels.reference", "kernels.compiled_state", "kernels.compiled", "kernels.small",
     "kernels.fused_product", "kernels.fused_books", "kernels.fused_inverse", "kernels.fused",
     "kernels.fused_solve", "kernels.fused_frame", "kernels.fused_chunk", "kernels.replay",
     "kernels.launch",
-    "kernels.frame", "core", "health", "statistics", "added_gradient", "base",
+    "kernels.frame", "core", "health", "statistics", "added_gradient", "base", "running", "calls",
     "layers", "kernels.__main__", "whiten", "spatial", "replay_memory", "eigen", "spectral",
     "estimator",
     "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ullayers.kernels.fresh import gradient, scatter_gradient
 from ullayers.kernels.maps import Postponed
+from ullayers.kernels.moments import Request, Weights
 from ullayers.kernels.state import shared_clone
 
 
@@ -85,3 +87,53 @@ def _is_batched(above: Tensor) -> bool:
     """Whether this stands for many gradients at once, as in `is_grads_batched`."""
     functorch = torch._C._functorch
     return bool(functorch.is_batchedtensor(above) or functorch.is_legacy_batchedtensor(above))
+
+
+class FreshCall(NamedTuple):
+    """What the backward pass of a call with fresh statistics has to know, beside its input."""
+
+    request: Request
+    by_rows: bool
+    features: int
+
+
+class _AddFreshGradient(torch.autograd.Function):
+    """The identity, whose backward adds the gradient of J of the call."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: Tensor, scatter: Tensor | None, matrices: Tensor, call: FreshCall
+    ) -> Tensor:
+        ctx.save_for_backward(y, scatter, matrices)
+        ctx.call = call
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        y, scatter, matrices = ctx.saved_tensors
+        request, by_rows, features = ctx.call
+        weights = Weights(matrices, by_rows, matrices, matrices)
+        with torch.no_grad():
+            frames = as_frames(y, features)
+            extra = None if scatter is None else scatter.reshape(-1, features, features)
+            found = gradient(frames, request, weights, extra).view(y.shape)
+            spread = None
+            if scatter is not None and extra is not None and ctx.needs_input_grad[1]:
+                spread = scatter_gradient(frames, request, weights, extra)
+                spread = spread.reshape(scatter.shape).to(scatter.dtype)
+        return above + found, spread, None, None
+
+
+def as_frames(y: Tensor, features: int) -> Tensor:
+    """(time, d), (clips, time, d) or maps as (frames, features, positions)."""
+    if y.ndim < 4:
+        return y.reshape(-1, features, 1)
+    return y.reshape(-1, *y.shape[-3:]).flatten(2)
+
+
+def add_fresh_gradient(
+    y: Tensor, scatter: Tensor | None, matrices: Tensor, call: FreshCall
+) -> Tensor:
+    """`y`, whose gradient gets that of J added."""
+    added: Tensor = _AddFreshGradient.apply(y, scatter, matrices, call)  # type: ignore[no-untyped-call]
+    return added

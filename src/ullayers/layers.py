@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ullayers.base import ULBase
+from ullayers.calls import ULBase
 from ullayers.packing import Packing
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ullayers.base import ULBase
+from ullayers.calls import ULBase
 from ullayers.layers import UL1d, UL2d, mu_by_depth, sequences
 from ullayers.spatial import blurred, mask_moments
 

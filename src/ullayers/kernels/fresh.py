@@ -1,0 +1,266 @@
+"""Sums over the frames of one call and the gradient of J, for any shape and device.
+
+Frames come as (frames, features, positions), clips one after the other. Every position of every
+clip is a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ullayers.kernels.filters import moving_average
+from ullayers.kernels.moments import Moments, Request, Weights
+from ullayers.kernels.state import Rates, on_host
+
+# Few frames for each feature give ill-conditioned covariances; these are computed in float64.
+CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
+TILE_VALUES = 2**20  # larger maps are taken some positions at a time
+
+
+def measure(frames: Tensor, request: Request, scatter: Tensor | None = None) -> Moments:
+    """Sums over the frames of a call.
+
+    Args:
+        frames: (frames, features, positions), without a gradient.
+        request: what is asked.
+        scatter: (frames, features, features) to be added to W, where there is a single position.
+    """
+    parts = [to_batch(part, request, scatter).moments() for part in _tiles(frames)]
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    return Moments(
+        torch.stack([part.within for part in parts]).sum(0),
+        torch.stack([part.between for part in parts]).sum(0),
+        torch.stack([part.counts for part in parts]).sum(0),
+        torch.cat([part.short_mean for part in parts], -1),
+        torch.cat([part.long_mean for part in parts], -1),
+        None if first.steps is None else torch.cat([part.steps for part in parts], -1),
+    )
+
+
+def gradient(
+    frames: Tensor, request: Request, weights: Weights, scatter: Tensor | None = None
+) -> Tensor:
+    """dJ/dframes, in the dtype and layout of the frames."""
+    result = torch.empty_like(frames)
+    for part, out in zip(_tiles(frames), _tiles(result), strict=True):
+        batch = to_batch(part, request, scatter)
+        out.copy_(_unpadded(batch.gradient(weights), request.lengths))
+    return result
+
+
+def scatter_gradient(frames: Tensor, request: Request, weights: Weights, scatter: Tensor) -> Tensor:
+    """dJ/dscatter: half of the derivative of J by W, for every frame that counts."""
+    batch = to_batch(frames, request, scatter)
+    half = (weights.matrices[0] / 2).to(batch.x.dtype)
+    result = torch.where(batch.counted()[0], half, 0)
+    return _unpadded(batch.in_place(result.expand(*batch.x.shape[:3], len(half))), request.lengths)
+
+
+def working_precision(frames: Tensor) -> torch.dtype:
+    """What the arithmetic is done in, whatever the precision of the network."""
+    count, d, positions = frames.shape
+    small = frames.numel() <= CAREFUL_VALUES or count * positions < CAREFUL_FRAMES * d
+    return torch.float64 if small else torch.promote_types(frames.dtype, torch.float32)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Frames as (time, clips, features, positions), padded to the longest clip.
+
+    Streams with gaps are moved up to close them: a stream is active from step 0 to its last.
+    """
+
+    x: Tensor  # relative to `centre`, and zero where not active
+    centre: Tensor  # mean over active frames: (clips, d, positions), or (1, d, positions) if shared
+    steps: Tensor | None  # (clips, 1, positions) active steps of each stream; None: all
+    order: Tensor | None  # (time, clips, 1, positions): the step a frame was moved from
+    left_out: Tensor  # () int64
+    rates: Rates
+    scatter: Tensor | None = None  # (time, clips, d, d), zero where not active
+
+    def counted(self) -> tuple[Tensor, Tensor]:
+        """Where D and E count; both broadcast to (time, clips, 1, positions)."""
+        active, shared = self._active(), self.rates.long_term == "shared"
+        past = active & (_clock(self.x) >= 1)
+        if self.rates.long_term == "stream":
+            return past, past
+        if self.steps is None:
+            return past, active & (len(self.x) * (self.x.shape[1] if shared else 1) > 1)
+        return past, active & ((self.steps.sum(0, keepdim=True) if shared else self.steps) > 1)
+
+    def deviations(self) -> tuple[Tensor, Tensor, Tensor]:
+        """D and E, zero where they do not count, and the short-term mean less the centre."""
+        flat = self.x.flatten(1)
+        short = moving_average(len(flat), self.rates.mu, flat)(flat)
+        D, E = flat - short, short
+        if self.rates.long_term == "stream":
+            E = short - moving_average(len(flat), self.rates.eps, flat)(flat)
+        in_w, in_b = self.counted()
+        return (
+            torch.where(in_w, D.view_as(self.x), 0),
+            torch.where(in_b, E.view_as(self.x), 0),
+            short.view_as(self.x),
+        )
+
+    def moments(self) -> Moments:
+        """Sums over all frames."""
+        D, E, short = self.deviations()
+        frame = self.x[:, :, :1]
+        counts = [mask.expand_as(frame).sum() for mask in self.counted()]
+        long_mean = self.centre
+        if self.rates.long_term == "stream":
+            long_mean = self._at_end(short - E) + self.centre
+        rows = scatter = None
+        if self.scatter is not None:
+            scatter = torch.where(self.counted()[0], self.scatter, 0).sum((0, 1))
+        elif self.x.shape[3] == 1 and len(self.x) * self.x.shape[1] < self.x.shape[2]:
+            rows = torch.stack([_rows(v) @ _rows(v).T for v in (D, E)])
+        return Moments(
+            _gram(D), _gram(E), torch.stack([*counts, self.left_out]),
+            self._at_end(short) + self.centre, long_mean, self.steps, rows, scatter,
+        )  # fmt: skip
+
+    def gradient(self, weights: Weights) -> Tensor:
+        """(time, clips, features, positions), each frame where it came from."""
+        D, E, _ = self.deviations()
+        by_d, by_e = (_product(weights, i, v) for i, v in enumerate((D, E)))
+        back = moving_average(len(D), self.rates.mu, D)
+        result = by_d + back.transposed((by_e - by_d).flatten(1)).view_as(D)
+        if self.rates.long_term == "stream":
+            back = moving_average(len(D), self.rates.eps, D)
+            result -= back.transposed(by_e.flatten(1)).view_as(D)
+        # Frames are taken relative to their mean, so the gradient has its own mean removed.
+        result = torch.where(self._active(), result, 0)
+        result -= _mean(result, self.steps, self.rates.long_term == "shared")
+        return self.in_place(torch.where(self._active(), result, 0))
+
+    def in_place(self, values: Tensor) -> Tensor:
+        """Values of frames that were moved up, back where the frames came from."""
+        if self.order is None:
+            return values
+        return torch.zeros_like(values).scatter_(0, self.order.expand_as(values), values)
+
+    def _active(self) -> Tensor:
+        clock = _clock(self.x)
+        return clock >= 0 if self.steps is None else clock < self.steps
+
+    def _at_end(self, values: Tensor) -> Tensor:
+        """(clips, d, positions): after the last active step of each stream."""
+        if self.steps is None:
+            return values[-1]
+        last = (self.steps - 1).clamp(min=0).expand_as(values[0])
+        return values.gather(0, last[None])[0]
+
+
+def to_batch(frames: Tensor, request: Request, scatter: Tensor | None = None) -> Batch:
+    """The frames of a call, aligned in time and relative to their mean."""
+    y, lengths = _padded(frames.to(working_precision(frames)), request.lengths), request.lengths
+    extra = None if scatter is None else _padded(scatter.to(y.dtype), lengths)
+    there = None
+    if len(set(lengths)) > 1:
+        there = _clock(y) < torch.tensor(lengths, device=y.device).view(-1, 1, 1)
+    usable = _usable(y, extra, request.largest)
+    steps = order = None
+    left_out = torch.zeros((), dtype=torch.int64, device=y.device)
+    if usable is not None:
+        missing = ~usable if there is None else ~usable & there
+        left_out = missing.sum()
+        there = usable if there is None else usable & there
+        order = (~there).to(torch.uint8).argsort(dim=0, stable=True)
+        y = torch.where(there, y, 0).gather(0, order.expand_as(y))
+        if extra is not None:
+            extra = torch.where(there, extra, 0).gather(0, order.expand_as(extra))
+    if there is not None:
+        steps = there.expand_as(y[:, :, :1]).sum(0)
+        y = y if order is not None else torch.where(there, y, 0)
+    shared = request.rates.long_term == "shared"
+    centre = _mean(y, steps, shared)
+    x = y - centre
+    if steps is not None:
+        x = torch.where(_clock(y) < steps, x, 0)
+    return Batch(x, centre, steps, order, left_out, request.rates, extra)
+
+
+def _tiles(frames: Tensor) -> Iterator[Tensor]:
+    """Some positions at a time, so that what is computed from them stays small."""
+    count, d, positions = frames.shape
+    width = max(1, TILE_VALUES // (count * d))
+    for begin in range(0, positions, positions if torch.compiler.is_compiling() else width):
+        yield frames[..., begin : begin + width]
+
+
+def _padded(frames: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """(frames, ...) to (time, clips, ...); what lies behind the end of a clip is arbitrary."""
+    if len(set(lengths)) == 1:
+        return frames.unflatten(0, (len(lengths), lengths[0])).transpose(0, 1)
+    return frames[_places(lengths, frames.device)]
+
+
+def _unpadded(values: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    if len(set(lengths)) == 1:
+        return values.transpose(0, 1).flatten(0, 1)
+    return torch.cat([values[:length, clip] for clip, length in enumerate(lengths)])
+
+
+def _places(lengths: tuple[int, ...], device: torch.device) -> Tensor:
+    """(time, clips): the index of each frame; the clip's last beyond its end."""
+    length = torch.tensor(lengths)
+    begin = length.cumsum(0) - length
+    steps = torch.arange(max(lengths))[:, None]
+    return (begin + torch.minimum(steps, length - 1)).to(device)
+
+
+def _usable(y: Tensor, scatter: Tensor | None, largest: float) -> Tensor | None:
+    """(time, clips, 1, positions): where all values are finite and not too large; None: all."""
+    if scatter is None and on_host(y):
+        low, high = y.aminmax()
+        if bool((low >= -largest) & (high <= largest)):
+            return None
+    usable: Tensor = y.abs().amax(2, keepdim=True) <= largest  # a NaN compares as false
+    if scatter is not None:
+        usable = usable & (scatter.abs().amax((2, 3)) <= largest**2)[:, :, None, None]
+    return usable
+
+
+def _mean(values: Tensor, steps: Tensor | None, shared: bool) -> Tensor:
+    """Over the active frames of each stream, or of all clips at a position; others are zero."""
+    over = (0, 1) if shared else (0,)
+    if steps is None:
+        mean = values.mean(over)
+    else:
+        count = steps.sum(0) if shared else steps
+        mean = values.sum(over) / count.clamp(min=1)
+    return mean[None] if shared else mean
+
+
+def _product(weights: Weights, which: int, values: Tensor) -> Tensor:
+    matrix = weights.matrices[which].to(values.dtype)
+    if weights.by_rows:
+        return (matrix @ _rows(values)).view_as(values)
+    if values.shape[3] == 1:
+        return (_rows(values) @ matrix).view_as(values)
+    return matrix @ values
+
+
+def _gram(values: Tensor) -> Tensor:
+    """(time, clips, d, positions) to (d, d) in float64."""
+    if values.shape[3] == 1:
+        rows = _rows(values)
+        return (rows.T @ rows).double()
+    maps = values.flatten(0, 1)
+    return (maps @ maps.mT).sum(0, dtype=torch.float64)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """(time, clips, d, 1) to (time * clips, d)."""
+    return values.reshape(-1, values.shape[2])
+
+
+def _clock(like: Tensor) -> Tensor:
+    return torch.arange(len(like), device=like.device).view(-1, 1, 1, 1)
