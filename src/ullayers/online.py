@@ -38,7 +38,8 @@ from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 MEMORY = 1024  # frames that are remembered, in half precision: at 64 x 48 in colour, 19 MB
 MOST = 64 * 2**20  # bytes of larger frames, of which fewer are remembered
 CLIPS, LENGTH = 8, 8  # of a step
-EVERY = 8  # frames between two steps
+EVERY = 8  # frames from step to step
+SMALL = 64 * 64  # pixels; larger frames have fewer steps, so that learning keeps up with a camera
 WARM_UP = 100  # frames over which the object's size is measured
 WINDOW = 50  # steps over which J is averaged to see whether it still falls
 
@@ -105,6 +106,7 @@ class Watcher:
             seed=self.config.seed,
         )  # fmt: skip
         self.memory = memory.to(self.config.device).half()
+        self.every = _every(size)
         self.backdrop = LiveBackdrop()
         self.history: deque[float] = deque(maxlen=2 * WINDOW)
         self.count = 0
@@ -146,7 +148,7 @@ class Watcher:
     def learn(self, picture: Tensor) -> None:
         """Remember what the network has seen; from time to time, learn from clips of that."""
         self.memory.add(picture)
-        if self.count % EVERY or len(self.memory) < CLIPS * LENGTH:
+        if self.count % self.every or len(self.memory) < CLIPS * LENGTH:
             return
         self.optimizer.zero_grad()
         backward(self.net.learn_from(self.memory.sample().float(), self.memory.lengths))
@@ -197,6 +199,15 @@ def _room(channels: int, size: tuple[int, int]) -> int:
     (1024, 227, 64)
     """
     return max(CLIPS * LENGTH, min(MEMORY, MOST // (2 * channels * size[0] * size[1])))
+
+
+def _every(size: tuple[int, int]) -> int:
+    """Frames from step to step: at most as many as a step has, so that each is learned from once.
+
+    >>> _every((48, 64)), _every((96, 128)), _every((192, 256))
+    (8, 24, 64)
+    """
+    return min(CLIPS * LENGTH, EVERY * -(-size[0] * size[1] // SMALL))
 
 
 def watch(
