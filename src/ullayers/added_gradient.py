@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ullayers.kernels.fresh import gradient, scatter_gradient
+import ullayers.kernels.fresh as fresh
+import ullayers.kernels.fresh_ops as fresh_ops
+from ullayers.kernels.fresh_kernels import Kernel
 from ullayers.kernels.maps import Postponed
 from ullayers.kernels.moments import Request, Weights
 from ullayers.kernels.state import shared_clone
@@ -90,38 +92,42 @@ def _is_batched(above: Tensor) -> bool:
 
 
 class FreshCall(NamedTuple):
-    """What the backward pass of a call with fresh statistics has to know, beside its input."""
+    """What the backward pass of a call with fresh statistics has to know, beside tensors."""
 
+    kernel: Kernel | None  # None: operators, in a compiled graph
     request: Request
     by_rows: bool
-    features: int
+    scattered: bool
 
 
 class _AddFreshGradient(torch.autograd.Function):
     """The identity, whose backward adds the gradient of J of the call."""
 
     @staticmethod
-    def forward(
-        ctx: Any, y: Tensor, scatter: Tensor | None, matrices: Tensor, call: FreshCall
-    ) -> Tensor:
-        ctx.save_for_backward(y, scatter, matrices)
+    def forward(ctx: Any, call: FreshCall, y: Tensor, scatter: Any, *kept: Tensor) -> Tensor:
         ctx.call = call
+        ctx.save_for_backward(y, *kept)
         return y.clone()
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        y, scatter, matrices = ctx.saved_tensors
-        request, by_rows, features = ctx.call
-        weights = Weights(matrices, by_rows, matrices, matrices)
+        call: FreshCall = ctx.call
+        y, matrices, *saved = ctx.saved_tensors
+        features = len(matrices[0]) if not call.by_rows else y.shape[-1]
+        weights = Weights(matrices, call.by_rows, matrices, matrices)
+        frames, spread = as_frames(y, features), None
+        # A gradient that is differentiated itself, or stands for many at once, is added by torch.
+        plain = not torch.is_grad_enabled() and _has_storage(above)
         with torch.no_grad():
-            frames = as_frames(y, features)
-            extra = None if scatter is None else scatter.reshape(-1, features, features)
-            found = gradient(frames, request, weights, extra).view(y.shape)
-            spread = None
-            if scatter is not None and extra is not None and ctx.needs_input_grad[1]:
-                spread = scatter_gradient(frames, request, weights, extra)
-                spread = spread.reshape(scatter.shape).to(scatter.dtype)
-        return above + found, spread, None, None
+            more = as_frames(above, features) if plain else None
+            kernel = fresh_ops if call.kernel is None else call.kernel
+            found = kernel.gradient(frames, call.request, weights, tuple(saved), more)
+            if call.scattered and ctx.needs_input_grad[2]:
+                owner = fresh_ops if call.kernel is None else fresh
+                spread = owner.scatter_gradient(frames, call.request, weights, tuple(saved))
+                spread = spread.reshape(*y.shape, features).to(y.dtype)
+        gradient = found.view(y.shape) if plain else above + found.view(y.shape)
+        return None, gradient, spread, *(None for _ in (matrices, *saved))
 
 
 def as_frames(y: Tensor, features: int) -> Tensor:
@@ -132,8 +138,17 @@ def as_frames(y: Tensor, features: int) -> Tensor:
 
 
 def add_fresh_gradient(
-    y: Tensor, scatter: Tensor | None, matrices: Tensor, call: FreshCall
+    call: FreshCall, y: Tensor, scatter: Tensor | None, kept: tuple[Tensor, ...]
 ) -> Tensor:
     """`y`, whose gradient gets that of J added."""
-    added: Tensor = _AddFreshGradient.apply(y, scatter, matrices, call)  # type: ignore[no-untyped-call]
+    added: Tensor = _AddFreshGradient.apply(call, y, scatter, *kept)  # type: ignore[no-untyped-call]
     return added
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    """Not so where a tensor stands for a batch of them, as in `is_grads_batched`."""
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True

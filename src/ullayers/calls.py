@@ -5,17 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+import ullayers.kernels.fresh_ops as fresh_ops
 from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames
 from ullayers.base import layout_of, symmetric
 from ullayers.kernels.covariance import RIDGE_HIGH
-from ullayers.kernels.fresh import measure, working_precision
-from ullayers.kernels.moments import Moments, Request, Weights, weigh
+from ullayers.kernels.fresh import working_precision
+from ullayers.kernels.fresh_kernels import Kernel, choose
+from ullayers.kernels.moments import Moments, Request, Weights, on_device, weigh
+from ullayers.kernels.state import Rates
 from ullayers.running import RunningCalls
 from ullayers.statistics import is_recomputing, normal_tensors
 
 # statistics="auto" takes fresh ones for calls of at least this many frames. On linear mixtures of
 # slow and fast sources, shorter calls see too little of the long run (docs/results.md).
 FRESH_FROM = 32
+# What running statistics alone need: digits beyond the buffers' precision, the gradient's mean.
+NOT_KEPT = ("short_mean_rest", "long_mean_rest", "short_cov_rest", "long_cov_rest", "pull")
 
 
 class ULBase(RunningCalls):
@@ -41,22 +46,19 @@ class ULBase(RunningCalls):
         return enough or self.statistics == "fresh"
 
     def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
-        lengths, extra = self._lengths(y), None
+        lengths = self._lengths(y)
         request = Request(lengths, self._rates(len(lengths)), self._largest())
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():
-            frames = as_frames(y.detach(), self.features)
+            frames, extra = as_frames(y.detach(), self.features), None
             if scatter is not None:
                 extra = symmetric(scatter.detach()).reshape(-1, self.features, self.features)
-            moments = measure(frames, request, extra)
-            weights = weigh(moments, request.rates, working_precision(frames))
-            matrices = weights.matrices * (
-                self.weight * (max(lengths) if self.reduction == "sum" else 1)
-            )
+            kernel, moments, weights = _evaluate(frames, request, extra)
+            factor = self.weight * (max(lengths) if self.reduction == "sum" else 1)
+            kept = (weights.matrices * factor, *moments.saved)
         output = y
         if torch.is_grad_enabled() and (y.requires_grad or _requires_grad(scatter)):
-            spread = None if scatter is None else (scatter + scatter.mT) / 2
-            call = FreshCall(request, weights.by_rows, self.features)
-            output = add_fresh_gradient(y, spread, matrices, call)
+            call = FreshCall(kernel, request, weights.by_rows, scatter is not None)
+            output = add_fresh_gradient(call, y, scatter, kept)
         if not is_recomputing():
             with torch.no_grad(), normal_tensors():
                 self._record(y, request, moments, weights)
@@ -65,35 +67,46 @@ class ULBase(RunningCalls):
     def _record(self, y: Tensor, request: Request, moments: Moments, weights: Weights) -> None:
         """Leave the statistics of this call in the buffers."""
         self._remember(layout_of(y))
-        lengths, rates = request.lengths, request.rates
-        short, long = (
-            m.mT.reshape(-1, self.features) for m in (moments.short_mean, moments.long_mean)
-        )
+        rates, steps = request.rates, max(request.lengths)
+        W, B = weights.covariances
+        keeps = on_device((1 - rates.mu, 1 - rates.eps), W.device)
+        seen = 1 - keeps**steps
+        traces = weights.covariances.diagonal(dim1=1, dim2=2).sum(1)
+        new = {
+            "short_mean": moments.short_mean.mT.reshape(-1, self.features),
+            "long_mean": moments.long_mean.mT.reshape(-1, self.features),
+            "short_cov": W,
+            "long_cov": B,
+            "cov_evidence": torch.where(moments.counts[:2] > 0, seen, 0),
+            "ridge_level": RIDGE_HIGH * rates.ridge / self.features * traces * seen,
+            "steps": self.steps + steps,
+            "left_out": self.left_out + torch.stack([moments.counts[2], weights.singular]),
+            **self._evidence(moments, rates, steps),
+        }
+        self._store(new, self._clips is None)
+        torch._foreach_zero_([getattr(self, name) for name in NOT_KEPT])
+
+    def _evidence(self, moments: Moments, rates: Rates, longest: int) -> dict[str, Tensor]:
+        """How much the means have seen, so that running calls can go on with them."""
         steps = moments.steps
         if steps is None:
-            steps = torch.full_like(moments.short_mean[:, :1], max(lengths), dtype=torch.int64)
-        long_steps = steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
-        W, B = weights.covariances
-        decays = torch.tensor([1 - rates.mu, 1 - rates.eps], dtype=torch.float64, device=W.device)
-        seen = torch.where(moments.counts[:2] > 0, 1 - decays ** max(lengths), 0.0)
-        traces = weights.covariances.diagonal(dim1=1, dim2=2).sum(1)
-        zeros = torch.zeros_like(W)
-        self._store(
-            {
-                **self._pair("short_mean", short, torch.zeros_like(short)),
-                **self._pair("long_mean", long, torch.zeros_like(long)),
-                **self._pair("short_cov", W, zeros),
-                **self._pair("long_cov", B, zeros),
-                "short_evidence": 1 - (1 - rates.mu) ** steps.flatten(),
-                "long_evidence": 1 - (1 - rates.eps) ** long_steps.flatten(),
-                "cov_evidence": seen,
-                "ridge_level": RIDGE_HIGH * rates.ridge / self.features * traces * seen,
-                "pull": torch.zeros_like(self.pull),
-                "steps": self.steps + max(lengths),
-                "left_out": self.left_out + torch.stack([moments.counts[2], weights.singular]),
-            },
-            continues=self._clips is None,
-        )
+            steps = torch.full_like(moments.short_mean[:, :1], longest)
+        frames = steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
+        return {
+            "short_evidence": 1 - (1 - rates.mu) ** steps.flatten(),
+            "long_evidence": 1 - (1 - rates.eps) ** frames.flatten(),
+        }
+
+
+def _evaluate(
+    frames: Tensor, request: Request, scatter: Tensor | None
+) -> tuple[Kernel | None, Moments, Weights]:
+    """Sums and derivatives; the kernel is None where a compiled graph calls operators instead."""
+    if torch.compiler.is_compiling():
+        return None, *fresh_ops.evaluate(frames, request, scatter)
+    kernel, _ = choose(frames, request, scatter)
+    moments = kernel.measure(frames, request, scatter)
+    return kernel, moments, weigh(moments, request.rates, working_precision(frames))
 
 
 def _requires_grad(scatter: Tensor | None) -> bool:

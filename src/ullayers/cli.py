@@ -355,7 +355,7 @@ def _reproduce(given: Namespace) -> int:
     from ullayers.progress import Progress
 
     names = NAMES if "all" in given.names else tuple(dict.fromkeys(given.names))
-    if given.data is None and names != ("synthetic",):
+    if given.data is None and any(name in experiments.NEEDED for name in names):
         raise ValueError("give --data, the folder of the data sets")
     count = given.seeds or (1 if given.quick else 5)
     if given.resume and given.force:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ullayers.kernels.moments import ridges
+
 # Directions that hold less than this share of the largest are rounding errors of others.
 NULL = 1e-10
 
@@ -96,9 +98,10 @@ def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
 def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> Tensor:
     """J = (log det W - log det B) / 2, both with their relative ridge; `nan` if one is zero."""
 
-    def log_det(cov: Tensor) -> Tensor:
+    def log_det(cov: Tensor, relative: float) -> Tensor:
         cov = cov.double()
-        level = ridge * cov.trace() / len(cov)
-        return torch.logdet(cov + level * torch.eye(len(cov), device=cov.device))
+        level = relative * cov.trace() / len(cov)
+        return torch.logdet(cov + level * torch.eye(len(cov), dtype=cov.dtype, device=cov.device))
 
-    return (log_det(short_cov) - log_det(long_cov)) / 2
+    of_w, of_b = ridges(ridge, torch.float64)
+    return (log_det(short_cov, of_w) - log_det(long_cov, of_b)) / 2

@@ -30,6 +30,8 @@ NEEDED: dict[str, tuple[Callable[[Path], list[datasets.Sequence]], ...]] = {
     "walk": (datasets.walking,),
     "semi": (datasets.head_poses,),
     "parts": (datasets.walking, datasets.head_poses),
+    "recognise": (datasets.turntable,),
+    "layerwise": (datasets.turntable,),
 }
 MOST = 1000  # seeds
 PAGE, FOLDER, KEPT = "results.md", "results", "outcome.json"

@@ -192,7 +192,7 @@ class Statistics(nn.Module):
         worst another number of streams has begun, of which nothing is known.
         """
         new["continues"] = torch.full_like(self.continues, continues)
-        self._make_room({name: len(new[name]) for name in PER_STREAM})
+        self._make_room({name: len(new[name.removesuffix("_rest")]) for name in PER_STREAM})
         torch._foreach_copy_([getattr(self, name) for name in new], list(new.values()))
 
     def _pair(self, name: str, base: Tensor, delta: Tensor) -> dict[str, Tensor]:

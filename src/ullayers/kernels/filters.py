@@ -64,8 +64,8 @@ def moving_average(steps: int, rate: float, like: Tensor) -> Filter:
 def _build(steps: int, rate: float, dtype: torch.dtype, device: torch.device) -> Filter:
     n = steps if steps <= LONGEST_SINGLE else BLOCK
     count = -(-steps // n)
-    double = {"dtype": torch.float64, "device": device}
-    time, block = torch.arange(n, **double), torch.arange(count, **double)
+    time = torch.arange(n, dtype=torch.float64, device=device)
+    block = torch.arange(count, dtype=torch.float64, device=device)
     keep = 1.0 - rate
     raw = (rate * keep ** (time[:, None] - time).clamp(min=0)).tril()
     weight = 1.0 - keep ** (block[:, None] * n + time + 1.0)  # of all that was seen so far

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.filters import moving_average
-from ullayers.kernels.moments import Moments, Request, Weights
+from ullayers.kernels.moments import Moments, Request, Weights, on_device
 from ullayers.kernels.state import Rates, on_host
 
 # Few frames for each feature give ill-conditioned covariances; these are computed in float64.
@@ -21,7 +21,15 @@ CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
 TILE_VALUES = 2**20  # larger maps are taken some positions at a time
 
 
-def measure(frames: Tensor, request: Request, scatter: Tensor | None = None) -> Moments:
+NAME = "PyTorch operations"
+
+
+def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
+    """Any call is taken."""
+    return None
+
+
+def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
     """Sums over the frames of a call.
 
     Args:
@@ -30,36 +38,55 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None = None) -> 
         scatter: (frames, features, features) to be added to W, where there is a single position.
     """
     parts = [to_batch(part, request, scatter).moments() for part in _tiles(frames)]
-    first = parts[0]
     if len(parts) == 1:
-        return first
+        return parts[0]
+    full = torch.full_like(parts[0].short_mean[:, :1], max(request.lengths), dtype=torch.int64)
+    steps = [full[..., : p.short_mean.shape[2]] if p.steps is None else p.steps for p in parts]
     return Moments(
         torch.stack([part.within for part in parts]).sum(0),
         torch.stack([part.between for part in parts]).sum(0),
         torch.stack([part.counts for part in parts]).sum(0),
         torch.cat([part.short_mean for part in parts], -1),
         torch.cat([part.long_mean for part in parts], -1),
-        None if first.steps is None else torch.cat([part.steps for part in parts], -1),
+        torch.cat(steps, -1),
     )
 
 
 def gradient(
-    frames: Tensor, request: Request, weights: Weights, scatter: Tensor | None = None
+    frames: Tensor,
+    request: Request,
+    weights: Weights,
+    saved: tuple[Tensor, ...],
+    above: Tensor | None,
 ) -> Tensor:
-    """dJ/dframes, in the dtype and layout of the frames."""
+    """dJ/dframes plus the gradient from above, in the dtype and layout of the frames.
+
+    Args:
+        frames: as in `measure`.
+        request: as in `measure`.
+        weights: the derivatives of J.
+        saved: from `measure`; what is not there is computed again.
+        above: like the frames, if there is any.
+    """
+    if saved:
+        found = _unpadded(Batch.of_saved(saved, request).gradient(weights, *saved[:2]), request)
+        return found.to(frames.dtype) if above is None else above + found.to(frames.dtype)
     result = torch.empty_like(frames)
     for part, out in zip(_tiles(frames), _tiles(result), strict=True):
-        batch = to_batch(part, request, scatter)
-        out.copy_(_unpadded(batch.gradient(weights), request.lengths))
-    return result
+        batch = to_batch(part, request)
+        D, E, _ = batch.deviations()
+        out.copy_(_unpadded(batch.gradient(weights, D, E), request))
+    return result if above is None else result.add_(above)
 
 
-def scatter_gradient(frames: Tensor, request: Request, weights: Weights, scatter: Tensor) -> Tensor:
+def scatter_gradient(
+    frames: Tensor, request: Request, weights: Weights, saved: tuple[Tensor, ...]
+) -> Tensor:
     """dJ/dscatter: half of the derivative of J by W, for every frame that counts."""
-    batch = to_batch(frames, request, scatter)
-    half = (weights.matrices[0] / 2).to(batch.x.dtype)
+    batch, D = Batch.of_saved(saved, request), saved[0]
+    half = (weights.matrices[0] / 2).to(D.dtype)
     result = torch.where(batch.counted()[0], half, 0)
-    return _unpadded(batch.in_place(result.expand(*batch.x.shape[:3], len(half))), request.lengths)
+    return _unpadded(batch.in_place(result.expand(*D.shape[:3], len(half))), request)
 
 
 def working_precision(frames: Tensor) -> torch.dtype:
@@ -84,15 +111,35 @@ class Batch:
     rates: Rates
     scatter: Tensor | None = None  # (time, clips, d, d), zero where not active
 
+    @classmethod
+    def of_saved(cls, saved: tuple[Tensor, ...], request: Request) -> Batch:
+        """A batch whose deviations are known, for its gradient."""
+        D, _, *gaps = saved
+        steps = gaps[0] if gaps else None
+        order = gaps[1] if len(gaps) > 1 else None
+        return cls(D, D, steps, order, D, request.rates)
+
     def counted(self) -> tuple[Tensor, Tensor]:
         """Where D and E count; both broadcast to (time, clips, 1, positions)."""
-        active, shared = self._active(), self.rates.long_term == "shared"
-        past = active & (_clock(self.x) >= 1)
+        clock = _clock(self.x)
+        active = clock >= 0 if self.steps is None else clock < self.steps
+        past = active & (clock >= 1)
         if self.rates.long_term == "stream":
             return past, past
-        if self.steps is None:
-            return past, active & (len(self.x) * (self.x.shape[1] if shared else 1) > 1)
-        return past, active & ((self.steps.sum(0, keepdim=True) if shared else self.steps) > 1)
+        frames = self._frames()
+        return past, active & (frames > 1)
+
+    def counts(self) -> Tensor:
+        """(3,) int64, as in `Moments`."""
+        frame = self.x[:, :, :1]
+        if self.steps is not None:
+            sums = [mask.expand_as(frame).sum() for mask in self.counted()]
+            return torch.stack([*sums, self.left_out])
+        T, clips, _, positions = frame.shape
+        within = (T - 1) * clips * positions
+        between = within if self.rates.long_term == "stream" else frame.numel()
+        between = between if self._frames() > 1 else 0
+        return on_device((within, between, 0), self.x.device).long()
 
     def deviations(self) -> tuple[Tensor, Tensor, Tensor]:
         """D and E, zero where they do not count, and the short-term mean less the centre."""
@@ -101,18 +148,16 @@ class Batch:
         D, E = flat - short, short
         if self.rates.long_term == "stream":
             E = short - moving_average(len(flat), self.rates.eps, flat)(flat)
+        D, E, short = (values.view_as(self.x) for values in (D, E, short))
+        if self.steps is None:  # a first frame is its own short-term mean, up to rounding
+            D[0].zero_()
+            return D, E, short
         in_w, in_b = self.counted()
-        return (
-            torch.where(in_w, D.view_as(self.x), 0),
-            torch.where(in_b, E.view_as(self.x), 0),
-            short.view_as(self.x),
-        )
+        return torch.where(in_w, D, 0), torch.where(in_b, E, 0), short
 
     def moments(self) -> Moments:
         """Sums over all frames."""
         D, E, short = self.deviations()
-        frame = self.x[:, :, :1]
-        counts = [mask.expand_as(frame).sum() for mask in self.counted()]
         long_mean = self.centre
         if self.rates.long_term == "stream":
             long_mean = self._at_end(short - E) + self.centre
@@ -121,14 +166,16 @@ class Batch:
             scatter = torch.where(self.counted()[0], self.scatter, 0).sum((0, 1))
         elif self.x.shape[3] == 1 and len(self.x) * self.x.shape[1] < self.x.shape[2]:
             rows = torch.stack([_rows(v) @ _rows(v).T for v in (D, E)])
+        saved: tuple[Tensor, ...] = ()
+        if self.x.shape[3] == 1:  # codes are small enough to be kept
+            saved = (D, E, *(t for t in (self.steps, self.order) if t is not None))
         return Moments(
-            _gram(D), _gram(E), torch.stack([*counts, self.left_out]),
-            self._at_end(short) + self.centre, long_mean, self.steps, rows, scatter,
+            _gram(D), _gram(E), self.counts(), self._at_end(short) + self.centre, long_mean,
+            self.steps, rows, scatter, saved,
         )  # fmt: skip
 
-    def gradient(self, weights: Weights) -> Tensor:
+    def gradient(self, weights: Weights, D: Tensor, E: Tensor) -> Tensor:
         """(time, clips, features, positions), each frame where it came from."""
-        D, E, _ = self.deviations()
         by_d, by_e = (_product(weights, i, v) for i, v in enumerate((D, E)))
         back = moving_average(len(D), self.rates.mu, D)
         result = by_d + back.transposed((by_e - by_d).flatten(1)).view_as(D)
@@ -136,9 +183,9 @@ class Batch:
             back = moving_average(len(D), self.rates.eps, D)
             result -= back.transposed(by_e.flatten(1)).view_as(D)
         # Frames are taken relative to their mean, so the gradient has its own mean removed.
-        result = torch.where(self._active(), result, 0)
+        result = self._active(result)
         result -= _mean(result, self.steps, self.rates.long_term == "shared")
-        return self.in_place(torch.where(self._active(), result, 0))
+        return self.in_place(self._active(result))
 
     def in_place(self, values: Tensor) -> Tensor:
         """Values of frames that were moved up, back where the frames came from."""
@@ -146,9 +193,16 @@ class Batch:
             return values
         return torch.zeros_like(values).scatter_(0, self.order.expand_as(values), values)
 
-    def _active(self) -> Tensor:
-        clock = _clock(self.x)
-        return clock >= 0 if self.steps is None else clock < self.steps
+    def _active(self, values: Tensor) -> Tensor:
+        """Values, with zeros where a stream is not active."""
+        return values if self.steps is None else torch.where(_clock(values) < self.steps, values, 0)
+
+    def _frames(self) -> Tensor | int:
+        """How many frames the long-term mean of a stream is taken over."""
+        shared = self.rates.long_term == "shared"
+        if self.steps is None:
+            return len(self.x) * (self.x.shape[1] if shared else 1)
+        return self.steps.sum(0, keepdim=True) if shared else self.steps
 
     def _at_end(self, values: Tensor) -> Tensor:
         """(clips, d, positions): after the last active step of each stream."""
@@ -198,11 +252,12 @@ def _tiles(frames: Tensor) -> Iterator[Tensor]:
 def _padded(frames: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """(frames, ...) to (time, clips, ...); what lies behind the end of a clip is arbitrary."""
     if len(set(lengths)) == 1:
-        return frames.unflatten(0, (len(lengths), lengths[0])).transpose(0, 1)
+        return frames.view(len(lengths), lengths[0], *frames.shape[1:]).transpose(0, 1)
     return frames[_places(lengths, frames.device)]
 
 
-def _unpadded(values: Tensor, lengths: tuple[int, ...]) -> Tensor:
+def _unpadded(values: Tensor, request: Request) -> Tensor:
+    lengths = request.lengths
     if len(set(lengths)) == 1:
         return values.transpose(0, 1).flatten(0, 1)
     return torch.cat([values[:length, clip] for clip, length in enumerate(lengths)])
@@ -254,7 +309,7 @@ def _gram(values: Tensor) -> Tensor:
         rows = _rows(values)
         return (rows.T @ rows).double()
     maps = values.flatten(0, 1)
-    return (maps @ maps.mT).sum(0, dtype=torch.float64)
+    return torch.bmm(maps, maps.mT).sum(0, dtype=torch.float64)
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -10,13 +10,17 @@ so dJ/dD = D W^-1 / n and dJ/dE = -E B^-1 / n.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ullayers.kernels.state import Rates
 
-NOISE = 16.0  # deviations below this many rounding errors of the other kind carry no information
+NOISE = 16.0  # rounding errors, in units of the last place
+# An output that vanishes adds log(ridge of W / ridge of B) / 2 to J. With equal ridges that would
+# pay, and J would be lowest for a single output that is not zero.
+BETWEEN_RIDGE = 1e-4  # of B, relative to that of W
 
 
 @dataclass(frozen=True)
@@ -65,47 +69,70 @@ class Weights:
 def weigh(moments: Moments, rates: Rates, precision: torch.dtype) -> Weights:
     """W, B and the derivatives of J.
 
-    The ridge is part of J: W + r tr(W)/d with the relative ridge r, and likewise B. Where W is no
-    more than rounding errors of B, it is kept above those, and B above those of W. If one of them
-    is zero, or has no inverse, J is not defined and all derivatives are zero.
+    The ridge is part of J: W + r tr(W)/d with the relative ridge r, and for B the smaller one of
+    `ridges`. Where W is no more than rounding errors of B, a constant keeps it above those, and B
+    above those of W. If one of them is zero, or has no inverse, J is not defined and all
+    derivatives are zero.
 
     Args:
         moments: the sums.
         rates: the ridge, and whether covariances are diagonal.
         precision: of the arithmetic that has found the sums.
     """
-    count = moments.counts[:2].clamp(min=1).double()[:, None, None]
+    count = moments.counts[:2].clamp(min=1)[:, None, None]
     within = moments.within if moments.scatter is None else moments.within + moments.scatter
     covariances = torch.stack([within, moments.between]) / count
     d = covariances.shape[-1]
     if rates.diagonal:
         covariances = torch.diag_embed(covariances.diagonal(dim1=1, dim2=2))
     by_rows = moments.rows is not None and not rates.diagonal
-    small = moments.rows / count if by_rows and moments.rows is not None else covariances
+    small = covariances
+    if by_rows and moments.rows is not None:
+        small = moments.rows / count
     trace = covariances.diagonal(dim1=1, dim2=2).sum(1)
+    relative = on_device(ridges(rates.ridge, precision), trace.device)
     noise = (NOISE * torch.finfo(precision).eps) ** 2
-    own, other = rates.ridge / d * trace, noise / d * trace.flip(0)
+    own, other = relative / d * trace, noise / d * trace.flip(0)
     moves = (trace > 0).all()
     level = torch.where(moves, torch.maximum(own, other), 1.0)
     inverse, failed = _inverse(small, level)
+    # The ridge is a multiple of the trace, which is a function of the frames as well.
     inverse_trace = inverse.diagonal(dim1=1, dim2=2).sum(1) + (d - small.shape[-1]) / level
-    # The level is a multiple of one of the two traces, which are functions of D and E as well.
-    sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=trace.device)
-    follows_own = (own >= other).double()
-    by_own = rates.ridge / d * follows_own * sign * inverse_trace
-    by_other = noise / d * (1 - follows_own) * sign * inverse_trace
-    shift = by_own + by_other.flip(0)
-    eye = torch.eye(small.shape[-1], dtype=torch.float64, device=trace.device)
-    matrices = sign[:, None, None] * inverse + shift[:, None, None] * eye
-    usable = moves & ~failed.any()
-    matrices = torch.where(usable, matrices / count, 0.0)
-    return Weights(matrices, by_rows, covariances, failed.sum())
+    by_trace = relative / d * inverse_trace * (own >= other)
+    inverse.diagonal(dim1=1, dim2=2).add_(by_trace[:, None])
+    inverse[1].neg_()
+    usable = moves & (failed == 0)
+    return Weights(torch.where(usable, inverse / count, 0.0), by_rows, covariances, failed)
+
+
+def ridges(ridge: float, precision: torch.dtype) -> tuple[float, float]:
+    """What is added to the diagonals of W and B, relative to their mean diagonal.
+
+    >>> ridges(1e-4, torch.float64)
+    (0.0001, 1e-08)
+    """
+    least = NOISE * torch.finfo(precision).eps if ridge > 0 else 0.0
+    return max(ridge, least), max(BETWEEN_RIDGE * ridge, least)
+
+
+def on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """In float64. They are kept, since a copy from the host waits for the GPU."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(numbers, dtype=torch.float64, device=device)
+    return _kept_on_device(numbers, device)
+
+
+@lru_cache(maxsize=64)
+def _kept_on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 def _inverse(matrices: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-    """Of (2, n, n) matrices plus their levels, and which of them have none."""
+    """Of (2, n, n) matrices plus their levels, and how many of them have none."""
+    shifted = matrices.clone()
+    shifted.diagonal(dim1=1, dim2=2).add_(level[:, None])
+    factor, info = torch.linalg.cholesky_ex(shifted)
     eye = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-    factor, info = torch.linalg.cholesky_ex(matrices + level[:, None, None] * eye)
-    failed = info != 0
-    factor = torch.where(failed[:, None, None], eye, factor)
-    return torch.cholesky_inverse(factor), failed
+    # Not cholesky_inverse, which a CUDA graph cannot record.
+    root = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+    return root.mT @ root, (info != 0).sum()

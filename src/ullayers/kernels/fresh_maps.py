@@ -1,0 +1,203 @@
+"""Maps of one call on a CPU in compiled loops: which calls are taken, and their threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ullayers.kernels.compiling import has_numba, loops, run
+from ullayers.kernels.moments import Moments, Request, Weights
+from ullayers.kernels.state import on_host, room_like
+
+Array = NDArray[Any]
+COLUMNS, WIDEST_TILE = 512, 64  # of a block, and positions among them
+SMALLEST_MAP, SMALLEST_CALL, WIDEST = 16, 2**14, 256  # positions, values, channels
+MODES = {"stream": 0, "clip": 1, "shared": 2}
+
+
+NAME = "compiled CPU loops for maps"
+
+
+def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
+    """Why these loops do not take a call, or None if they do."""
+    if scatter is not None or frames.shape[2] == 1:
+        return "these are codes, not maps"
+    _, channels, positions = frames.shape
+    if not has_numba():
+        return "numba is not installed"
+    if not on_host(frames):
+        return "the frames are not on a CPU, or the call is being compiled"
+    if frames.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"the frames are {frames.dtype}"
+    if request.rates.diagonal:
+        return "the covariances are diagonal"
+    if positions < SMALLEST_MAP or channels > WIDEST or frames.numel() < SMALLEST_CALL:
+        return "the maps are small or have many channels"
+    return None
+
+
+def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
+    """As `fresh.measure`."""
+    y = _plain(frames)
+    count, channels, positions = y.shape
+    clips, shared = len(request.lengths), request.rates.long_term == "shared"
+    job, rooms = _job(y, request), _rooms(y)
+    steps = np.zeros((clips, positions), np.int64)
+    if request.rates.long_term != "stream":
+        job = job._replace(centre=_centre(job, rooms, steps, shared))
+        steps[:] = 0
+    padded = rooms[0].within.shape[0]
+    grams = np.zeros((len(rooms), 2, padded, padded))
+    sums = np.zeros((1 if shared else clips, channels, positions))
+    ends = np.zeros((2, clips, channels, positions), np.float32)
+    _share(rooms, positions, lambda thread, begin, end: run(
+        loops("fresh").measure, job, rooms[thread], begin, end, grams[thread], sums, ends, steps,
+    ))  # fmt: skip
+    upper = np.triu(grams.sum(0)[:, :channels, :channels])
+    whole = torch.from_numpy(upper + np.triu(upper, 1).swapaxes(1, 2))
+    long_mean = ends[1] if request.rates.long_term == "stream" else job.centre
+    frames_seen = torch.from_numpy(steps)[:, None]
+    saved = (job.lags, job.latest, job.seen, job.centre, sums)
+    return Moments(
+        whole[0], whole[1], _counts(frames_seen, count, request),
+        torch.from_numpy(ends[0]), torch.from_numpy(long_mean), frames_seen,
+        saved=(*map(torch.from_numpy, saved), frames_seen),
+    )  # fmt: skip
+
+
+def gradient(
+    frames: Tensor,
+    request: Request,
+    weights: Weights,
+    saved: tuple[Tensor, ...],
+    above: Tensor | None,
+) -> Tensor:
+    """As `fresh.gradient`."""
+    y = _plain(frames)
+    channels, positions = y.shape[1:]
+    steps = saved[-1]
+    lags, latest, seen, centre, sums = (tensor.numpy() for tensor in saved[:-1])
+    job = _job(y, request)._replace(lags=lags, latest=latest, seen=seen, centre=centre)
+    rooms = _rooms(y)
+    padded = rooms[0].within.shape[0]
+    matrices = np.zeros((2, padded, padded), np.float32)
+    matrices[:, :channels, :channels] = weights.matrices.numpy()
+    number = steps.sum(0, keepdim=True) if request.rates.long_term == "shared" else steps
+    shift = (weights.matrices[1] @ torch.from_numpy(sums) / number.clamp(min=1)).float().numpy()
+    carry = np.zeros((2, channels, positions), np.float32)
+    result = room_like(frames) if frames.dtype == torch.float32 else torch.empty_like(frames)
+    out = result.numpy() if _is_plain(result) else np.empty(y.shape, np.float32)
+    more = y if above is None else _plain(above)
+    _share(rooms, positions, lambda thread, begin, end: run(
+        loops("fresh").write_gradient, job, rooms[thread], begin, end, matrices, shift, carry,
+        more, above is not None, out,
+    ))  # fmt: skip
+    return result if _is_plain(result) else result.copy_(torch.from_numpy(out))
+
+
+def _is_plain(maps: Tensor) -> bool:
+    return maps.dtype == torch.float32 and maps.is_contiguous()
+
+
+def _plain(maps: Tensor) -> Array:
+    """As a contiguous array of float32."""
+    array: Array = maps.detach().to(torch.float32).contiguous().resolve_neg().numpy()
+    return array
+
+
+def _counts(steps: Tensor, frames: int, request: Request) -> Tensor:
+    """(3,), as in `Moments`."""
+    within = (steps - 1).clamp(min=0).sum()
+    number = steps.sum(0, keepdim=True) if request.rates.long_term == "shared" else steps
+    between = within if request.rates.long_term == "stream" else number[number > 1].sum()
+    return torch.stack([within, between, frames * steps.shape[2] - steps.sum()])
+
+
+def _centre(job: Any, rooms: list[Any], steps: Array, shared: bool) -> Array:
+    """Means over the usable frames of each stream, or of all clips at a position."""
+    sums = np.zeros((len(steps), *job.frames.shape[1:]))
+    _share(rooms, sums.shape[2], lambda thread, begin, end: run(
+        loops("fresh").sum_frames, job, rooms[thread], begin, end, sums, steps
+    ))  # fmt: skip
+    number = steps
+    if shared:
+        sums, number = sums.sum(0, keepdims=True), steps.sum(0, keepdims=True)
+    return (sums / np.maximum(number, 1)[:, None]).astype(np.float32)
+
+
+def _job(y: Array, request: Request) -> Any:
+    """All but what `measure` finds: statistics at the beginning of each block."""
+    frames, channels, positions = y.shape
+    width, steps = _tile(positions)
+    blocks, rates = -(-frames // steps), request.rates
+    seen = np.arange(max(request.lengths) + 1)
+    keeps = []
+    for rate in (rates.mu, rates.eps):
+        evidence = 1 - (1 - rate) ** seen
+        keeps.append((1 - rate) * evidence / ((1 - rate) * evidence + rate))
+    return loops("fresh").Job(
+        frames=y,
+        clips=np.repeat(np.arange(len(request.lengths)), request.lengths),
+        keeps=np.array(keeps, np.float32),
+        mode=MODES[rates.long_term],
+        largest=request.largest,
+        steps=steps,
+        width=width,
+        centre=np.zeros((1, channels, positions), np.float32),
+        lags=np.empty((2, blocks, channels, positions), np.float32),
+        latest=np.empty((blocks, channels, positions), np.float32),
+        seen=np.empty((blocks, positions), np.int64),
+    )
+
+
+def _tile(positions: int) -> tuple[int, int]:
+    """Positions and steps of a block."""
+    width = min(WIDEST_TILE, -(-positions // 16) * 16)
+    return width, COLUMNS // width
+
+
+def _rooms(y: Array) -> list[Any]:
+    """Memory to work in for each thread."""
+    channels, positions = y.shape[1:]
+    width, steps = _tile(positions)
+    padded = -(-channels // 4) * 4
+    f32 = np.float32
+    threads = max(1, min(torch.get_num_threads(), -(-positions // width)))
+    return [
+        loops("fresh").Room(
+            np.zeros((padded, COLUMNS), f32), np.zeros((padded, COLUMNS), f32),
+            np.empty((8, COLUMNS), f32), np.empty((steps, width), f32),
+            np.empty((2, steps, width), f32), np.empty((2, channels, width), f32),
+            np.empty((channels, width), f32), np.empty(width, np.int64),
+        )
+        for _ in range(threads)
+    ]  # fmt: skip
+
+
+def _share(rooms: list[Any], positions: int, work: Callable[[int, int, int], Any]) -> None:
+    """Share the positions among threads, whole tiles each; the first share is done here."""
+    width, count = rooms[0].usable.shape[1], len(rooms)
+    tiles = -(-positions // width)
+    edges = [min(positions, width * (tiles * i // count)) for i in range(count + 1)]
+    waiting = [_pool().submit(work, i, edges[i], edges[i + 1]) for i in range(1, count)]
+    try:
+        work(0, edges[0], edges[1])
+    finally:
+        for other in waiting:
+            other.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="ullayers")
+    if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+        os.register_at_fork(after_in_child=_pool.cache_clear)
+    return pool
