@@ -151,7 +151,10 @@ class Watcher:
         if self.count % self.every or len(self.memory) < CLIPS * LENGTH:
             return
         self.optimizer.zero_grad()
-        backward(self.net.learn_from(self.memory.sample().float(), self.memory.lengths))
+        try:
+            backward(self.net.learn_from(self.memory.sample().float(), self.memory.lengths))
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise RunError("learning went astray; try a smaller --lr") from error
         self.optimizer.step()
         check_weights(self.net)
         self.history.append(float(self.net.cost.objective))
