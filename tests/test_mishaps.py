@@ -170,10 +170,11 @@ def test_more_outputs_than_there_can_be(place: Path, tmp_path: Path, here: Call)
 
 def test_learning_that_went_astray(place: Path, tmp_path: Path, here: Call) -> None:
     film, out = place / "ball.mp4", tmp_path / "run"
+    longer = write_ball(tmp_path / "longer.mp4", 240)  # watching makes a step every eighth frame
     for task in ("locate", "orient"):
         how = ("--task", task, "--out", out, "--size", "16", "--quiet", "--force", "--steps", "30")
         check_refused(here("learn", film, *how, "--lr", "1e5"), "astray", "smaller --lr")
-        watched = ("watch", film, "--task", task, "--out", tmp_path / task, "--quiet")
+        watched = ("watch", longer, "--task", task, "--out", tmp_path / task, "--quiet")
         check_refused(here(*watched, "--lr", "1e5"), "astray", "smaller --lr")
     check_refused(here("learn", film, "--lr", "1e9", *how), "between 0 and 1e6")
     code, said, errors = here("learn", film, *how, "--lr", "10", "--restarts", "1")

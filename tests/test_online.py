@@ -19,7 +19,7 @@ from torch import Tensor
 import ullayers as ul
 from ullayers.camera import LiveBackdrop
 from ullayers.learn import Config
-from ullayers.online import WINDOW, Sighting, Watcher
+from ullayers.online import CLIPS, EVERY, LENGTH, MEMORY, WINDOW, Sighting, Watcher
 from ullayers.scene import write_scene
 from ullayers.video import Reading, VideoError, find_sources, read_all
 from ullayers.view import View
@@ -110,9 +110,11 @@ def test_what_is_kept_does_not_grow() -> None:
         tensors, rest = watcher.state()
         return sum(t.numel() for t in tensors.values()) + len(rest["history"])
 
-    for t in range(2 * WINDOW + 1):
+    for t in range(max(MEMORY, CLIPS * LENGTH + 2 * WINDOW * EVERY)):
         watcher.see(ball(t % 200))
     before = size()
+    assert len(watcher.memory) == MEMORY
+    assert len(watcher.history) == 2 * WINDOW
     for t in range(50):
         watcher.see(ball(t))
     assert size() == before
@@ -120,10 +122,12 @@ def test_what_is_kept_does_not_grow() -> None:
 
 def test_learning_stops_when_it_has_settled() -> None:
     watcher = Watcher(Config(tolerance=100.0), 3, (24, 32))  # J never falls by as much
-    for t in range(2 * WINDOW):
-        assert watcher.learning
-        watcher.see(ball(t))
-    assert not watcher.learning
+    frames = 0
+    while watcher.learning:
+        watcher.see(ball(frames))
+        frames += 1
+        assert len(watcher.history) == max(0, (frames - CLIPS * LENGTH) // EVERY + 1)
+    assert len(watcher.history) == 2 * WINDOW
     before = watcher.net.state_dict()["conv1.weight"].clone()
     values, _ = watcher.see(ball(0))
     assert torch.equal(watcher.net.state_dict()["conv1.weight"], before)

@@ -20,7 +20,7 @@ FLOW = [
     "kernels.fresh_kernels", "kernels.fresh_ops", "kernels.compiled_state", "kernels.compiled",
     "kernels.small", "kernels.fused_inverse", "kernels.fused_frame", "kernels.frame",
     "kernels.choose", "core", "health", "statistics", "added_gradient", "base", "running", "calls",
-    "layers", "kernels.__main__", "whiten", "spatial", "eigen", "spectral", "estimator",
+    "layers", "kernels.__main__", "whiten", "spatial", "replay_memory", "eigen", "spectral", "estimator",
     "files", "frames", "capture", "video", "seek", "datasets", "camera", "follow", "scene",
     "footage", "models", "results", "checkpoint", "folders", "learn", "runs", "apply", "online",
     "overlay", "export", "charts", "report", "summary", "demo", "baselines", "experiments.names",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ullayers.layers import sequences as sequences
     from ullayers.layers import ul_layers as ul_layers
     from ullayers.online import watch as watch
+    from ullayers.replay_memory import ReplayMemory as ReplayMemory
     from ullayers.spatial import mask_moments as mask_moments
     from ullayers.spectral import DisconnectedError as DisconnectedError
     from ullayers.spectral import Spectrum as Spectrum
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "DisconnectedError", "Health", "RankError", "SlowFeatures", "Spectrum", "UL1d", "UL2d",
-    "Whiten", "backward", "closed_form", "effective_rank", "mask_moments", "mu_by_depth",
+    "DisconnectedError", "Health", "RankError", "ReplayMemory", "SlowFeatures", "Spectrum", "UL1d",
+    "UL2d", "Whiten", "backward", "closed_form", "effective_rank", "mask_moments", "mu_by_depth",
     "objective", "sequences", "transitions", "ul_layers", "watch",
 ]  # fmt: skip
 
@@ -42,6 +43,7 @@ _HOMES = {
     "health": ["Health", "effective_rank"],
     "online": ["watch"],
     "layers": ["UL1d", "UL2d", "backward", "mu_by_depth", "sequences", "ul_layers"],
+    "replay_memory": ["ReplayMemory"],
     "spatial": ["mask_moments"],
     "spectral": ["DisconnectedError", "Spectrum", "closed_form", "objective", "transitions"],
     "whiten": ["Whiten"],

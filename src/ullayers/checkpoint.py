@@ -100,14 +100,15 @@ def unpack(
     prefix: str, tensors: Mapping[str, Tensor], net: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Put what `pack` made back."""
-    net.load_state_dict(_below(tensors, f"{prefix}net."))
+    net.load_state_dict(below(tensors, f"{prefix}net."))
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in _below(tensors, f"{prefix}optimizer.").items():
+    for key, value in below(tensors, f"{prefix}optimizer.").items():
         number, name = key.split(".")
         state.setdefault(int(number), {})[name] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

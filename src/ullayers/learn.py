@@ -140,11 +140,9 @@ class Record:
     seconds: float
 
 
-def build(
-    config: Config, kind: LongMean, channels: int, size: tuple[int, int], *, live: bool = False
-) -> Model:
-    """The network of a task; `live` for a stream that has no clips."""
-    long_term: Any = "stream" if live else "shared" if kind == "stream" else "clip"
+def build(config: Config, kind: LongMean, channels: int, size: tuple[int, int]) -> Model:
+    """The network of a task."""
+    long_term: Any = "shared" if kind == "stream" else "clip"
     rates = {"mu": config.mu, "eps": config.eps, "long_term": long_term}
     local = config.local or 0.0
     if config.task == "locate":

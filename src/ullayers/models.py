@@ -179,8 +179,7 @@ class Encoder(nn.Module):
         height, width = (-(-side // 8) for side in size)
         self.full = nn.Linear(widths[-1] * height * width, outputs)
         self.by_clip = long_term == "clip"
-        live = long_term == "stream"
-        self.cost = UL1d(outputs, mu, eps, long_term="stream" if live else "shared")
+        self.cost = UL1d(outputs, mu, eps, long_term="shared")
         self.mean: Tensor
         self.readout: Tensor
         self.register_buffer("mean", torch.zeros(outputs))

@@ -1,4 +1,4 @@
-"""Learning while frames arrive: one frame in, one step, one answer out, without end."""
+"""Learning while frames arrive: one frame in, one answer out, without end."""
 
 from __future__ import annotations
 
@@ -17,18 +17,31 @@ from torch import Tensor
 
 from ullayers.apply import csv_name, describe
 from ullayers.camera import LiveBackdrop
-from ullayers.checkpoint import RunError, load_state, pack, save_state, unpack, write_tensors
+from ullayers.checkpoint import (
+    RunError,
+    below,
+    load_state,
+    pack,
+    save_state,
+    unpack,
+    write_tensors,
+)
 from ullayers.folders import check_free, clear_run
 from ullayers.layers import backward
 from ullayers.learn import Config, build, check_weights, make_optimizer
-from ullayers.models import Encoder, Locator, weights
+from ullayers.models import Locator, weights
+from ullayers.replay_memory import ReplayMemory
 from ullayers.results import TRACK, Answer, code_columns, header
 from ullayers.runs import Run, load_run, make_reading, small_size
 from ullayers.video import Reading, Source, VideoError, find_sources, open_live
 
-RATE = 3e-4  # of AdamW: a single frame says less than the batches of `learn`
+MEMORY = 1024  # frames that are remembered, in half precision: at 64 x 48 in colour, 19 MB
+MOST = 64 * 2**20  # bytes of larger frames, of which fewer are remembered
+CLIPS, LENGTH = 8, 8  # of a step
+EVERY = 8  # frames from step to step
+SMALL = 64 * 64  # pixels; larger frames have fewer steps, so that learning keeps up with a camera
 WARM_UP = 100  # frames over which the object's size is measured
-WINDOW = 500  # frames over which J is averaged to see whether it still falls
+WINDOW = 50  # steps over which J is averaged to see whether it still falls
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class Sighting:
         seconds: its time.
         columns: what `values` are: x, y, confidence, or y0, y1, ...
         values: what was found.
-        objective: J so far, lower is better; nan until something has moved.
+        objective: J of the last step, lower is better; nan before the first.
         learning: False once J has settled.
         mask: (height, width) uint8 of small size, 255 where the object is; None for a code.
     """
@@ -62,7 +75,7 @@ class Sighting:
 
 
 class Watcher:
-    """The learner behind `watch`: Algorithm 1 of the paper, one frame at a time.
+    """The learner behind `watch`: a memory of recent frames, and steps on clips drawn from it.
 
     Args:
         config: what to learn and how.
@@ -82,14 +95,18 @@ class Watcher:
     """
 
     def __init__(self, config: Config, channels: int, size: tuple[int, int]) -> None:
-        if config.lr is None and config.optimizer == "adamw":
-            config = replace(config, lr=RATE)
         self.config = replace(config.resolved(many=False), long_mean="stream")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
-            net = build(self.config, "stream", channels, size, live=True)
+            net = build(self.config, "stream", channels, size)
         self.net = net.to(self.config.device)
         self.optimizer = make_optimizer(self.net, self.config)
+        memory = ReplayMemory(
+            (channels, *size), _room(channels, size), clips=CLIPS, length=LENGTH,
+            seed=self.config.seed,
+        )  # fmt: skip
+        self.memory = memory.to(self.config.device).half()
+        self.every = _every(size)
         self.backdrop = LiveBackdrop()
         self.history: deque[float] = deque(maxlen=2 * WINDOW)
         self.count = 0
@@ -100,44 +117,53 @@ class Watcher:
         """What the values are."""
         return TRACK if isinstance(self.net, Locator) else code_columns(len(self.net.readout))
 
+    @property
+    def objective(self) -> float:
+        """J of the last step."""
+        return self.history[-1] if self.history else float("nan")
+
     def see(self, frame: Tensor) -> tuple[tuple[float, ...], NDArray[np.uint8] | None]:
         """Learn from a uint8 frame (channels, height, width); gives what was found in it."""
         picture = frame.to(self.config.device).float() / 255
+        if isinstance(self.net, Locator):
+            picture = self.backdrop.foreground(picture)
         self.count += 1
-        self.optimizer.zero_grad()
-        with torch.set_grad_enabled(self.learning):
-            if isinstance(self.net, Locator):
-                output, values, mask = self._locate(self.net, picture)
-            else:
-                output, values, mask = self._encode(self.net, picture)
+        answer = self._answer(picture[None])
         if self.learning:
-            backward(output)
-            self.optimizer.step()
-            check_weights(self.net)
-            self._stop_if_settled()
-        return values, mask
+            self.learn(picture[None])
+        return answer
 
-    def _locate(self, net: Locator, picture: Tensor) -> tuple[Tensor, Any, Any]:
-        found = net(self.backdrop.foreground(picture)[None])
+    @torch.no_grad()
+    def _answer(self, picture: Tensor) -> tuple[tuple[float, ...], NDArray[np.uint8] | None]:
+        net = self.net
+        if not isinstance(net, Locator):
+            return tuple(net.embed(picture)[0].tolist()), None
+        found = net(picture)
         if self.count <= WARM_UP:
-            spread = found.spread.detach().diagonal(dim1=1, dim2=2).mean()
+            spread = found.spread.diagonal(dim1=1, dim2=2).mean()
             net.size.copy_((net.size**2 + (spread - net.size**2) / self.count).sqrt())
-        output = net.judge(found)
         values, masks = describe(net, found)
-        return output, tuple(values[0].tolist()), masks[0]
+        return tuple(values[0].tolist()), masks[0]
 
-    def _encode(self, net: Encoder, picture: Tensor) -> tuple[Tensor, Any, Any]:
-        output = net(picture[None])
-        return output, tuple(output[0].tolist()), None
+    def learn(self, picture: Tensor) -> None:
+        """Remember what the network has seen; from time to time, learn from clips of that."""
+        self.memory.add(picture)
+        if self.count % self.every or len(self.memory) < CLIPS * LENGTH:
+            return
+        self.optimizer.zero_grad()
+        try:
+            backward(self.net.learn_from(self.memory.sample().float(), self.memory.lengths))
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise RunError("learning went astray; try a smaller --lr") from error
+        self.optimizer.step()
+        check_weights(self.net)
+        self.history.append(float(self.net.cost.objective))
+        self._stop_if_settled()
 
     def _stop_if_settled(self) -> None:
-        self.history.append(float(self.net.cost.objective))
         if not self.config.tolerance or len(self.history) < 2 * WINDOW:
             return
-        if np.isnan(self.history[WINDOW - 1]):  # hardly anything has moved so far
-            return
-        # The first J are nan, before anything has moved.
-        earlier, later = (np.nanmean(list(self.history)[i : i + WINDOW]) for i in (0, WINDOW))
+        earlier, later = (np.mean(list(self.history)[i : i + WINDOW]) for i in (0, WINDOW))
         if earlier - later < self.config.tolerance:
             self.learning = False
             self.net.eval()
@@ -145,6 +171,7 @@ class Watcher:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything needed to go on: tensors, and what fits into JSON."""
         tensors = pack("", self.net, self.optimizer)
+        tensors |= {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
         for name in ("behind", "last"):
             value = getattr(self.backdrop, name)
             tensors |= {} if value is None else {f"backdrop.{name}": value}
@@ -159,12 +186,31 @@ class Watcher:
     def load(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Go on from a `state`."""
         unpack("", tensors, self.net, self.optimizer)
+        self.memory.load_state_dict(below(tensors, "memory."))
         self.backdrop.behind = tensors.get("backdrop.behind")
         self.backdrop.last = tensors.get("backdrop.last")
         self.backdrop.count, self.backdrop.unsteady = rest["backdrop"]
         self.count, self.learning = rest["count"], rest["learning"]
         self.net.train(self.learning)
         self.history.extend(rest["history"])
+
+
+def _room(channels: int, size: tuple[int, int]) -> int:
+    """Frames that are remembered: as many as fit, and enough for a step.
+
+    >>> _room(3, (48, 64)), _room(3, (192, 256)), _room(3, (1080, 1920))
+    (1024, 227, 64)
+    """
+    return max(CLIPS * LENGTH, min(MEMORY, MOST // (2 * channels * size[0] * size[1])))
+
+
+def _every(size: tuple[int, int]) -> int:
+    """Frames from step to step: at most as many as a step has, so that each is learned from once.
+
+    >>> _every((48, 64)), _every((96, 128)), _every((192, 256))
+    (8, 24, 64)
+    """
+    return min(CLIPS * LENGTH, EVERY * -(-size[0] * size[1] // SMALL))
 
 
 def watch(
@@ -182,7 +228,8 @@ def watch(
 ) -> Generator[Sighting, None, None]:
     """Learn from frames as they come, and say of each what was found in it.
 
-    Nothing is known at first; answers get better while it watches. Memory stays constant.
+    Nothing is known at first; answers get better while it watches. It remembers the latest frames
+    and learns from clips of them (`ReplayMemory`), so memory stays constant.
 
     Args:
         source: a video file, a folder of pictures, a camera (0 or /dev/video0), a URL, or a Source.
@@ -253,7 +300,7 @@ def _sightings(
             values, mask = watcher.see(clip.frames[0])
             yield Sighting(
                 source.name, int(clip.index[0]), float(clip.seconds[0]), watcher.columns, values,
-                float(watcher.net.cost.objective), watcher.learning, mask,
+                watcher.objective, watcher.learning, mask,
             )  # fmt: skip
     finally:
         clips.close()
@@ -319,7 +366,7 @@ class _Keeper:
         rest |= {"table": os.path.getsize(self.path), "frame": self.frame}
         save_state(self.run.folder / "checkpoint", tensors, rest)
         write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
-        objective = float(watcher.net.cost.objective)
+        objective = watcher.objective
         self.run.result = {
             "kind": "stream", "seed": watcher.config.seed, "trial": 0, "steps": watcher.count,
             "objective": None if np.isnan(objective) else objective, "frames": watcher.count,
