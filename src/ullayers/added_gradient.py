@@ -11,6 +11,7 @@ import ullayers.kernels.fresh as fresh
 import ullayers.kernels.fresh_ops as fresh_ops
 from ullayers.kernels.fresh_kernels import Kernel
 from ullayers.kernels.moments import Request, Weights
+from ullayers.kernels.state import room_like
 
 
 class Signal(NamedTuple):
@@ -100,7 +101,7 @@ class _AddFreshGradient(torch.autograd.Function):
     def forward(ctx: Any, call: FreshCall, y: Tensor, scatter: Any, *kept: Tensor) -> Tensor:
         ctx.call = call
         ctx.save_for_backward(y, *kept)
-        return y.clone()
+        return room_like(y).copy_(y)  # a view could not be changed in place by layers that follow
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:

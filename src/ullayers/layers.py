@@ -16,39 +16,46 @@ from ullayers.packing import Packing
 class UL1d(ULBase):
     """A UL layer for the output of a fully connected layer.
 
-    In value it is the identity. While training it keeps the short-term and long-term mean and
-    covariance of what passes through (Eq. 6-9) and, in the backward pass, adds
-    `weight * dJ/dy` (Eq. 11) to the gradient from above, where J = (log det W - log det B) / 2
-    is low for outputs that are slow within moments and rich over the long run. As the last layer
-    of a network it is the whole cost (see `backward`); after hidden layers it is a local signal.
+    In value it is the identity. In training it measures how the input varies within moments (W)
+    and over the long run (B), and in the backward pass adds `weight * dJ/dy` to the gradient from
+    above, where J = (log det W - log det B) / 2 is low for outputs that are slow and rich. As the
+    last layer of a network it is the whole cost (see `backward`); after hidden layers it is a
+    local signal.
 
-    Frames of plain calls continue the streams of the call before, in any portions: the result
-    does not depend on how a stream is cut into calls. `sequences` marks separate clips. A call
-    after clips, or with another shape than the last (but for its time), begins new streams. W and
-    B go on in any case; `reset()` forgets them too. In `eval()` nothing is learned and no gradient
-    is added; under `no_grad` in `train()` the statistics are learned, as those of batch
-    normalisation are. To load a checkpoint that was made without UL layers use
+    With fresh statistics W and B are those of the call's own frames, the gradient is the exact
+    derivative of their J, and calls do not depend on each other. Give a call as much of the long
+    run as fits. With running statistics W and B are moving averages over all calls (Eq. 6-11):
+    frames of plain calls continue the streams of the call before, and the result does not depend
+    on how a stream is cut into calls. But averages over past weights describe networks that no
+    longer exist, and deep networks drift. `sequences` marks separate clips.
+
+    Buffers hold the statistics of the last call, or the moving averages. In `eval()` nothing is
+    learned and no gradient is added; under `no_grad` in `train()` statistics are updated, as those
+    of batch normalisation are. To load a checkpoint that was made without UL layers use
     `load_state_dict(..., strict=False)`.
-
-    B counts whatever moves the output over the long run, the change of the weights included. If the
-    outputs shrink while J falls, lower the learning rate or train on clips (`sequences`).
 
     Args:
         features: width d of the input.
         mu: short-term rate, 0 < eps <= mu < 1.
         eps: long-term rate.
         weight: factor of the added gradient.
-        reduction: "mean" divides the gradient by the number of steps of the call, so that one
-            learning rate serves any chunk; "sum" does not.
-        start: "warm" weights early frames properly and, in streams, takes the gradient's own
-            moving average off, which keeps a network from drifting; "paper" starts means at 0 and
-            W, B at the identity, uses no ridge, and is Eq. 6-11 to the letter.
+        reduction: "mean" gives the gradient of J; "sum" multiplies it by the number of steps of
+            the call, as if every step were a call.
+        start: for running statistics. "warm" weights early frames properly and, in streams, takes
+            the gradient's own moving average off, which keeps a network from drifting; "paper"
+            starts means at 0 and W, B at the identity, uses no ridge, and is Eq. 6-11 to the
+            letter.
         long_term: the mean that B is taken around. "stream": each stream's own moving average
             (Eq. 7). "clip": each clip's mean over all its frames; outside `sequences` every call
-            is taken as a clip. "shared": one moving average for all sequences, which outlives
-            them. "auto": "clip" inside `sequences`, "stream" elsewhere.
-        ridge: what is added to the diagonals of W and B, relative to their mean diagonal: within
-            a factor of four of this. Default 1e-4, or 0 for `start="paper"`.
+            is taken as a clip. "shared": one mean for all clips of a call, or with running
+            statistics one moving average that outlives them. "auto": "clip" inside `sequences`,
+            "stream" elsewhere.
+        ridge: what is added to the diagonal of W, relative to its mean diagonal; that of B gets
+            1e-4 times this, so that no output gains by vanishing. (Running statistics add it to
+            both, within a factor of four.) Default 1e-4, or 0 for `start="paper"`.
+        statistics: "fresh", "running", or "auto": fresh for calls of at least 32 frames (in clips
+            of two or more), running for shorter ones, which see too little of the long run.
+            `start="paper"` is always running.
 
     Shape:
         (time, features) or (sequences, time, features), and the same out. Frames with a NaN, an
@@ -60,17 +67,18 @@ class UL1d(ULBase):
         >>> import torch, ullayers as ul
         >>> _ = torch.manual_seed(0)
         >>> angle = torch.linspace(0, 60, 600)
-        >>> x = torch.stack([angle.sin(), angle.cos()], 1) @ torch.randn(2, 5)
-        >>> x = x + 0.3 * torch.randn(600, 5)
-        >>> net = torch.nn.Sequential(torch.nn.Linear(5, 2), ul.UL1d(2, mu=0.3))
-        >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        >>> for step in range(20):
-        ...     for frames in x.split(30):
-        ...         optimizer.zero_grad()
-        ...         ul.backward(net(frames))
-        ...         optimizer.step()
-        >>> net[1].health().collapsed
-        False
+        >>> circle = torch.stack([angle.sin(), angle.cos()], 1)
+        >>> x = circle @ torch.randn(2, 5) + 0.3 * torch.randn(600, 5)
+        >>> net = torch.nn.Sequential(torch.nn.Linear(5, 2), ul.UL1d(2))
+        >>> optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        >>> for step in range(100):
+        ...     optimizer.zero_grad()
+        ...     ul.backward(net(x))
+        ...     optimizer.step()
+        >>> code = net.eval()(x).detach()
+        >>> left = circle - code @ torch.linalg.lstsq(code, circle).solution
+        >>> bool(left.var() / circle.var() < 0.1)  # the code tells the angle
+        True
     """
 
     def forward(self, y: Tensor, scatter: Tensor | None = None) -> Tensor:
@@ -107,7 +115,7 @@ class UL2d(ULBase):
     Args:
         channels: number of feature maps C.
         diagonal: keep one variance per channel instead of full covariances.
-        mu, eps, weight, reduction, start, long_term, ridge: as in `UL1d`.
+        mu, eps, weight, reduction, start, long_term, ridge, statistics: as in `UL1d`.
 
     Shape:
         (time, channels, height, width) or (sequences, time, channels, height, width).

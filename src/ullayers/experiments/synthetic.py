@@ -26,14 +26,16 @@ from ullayers.experiments.common import (
 from ullayers.layers import UL1d, backward
 from ullayers.spectral import objective
 
-POINTS, FRAMES_A_TURN, TURNS = 28, 72, 8
+POINTS, FRAMES_A_TURN, TURNS, MANY_TURNS = 28, 72, 8, 40
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 PAPER_EPOCHS, EPOCHS = 10, 20  # what the paper needs; what ours, and theirs at most noise, is given
-CHUNK = 24  # frames of a step with our settings: a third of a turn
+CHUNK = 144  # frames of a call with our settings: two turns
 FEW = 10  # components for methods that compare or multiply inputs, where noise drowns the rest
 CLOSE = 1.05  # times the oracle's error that counts as having arrived
+NO_DRIFT = 1.02
 
 OURS, PAPER = "ours", "paper's settings"
+MORE = "ours, forty turns to learn from"
 LAST, CHOSEN = f"{PAPER}, last epoch", f"{PAPER}, epoch of lowest J"
 SFA, RANDOM, ORACLE = "linear SFA", "random weights", "matched filter (knows the shape)"
 
@@ -46,16 +48,19 @@ angle; the error is the mean absolute one.
 
 *Paper's settings*: Algorithm 1 to the letter, one frame at a time, SGD with rate 0.01, momentum
 0.9, weight decay 0.1, mu 0.5, eps 0.001, for 10 epochs (20 at 50 % noise). *Ours*: `UL1d(2)` as it
-comes, Adam at 0.01, the same stream in chunks of 24 frames, 20 epochs. With no noise every
+comes, Adam at 0.01, the same stream in calls of two turns, 20 epochs; and once with forty turns
+and 4 epochs, which is as many steps. With no noise every
 projection tells the angle, random weights too, so an error of 0 proves nothing there: the second
 table says how much of the weights lies in the plane that the points turn in (1 is all; chance is
 0.04).
 """
 NOTE = """
 Where the paper's settings end is luck above 30 % noise: a W that averages two frames is noisy, and
-each step follows it. J, which needs no label, tells the good epochs up to 40 %. PCA finds the plane
-best, as nothing else varies as much. The closed form beats even the matched filter, which is the
-best projection but no more than that: it puts a frame among others like it, on the circle itself.
+each step follows it. J, which needs no label, tells the good epochs up to 40 %. With fresh
+statistics nothing drifts; what is left at 50 % noise is how little 576 frames say about 56 inputs.
+Labels do not reach the oracle either, and five times the frames do. PCA finds the plane best, as
+nothing else varies as much. The closed form beats even the matched filter, which is the best
+projection but no more than that: it puts a frame among others like it, on the circle itself.
 """
 
 
@@ -86,13 +91,13 @@ class Learned:
     code: Floats
 
 
-def turning_points(share: float, seed: int) -> Turning:
-    """Twice `TURNS` turns of 28 points, `share` of what is seen being noise."""
+def turning_points(share: float, seed: int, turns: int = TURNS) -> Turning:
+    """Twice as many turns of 28 points, `share` of what is seen being noise."""
     random = np.random.default_rng(seed)
     radius, direction = np.sqrt(random.random(POINTS)), 2 * np.pi * random.random(POINTS)
     shape = radius * np.exp(1j * direction)
     shape -= shape.mean()
-    degrees = 360 / FRAMES_A_TURN * np.arange(2 * TURNS * FRAMES_A_TURN)
+    degrees = 360 / FRAMES_A_TURN * np.arange(2 * turns * FRAMES_A_TURN)
     clean = _flat(np.exp(1j * np.radians(degrees))[:, None] * shape)
     noise = clean.std() * random.standard_normal(clean.shape)
     plane = _flat(np.stack([shape, 1j * shape])).T
@@ -144,10 +149,13 @@ def one_sequence(job: tuple[float, int, int, int]) -> Learned:
     torch.manual_seed(seed)
     paper = list(learn_as_paper(frames, paper_epochs))
     ours = list(learn_as_we_do(frames, epochs))
+    many = torch.from_numpy(turning_points(share, seed, MANY_TURNS).halves()[0].frames).float()
+    *_, more = learn_as_we_do(many, max(1, epochs * TURNS // MANY_TURNS))
     cost = [objective(SlowFeatures(2).fit_transform(train.frames @ w.T)) for w in paper]
     chosen = paper[int(np.argmin(cost))]
     linear = {
         OURS: ours[-1],
+        MORE: more,
         LAST: paper[-1],
         CHOSEN: chosen,
         SFA: SlowFeatures(2).fit(train.frames).components_,
@@ -239,7 +247,17 @@ def _claims(errors: Table, overlaps: Table, levels: tuple[float, ...], slack: fl
     most = max(levels)
     return [
         Claim(f"{CHOSEN}, up to 30 % noise, times the oracle", worst, at_most=CLOSE + slack),
-        Claim("ours at 50 % noise, times the oracle", ratio(OURS, most), at_most=CLOSE + slack),
+        Claim(
+            "ours at 50 % noise, times the oracle", ratio(OURS, most), at_most=NO_DRIFT, aim=True
+        ),
+        Claim(
+            "ours at 50 % noise, times labels",
+            ratio(OURS, most) / ratio("supervised", most),
+            at_most=CLOSE + slack,
+        ),
+        Claim(
+            f"{MORE}, at 50 % noise, times the oracle", ratio(MORE, most), at_most=NO_DRIFT + slack
+        ),
         Claim("random weights at 50 % noise, times the oracle", ratio(RANDOM, most), at_least=2),
         Claim("ours, overlap at 50 %", overlaps.mean(OURS, f"{most:.0%} noise"), at_least=0.7),
     ]
@@ -299,7 +317,7 @@ def _results(setting: Setting, found: dict[float, list[Learned]], errors: Table)
         ax.set(xticks=range(0, 21, 5))
         ax.minorticks_off()
     epochs[0].legend(fontsize=8)
-    styles = {OURS: "o-", CHOSEN: "s-", LAST: "s:", SFA: "^-", ORACLE: "k--"}
+    styles = {OURS: "o-", MORE: "o:", CHOSEN: "s-", LAST: "s:", SFA: "^-", ORACLE: "k--"}
     for name, style in styles.items():
         means = [np.mean(values) for values in errors.rows[name]]
         noise.plot([100 * level for level in found], means, style, label=name, ms=4)

@@ -21,6 +21,7 @@ from ullayers.kernels.compiling import compiled
 Array = Any
 STREAM, CLIP, SHARED = 0, 1, 2
 ZERO = np.float32(0)
+NEAR = 256  # columns of a product at a time, which the nearest cache holds
 
 
 class Job(NamedTuple):
@@ -98,12 +99,17 @@ def find_usable(job: Job, room: Room, first: int, count: int, left: int, n: int)
 
 
 @compiled
-def find_keeps(job: Job, room: Room, first: int, count: int, n: int) -> None:
+def find_keeps(job: Job, room: Room, first: int, count: int, n: int, good: bool) -> None:
     """What lags keep at each step and position, by how many frames the stream has had."""
     for i in range(count):
         t = first + i
         if t == 0 or job.clips[t] != job.clips[t - 1]:
             room.seen[:n] = 0
+        if good and room.seen[:n].min() == room.seen[:n].max():  # as nearly always
+            room.keep[0, i, :n] = job.keeps[0, room.seen[0]]
+            room.keep[1, i, :n] = job.keeps[1, room.seen[0]]
+            room.seen[:n] += 1
+            continue
         for p in range(n):
             if room.usable[i, p] > 0:
                 room.keep[0, i, p] = job.keeps[0, room.seen[p]]
@@ -189,22 +195,26 @@ def _put(out: Array, a: float, b: float, c: float, d: float) -> None:
 @compiled
 def set_product(rows: Array, matrix: Array, i: int, x: Array, columns: int) -> None:
     """Four rows of a matrix times the channels of a block."""
-    r0, r1, r2, r3 = rows[0], rows[1], rows[2], rows[3]
     m0, m1, m2, m3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
-    for k in range(4):
-        rows[k, :columns] = ZERO
-    for j in range(0, len(x), 4):
-        z0, z1, z2, z3 = x[j], x[j + 1], x[j + 2], x[j + 3]
-        m00, m01, m02, m03 = m0[j], m0[j + 1], m0[j + 2], m0[j + 3]
-        m10, m11, m12, m13 = m1[j], m1[j + 1], m1[j + 2], m1[j + 3]
-        m20, m21, m22, m23 = m2[j], m2[j + 1], m2[j + 2], m2[j + 3]
-        m30, m31, m32, m33 = m3[j], m3[j + 1], m3[j + 2], m3[j + 3]
-        for p in range(columns):
-            v0, v1, v2, v3 = z0[p], z1[p], z2[p], z3[p]
-            r0[p] += m00 * v0 + m01 * v1 + m02 * v2 + m03 * v3
-            r1[p] += m10 * v0 + m11 * v1 + m12 * v2 + m13 * v3
-            r2[p] += m20 * v0 + m21 * v1 + m22 * v2 + m23 * v3
-            r3[p] += m30 * v0 + m31 * v1 + m32 * v2 + m33 * v3
+    for begin in range(0, columns, NEAR):
+        n = min(NEAR, columns - begin)
+        r0, r1 = rows[0, begin : begin + n], rows[1, begin : begin + n]
+        r2, r3 = rows[2, begin : begin + n], rows[3, begin : begin + n]
+        for k in range(4):
+            rows[k, begin : begin + n] = ZERO
+        for j in range(0, len(x), 4):
+            z0, z1 = x[j, begin : begin + n], x[j + 1, begin : begin + n]
+            z2, z3 = x[j + 2, begin : begin + n], x[j + 3, begin : begin + n]
+            m00, m01, m02, m03 = m0[j], m0[j + 1], m0[j + 2], m0[j + 3]
+            m10, m11, m12, m13 = m1[j], m1[j + 1], m1[j + 2], m1[j + 3]
+            m20, m21, m22, m23 = m2[j], m2[j + 1], m2[j + 2], m2[j + 3]
+            m30, m31, m32, m33 = m3[j], m3[j + 1], m3[j + 2], m3[j + 3]
+            for p in range(n):
+                v0, v1, v2, v3 = z0[p], z1[p], z2[p], z3[p]
+                r0[p] += m00 * v0 + m01 * v1 + m02 * v2 + m03 * v3
+                r1[p] += m10 * v0 + m11 * v1 + m12 * v2 + m13 * v3
+                r2[p] += m20 * v0 + m21 * v1 + m22 * v2 + m23 * v3
+                r3[p] += m30 * v0 + m31 * v1 + m32 * v2 + m33 * v3
 
 
 @compiled
@@ -238,7 +248,7 @@ def begin_block(job: Job, room: Room, block: int, left: int, n: int, ends: Array
         room.latest[:] = ZERO
         room.seen[:] = 0
     good = find_usable(job, room, first, count, left, n)
-    find_keeps(job, room, first, count, n)
+    find_keeps(job, room, first, count, n, good)
     find_deviations(job, room, first, count, left, n, good, ends)
 
 

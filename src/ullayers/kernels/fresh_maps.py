@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,8 @@ from ullayers.kernels.moments import Moments, Request, Weights
 from ullayers.kernels.state import on_host, room_like
 
 Array = NDArray[Any]
-COLUMNS, WIDEST_TILE = 512, 64  # of a block, and positions among them
+STEPS = 8  # of a block
+BLOCK_VALUES = 2**16  # of a block, so that D and E stay in the cache
 SMALLEST_MAP, SMALLEST_CALL, WIDEST = 16, 2**14, 256  # positions, values, channels
 MODES = {"stream": 0, "clip": 1, "shared": 2}
 
@@ -136,8 +138,7 @@ def _centre(job: Any, rooms: list[Any], steps: Array, shared: bool) -> Array:
 def _job(y: Array, request: Request) -> Any:
     """All but what `measure` finds: statistics at the beginning of each block."""
     frames, channels, positions = y.shape
-    width, steps = _tile(positions)
-    blocks, rates = -(-frames // steps), request.rates
+    blocks, rates = -(-frames // STEPS), request.rates
     seen = np.arange(max(request.lengths) + 1)
     keeps = []
     for rate in (rates.mu, rates.eps):
@@ -149,8 +150,8 @@ def _job(y: Array, request: Request) -> Any:
         keeps=np.array(keeps, np.float32),
         mode=MODES[rates.long_term],
         largest=request.largest,
-        steps=steps,
-        width=width,
+        steps=STEPS,
+        width=_width(channels, positions),
         centre=np.zeros((1, channels, positions), np.float32),
         lags=np.empty((2, blocks, channels, positions), np.float32),
         latest=np.empty((blocks, channels, positions), np.float32),
@@ -158,28 +159,35 @@ def _job(y: Array, request: Request) -> Any:
     )
 
 
-def _tile(positions: int) -> tuple[int, int]:
-    """Positions and steps of a block."""
-    width = min(WIDEST_TILE, -(-positions // 16) * 16)
-    return width, COLUMNS // width
+def _width(channels: int, positions: int) -> int:
+    """Positions of a tile, a multiple of 16."""
+    share = -(-positions // torch.get_num_threads())
+    most = max(64, BLOCK_VALUES // (STEPS * channels))
+    return min(most, -(-share // 16) * 16)
 
 
 def _rooms(y: Array) -> list[Any]:
     """Memory to work in for each thread."""
     channels, positions = y.shape[1:]
-    width, steps = _tile(positions)
-    padded = -(-channels // 4) * 4
-    f32 = np.float32
+    width, padded = _width(channels, positions), -(-channels // 4) * 4
+    columns = STEPS * width
     threads = max(1, min(torch.get_num_threads(), -(-positions // width)))
     return [
         loops("fresh").Room(
-            np.zeros((padded, COLUMNS), f32), np.zeros((padded, COLUMNS), f32),
-            np.empty((8, COLUMNS), f32), np.empty((steps, width), f32),
-            np.empty((2, steps, width), f32), np.empty((2, channels, width), f32),
-            np.empty((channels, width), f32), np.empty(width, np.int64),
+            _aligned(padded, columns), _aligned(padded, columns), _aligned(8, columns),
+            _aligned(STEPS, width), _aligned(2, STEPS, width), _aligned(2, channels, width),
+            _aligned(channels, width), np.zeros(width, np.int64),
         )
         for _ in range(threads)
     ]  # fmt: skip
+
+
+def _aligned(*shape: int) -> Array:
+    """Zeros that begin where a line of the cache does, so that no load crosses two."""
+    line = 64
+    room = np.zeros(math.prod(shape) * 4 + line, np.uint8)
+    begin = -room.ctypes.data % line
+    return room[begin : begin + math.prod(shape) * 4].view(np.float32).reshape(shape)
 
 
 def _share(rooms: list[Any], positions: int, work: Callable[[int, int, int], Any]) -> None:
