@@ -31,7 +31,7 @@ from ullayers.whiten import Whiten
 
 GOAL, ENOUGH = 0.99, 0.9995  # R2 to be reached, and beyond which nobody need go on
 BUDGET = 20.0  # seconds of learning
-CHUNK = 100  # frames of one of our steps
+CHUNK = 1000  # frames of one of our steps, which have to show the slowest source
 
 
 class Learner(Protocol):
