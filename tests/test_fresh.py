@@ -165,10 +165,11 @@ def test_maps_of_any_precision_and_layout(kind: torch.dtype, memory: torch.memor
     assert relative(y.grad.double(), wide.grad) < 4 * torch.finfo(kind).eps + 1e-5
 
 
-def test_auto_takes_fresh_statistics_from_32_frames_on() -> None:
-    layer, frames = ul.UL1d(2), torch.randn(64, 2).cumsum(0)
-    fresh_layer = ul.UL1d(2, statistics="fresh")
-    for count, is_same in ((32, True), (31, False)):
+@pytest.mark.parametrize(("features", "enough"), [(2, 32), (31, 32), (32, 8), (300, 8)])
+def test_auto_takes_fresh_statistics_where_frames_are_enough(features: int, enough: int) -> None:
+    layer, frames = ul.UL1d(features), torch.randn(64, features).cumsum(0)
+    fresh_layer = ul.UL1d(features, statistics="fresh")
+    for count, is_same in ((enough, True), (enough - 1, False)):
         layer.reset()
         gradients = []
         for each in (layer, fresh_layer):

@@ -18,9 +18,9 @@ from ullayers.packing import Packing
 from ullayers.running import RunningCalls
 from ullayers.statistics import is_recomputing, normal_tensors
 
-# statistics="auto" takes fresh ones for calls of at least this many frames. On linear mixtures of
-# slow and fast sources, shorter calls see too little of the long run (docs/results.md).
-FRESH_FROM = 32
+# statistics="auto" takes fresh ones for calls of at least so many frames; shorter calls see too
+# little of the long run. Wide codes do not learn from running ones (docs/maths.md, section 5).
+FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
 # What running statistics alone need: digits beyond the buffers' precision, the gradient's mean.
 NOT_KEPT = ("short_mean_rest", "long_mean_rest", "short_cov_rest", "long_cov_rest", "pull")
 
@@ -56,13 +56,13 @@ class ULBase(RunningCalls):
         Example:
             >>> import torch, ullayers as ul
             >>> layer = ul.UL1d(300)
-            >>> print(layer.explain(torch.randn(20, 300, requires_grad=True)))
-            running statistics: 20 frames, fewer than 32
+            >>> print(layer.explain(torch.randn(6, 300, requires_grad=True)))
+            running statistics: 6 frames, fewer than 8
             PyTorch operations
               not Triton kernels for single frames: the frames are on cpu, not on cuda
               not compiled CPU loop for small frames: 300 features, more than 208
             >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
-            fresh statistics: 64 frames, at least 32
+            fresh statistics: 64 frames, at least 8
             PyTorch operations
               not Triton kernels for maps: the frames are not on a GPU
               not compiled CPU loops for maps: these are codes, not maps
@@ -83,17 +83,22 @@ class ULBase(RunningCalls):
             return f'statistics="{self.statistics}"'
         lengths = self._lengths(y)
         frames = sum(n for n in lengths if n > 1)
-        if frames >= FRESH_FROM:
-            return f"{frames} frames, at least {FRESH_FROM}"
+        if frames >= self._enough_frames:
+            return f"{frames} frames, at least {self._enough_frames}"
         alone = ", those of clips of a single frame left out" if 1 in lengths[1:] else ""
-        return f"{frames or sum(lengths)} frames, fewer than {FRESH_FROM}{alone}"
+        return f"{frames or sum(lengths)} frames, fewer than {self._enough_frames}{alone}"
+
+    @property
+    def _enough_frames(self) -> int:
+        """From how many on `statistics="auto"` is fresh."""
+        return FRESH_FROM if self.features < WIDE else FRESH_FROM_IF_WIDE
 
     def _is_fresh(self, y: Tensor) -> bool:
         """Whether the statistics are those of this call alone."""
         if self.start == "paper" or self.statistics == "running":
             return False
         lengths = self._lengths(y)
-        enough = sum(n for n in lengths if n > 1) >= FRESH_FROM
+        enough = sum(n for n in lengths if n > 1) >= self._enough_frames
         if self.statistics == "fresh" and max(lengths) < 2:
             raise ValueError(
                 'expected at least two frames of a clip for statistics="fresh", got one; use '

@@ -53,9 +53,9 @@ class UL1d(ULBase):
         ridge: what is added to the diagonal of W, relative to its mean diagonal; that of B gets
             1e-4 times this, so that no output gains by vanishing. (Running statistics add it to
             both, within a factor of four.) Default 1e-4, or 0 for `start="paper"`.
-        statistics: "fresh", "running", or "auto": fresh for calls of at least 32 frames (in clips
-            of two or more), running for shorter ones, which see too little of the long run.
-            `start="paper"` is always running.
+        statistics: "fresh", "running", or "auto": fresh for calls of at least 32 frames (8 for
+            codes of 32 features or more; in clips of two or more), running for shorter ones, which
+            see too little of the long run. `start="paper"` is always running.
 
     Shape:
         (time, features) or (sequences, time, features), and the same out. Frames with a NaN, an
