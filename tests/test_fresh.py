@@ -267,6 +267,31 @@ def test_graphs_that_are_kept_differentiated_and_batched() -> None:
     assert torch.equal(second, torch.ones(40, 2))
 
 
+def test_values_whose_sums_would_overflow_are_left_out() -> None:
+    signs = torch.randn(40, 4, 64, 64).sign()
+    for layer, maps in (
+        (ul.UL2d(4), signs * 4e17),
+        (ul.UL2d(4).double(), torch.where(torch.arange(40).view(-1, 1, 1, 1) == 3, 1e30, signs)),
+    ):
+        layer(maps)
+        assert all(buffer.isfinite().all() for buffer in layer.buffers())
+        assert layer.health().skipped > 0
+
+
+def test_tiny_values_give_no_nan() -> None:
+    for scale in (1e-18, 1e-21, 1e-30):
+        maps = (torch.randn(40, 4, 16, 16) * scale).requires_grad_()
+        ul.backward(ul.UL2d(4)(maps))
+        assert maps.grad is not None
+        assert maps.grad.isfinite().all()
+
+
+def test_evidence_of_a_small_rate_keeps_its_digits() -> None:
+    layer = ul.UL2d(4, eps=1e-8)
+    layer(torch.randn(40, 4, 16, 16))
+    assert layer.long_evidence[0] == pytest.approx(4e-7, rel=1e-5)
+
+
 def test_moments_of_tiles_with_and_without_gaps_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     y = walk(20, 3, 12)
     y[4, :, 0] = torch.nan
@@ -299,3 +324,13 @@ def test_compiled_graphs_learn_the_same(scattered: bool) -> None:
     for got, wanted in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(got, wanted)
     assert int(layer.steps) == 96
+
+
+def test_compiled_graphs_of_maps_leave_the_same_means() -> None:
+    maps = torch.randn(40, 4, 16, 16) + 2
+    eager, inner = ul.UL2d(4), ul.UL2d(4)
+    compiled = torch.compile(inner, fullgraph=True, backend="aot_eager")
+    for call in (eager, compiled):
+        ul.backward(call(maps.clone().requires_grad_()))
+    for name in ("short_mean", "long_mean", "short_cov", "long_cov"):
+        torch.testing.assert_close(getattr(inner, name), getattr(eager, name))

@@ -170,3 +170,10 @@ def test_a_place_is_learned_from_frames_that_come_one_at_a_time() -> None:
     with torch.no_grad():
         found = net(x[3000:])[:, 0]
     assert abs(float(torch.corrcoef(torch.stack([found, place[3000:]]))[0, 1])) > 0.9
+
+
+def test_values_that_the_memory_cannot_hold_are_left_out() -> None:
+    memory = ul.ReplayMemory((2,), frames=8, clips=1, length=2)
+    memory.add(torch.tensor([[1e300, 0.0], [1.0, 2.0]], dtype=torch.float64))
+    assert len(memory) == 1
+    assert memory.frames.isfinite().all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,7 @@ class ULBase(RunningCalls):
         clips = self._clips
         if is_recomputing():  # maybe after the block that marked the clips
             self._clips = self._last_clips
-        elif self._last_clips is not clips:
+        elif self.training and self._last_clips is not clips:
             self._last_clips = clips
         try:
             return self._forward_checked(y, scatter)
@@ -126,15 +128,18 @@ class ULBase(RunningCalls):
 
     def _request(self, y: Tensor) -> Request:
         lengths = self._lengths(y)
-        return Request(lengths, self._rates(len(lengths)), self._largest())
+        # Squares of so many values must fit the precision in which they are summed.
+        widest = torch.finfo(torch.promote_types(y.dtype, torch.float32)).max
+        largest = (widest / (16 * y.numel())) ** 0.5
+        return Request(lengths, self._rates(len(lengths)), min(self._largest(), largest))
 
     def _record(self, y: Tensor, request: Request, moments: Moments, weights: Weights) -> None:
         """Leave the statistics of this call in the buffers."""
         self._remember(layout_of(y))
         rates, steps = request.rates, max(request.lengths)
         W, B = weights.covariances
-        keeps = on_device((1 - rates.mu, 1 - rates.eps), W.device)
-        seen = 1 - keeps**steps
+        logs = on_device((math.log1p(-rates.mu), math.log1p(-rates.eps)), W.device)
+        seen = -torch.expm1(steps * logs)
         traces = weights.covariances.diagonal(dim1=1, dim2=2).sum(1)
         new = {
             "short_mean": moments.short_mean.mT.reshape(-1, self.features),
@@ -157,8 +162,8 @@ class ULBase(RunningCalls):
             steps = torch.full_like(moments.short_mean[:, :1], longest)
         frames = steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
         return {
-            "short_evidence": 1 - (1 - rates.mu) ** steps.flatten(),
-            "long_evidence": 1 - (1 - rates.eps) ** frames.flatten(),
+            "short_evidence": -torch.expm1(steps.flatten().double() * math.log1p(-rates.mu)),
+            "long_evidence": -torch.expm1(frames.flatten().double() * math.log1p(-rates.eps)),
         }
 
 

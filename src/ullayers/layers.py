@@ -59,7 +59,8 @@ class UL1d(ULBase):
 
     Shape:
         (time, features) or (sequences, time, features), and the same out. Frames with a NaN, an
-        infinite or a huge value (beyond 1e18 in float32) are left out: they get no gradient here
+        infinite or a huge value (in float32 beyond 1e18, and less the more values a call has, so
+        that sums of squares fit) are left out: they get no gradient here
         and change no statistic. (A NaN in the network's own input still makes the gradients of the
         layers below NaN, since 0 * NaN is NaN.)
 
@@ -167,7 +168,9 @@ class UL2d(ULBase):
 def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[nn.Module]:
     """Within this block, what passes through the UL layers of `net` are separate, whole clips.
 
-    Nothing leaks from one clip into the next: each gets fresh means, while W and B go on.
+    Nothing leaks from one clip into the next: each gets fresh means. With activation checkpointing,
+    run the backward pass of a call before a call with other clips: recomputation takes the clips of
+    the layer's last call.
 
     Args:
         net: any module that has UL layers in it.

@@ -100,11 +100,12 @@ class ReplayMemory(nn.Module):
         if list(frames.shape[1:]) != shape or frames.ndim == 0:
             expected = ", ".join(map(str, ["time", *shape]))
             raise ValueError(f"expected frames ({expected}), got {tuple(frames.shape)}")
+        frames = frames.to(self.frames)  # in whose precision a large value may be infinite
         usable = frames[frames.isfinite().flatten(1).all(1)]
         count = len(usable)
         places = torch.arange(count, device=self.frames.device) + self.seen
         kept = slice(max(0, count - len(self.frames)), count)  # the last of very many
-        self.frames[places[kept] % len(self.frames)] = usable[kept].to(self.frames)
+        self.frames[places[kept] % len(self.frames)] = usable[kept]
         self.seen += count
 
     @torch.no_grad()

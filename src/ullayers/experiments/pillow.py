@@ -63,7 +63,8 @@ best such paths, and "free flight" which share of all motion these explain; a me
 says the same has small residuals and no path. Codes without a scale are fitted linearly to our
 track on the {TRAINED} throws, so that their agreement with it is no merit of theirs. The paper's
 network has three convolutions, two fully connected layers and a UL layer, and sees raw frames.
-Where we miss, our mask is on the thrower: see the overlays.
+Where we miss, our mask is on the thrower: see the overlays. With the running statistics of version
+0.1 free flight explained 0.81 with each throw's mean and 0.73 with the mean chosen by J.
 """
 
 

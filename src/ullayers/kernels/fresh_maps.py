@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.kernels.compiling import has_numba, loops, run
-from ullayers.kernels.moments import Moments, Request, Weights
+from ullayers.kernels.moments import Moments, Request, Weights, in_float32
 from ullayers.kernels.state import on_host, room_like
 
 Array = NDArray[Any]
@@ -91,9 +91,10 @@ def gradient(
     rooms = _rooms(y)
     padded = rooms[0].within.shape[0]
     matrices = np.zeros((2, padded, padded), np.float32)
-    matrices[:, :channels, :channels] = weights.matrices.numpy()
+    matrices[:, :channels, :channels] = in_float32(weights).numpy()
     number = steps.sum(0, keepdim=True) if request.rates.long_term == "shared" else steps
-    shift = (weights.matrices[1] @ torch.from_numpy(sums) / number.clamp(min=1)).float().numpy()
+    mean = torch.from_numpy(sums) / number.clamp(min=1)
+    shift = (in_float32(weights)[1].double() @ mean).float().numpy()
     carry = np.zeros((2, channels, positions), np.float32)
     result = room_like(frames) if frames.dtype == torch.float32 else torch.empty_like(frames)
     out = result.numpy() if _is_plain(result) else np.empty(y.shape, np.float32)
@@ -142,7 +143,7 @@ def _job(y: Array, request: Request) -> Any:
     seen = np.arange(max(request.lengths) + 1)
     keeps = []
     for rate in (rates.mu, rates.eps):
-        evidence = 1 - (1 - rate) ** seen
+        evidence = -np.expm1(seen * np.log1p(-rate))
         keeps.append((1 - rate) * evidence / ((1 - rate) * evidence + rate))
     return loops("fresh").Job(
         frames=y,

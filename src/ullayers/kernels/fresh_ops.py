@@ -80,13 +80,14 @@ def _evaluate(
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
     kernel, _ = choose(frames, request, scatter)
     moments = kernel.measure(frames, request, scatter)
-    weights = weigh(moments, request.rates, working_precision(frames))
+    work = working_precision(frames)
+    weights = weigh(moments, request.rates, work)
     steps = moments.steps
     if steps is None:
         steps = torch.full_like(moments.short_mean[:, :1], max(lengths), dtype=torch.int64)
     found = (
         weights.matrices, weights.covariances, weights.singular, moments.counts,
-        moments.short_mean, moments.long_mean, steps,
+        moments.short_mean.to(work), moments.long_mean.to(work), steps,
     )  # fmt: skip
     # Memory of its own for each, laid out as the fake below says.
     return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]

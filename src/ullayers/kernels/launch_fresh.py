@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.kernels.moments import Moments, Request, Weights
+from ullayers.kernels.moments import Moments, Request, Weights, in_float32
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
@@ -93,7 +93,7 @@ def gradient(
     if above is not None and above.stride() != frames.stride():
         above = torch.empty_like(frames).copy_(above)
     with _on(frames.device):
-        factors = weights.matrices.to(torch.float32).contiguous()
+        factors = in_float32(weights).contiguous()
         return _Call.of(frames, request).gradient(saved, factors, above)
 
 

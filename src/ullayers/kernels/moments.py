@@ -105,6 +105,15 @@ def weigh(moments: Moments, rates: Rates, precision: torch.dtype) -> Weights:
     return Weights(torch.where(usable, inverse / count, 0.0), by_rows, covariances, failed)
 
 
+def in_float32(weights: Weights) -> Tensor:
+    """The matrices for kernels that work in float32; zeros if it cannot hold them all.
+
+    That is so for inputs of about 1e-21.
+    """
+    single = weights.matrices.to(torch.float32)
+    return torch.where(single.isfinite().all(), single, 0.0)
+
+
 def ridges(ridge: float, precision: torch.dtype) -> tuple[float, float]:
     """What is added to the diagonals of W and B, relative to their mean diagonal.
 
