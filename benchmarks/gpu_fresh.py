@@ -75,7 +75,7 @@ def ours(maps: Tensor, lengths: tuple[int, ...], long_term: LongTerm = "clip") -
     frames = maps.flatten(2)
     request = Request(lengths, Rates(0.5, 1e-3, 1e-4, long_term), LARGEST)
     factors = torch.eye(maps.shape[1], device="cuda").repeat(2, 1, 1)
-    weights = Weights(factors, False, factors, factors)
+    weights = Weights(factors, False)
     above = torch.randn_like(maps).flatten(2)
 
     def step() -> Tensor:
@@ -109,7 +109,7 @@ def memory_of(maps: Tensor) -> str:
     frames = maps.flatten(2)
     request = Request((len(maps),), Rates(0.5, 1e-3, 1e-4, "clip"), LARGEST)
     factors = torch.eye(maps.shape[1], device="cuda").repeat(2, 1, 1)
-    weights = Weights(factors, False, factors, factors)
+    weights = Weights(factors, False)
     size = maps.numel() * maps.element_size()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

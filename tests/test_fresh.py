@@ -66,9 +66,9 @@ def test_gradient_is_autograd_of_the_plain_formula(
     request = request_of(lengths, mode, diagonal)
     with torch.no_grad():
         moments = fresh.measure(y.detach(), request, None)
-        weights = weigh(moments, request.rates, torch.float64)
-        got = fresh.gradient(y.detach(), request, weights, moments.saved, None)
-    assert relative(weights.covariances, torch.stack([W, B])) < 1e-9
+        made = weigh(moments, request.rates, torch.float64)
+        got = fresh.gradient(y.detach(), request, made.weights, moments.saved, None)
+    assert relative(made.covariances, torch.stack([W, B])) < 1e-9
     # With fewer frames than features B has a condition of 1e8, and the formula loses as much.
     tolerance = 1e-9 if sum(lengths) > features else 1e-6
     assert relative(got, y.grad.nan_to_num(0)) < tolerance
@@ -141,7 +141,7 @@ def test_compiled_maps_equal_the_general_path(
     for name in ("within", "between", "short_mean", "long_mean"):
         assert relative(getattr(found, name), getattr(wanted, name)) < 1e-5, name
     assert torch.equal(found.counts, wanted.counts)
-    weights = weigh(wanted, request.rates, torch.float32)
+    weights = weigh(wanted, request.rates, torch.float32).weights
     expected = fresh.gradient(y.double(), request, weights, wanted.saved, None)
     got = fresh_maps.gradient(y, request, weights, found.saved, None)
     assert relative(got.double(), expected) < 1e-5

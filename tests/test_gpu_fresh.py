@@ -80,7 +80,7 @@ def check(case: Case, device: str = "cuda", tolerance: float = 1e-5) -> None:
     for mean, count, covariance in ((got.within, counts[0], W), (got.between, counts[1], B)):
         error = (mean.cpu() / count - covariance).norm() / covariance.norm()
         assert float(error) < tolerance
-    weights = weigh(got, request.rates, torch.float64)
+    weights = weigh(got, request.rates, torch.float64).weights
     above = torch.randn_like(frames)
     for more in (None, above):
         out = launch_fresh.gradient(frames, request, weights, got.saved, more)
@@ -186,7 +186,7 @@ def test_calls_can_be_recorded() -> None:
     case = Case(lengths=(20, 30), long_term="shared", C=32)
     frames, request = case.frames("cuda"), case.request()
     matrices = torch.eye(32, device="cuda").repeat(2, 1, 1)
-    weights = Weights(matrices, False, matrices, matrices)
+    weights = Weights(matrices, False)
 
     def call() -> Tensor:
         got = launch_fresh.measure(frames, request, None)

@@ -108,7 +108,7 @@ class _AddFreshGradient(torch.autograd.Function):
         call: FreshCall = ctx.call
         y, matrices, *saved = ctx.saved_tensors
         features = len(matrices[0]) if not call.by_rows else y.shape[-1]
-        weights = Weights(matrices, call.by_rows, matrices, matrices)
+        weights = Weights(matrices, call.by_rows)
         frames, spread = as_frames(y, features), None
         # A gradient that is differentiated itself, or stands for many at once, is added by torch.
         plain = not torch.is_grad_enabled() and _has_storage(above)

@@ -12,19 +12,16 @@ from ullayers.added_gradient import FreshCall, add_fresh_gradient, as_frames, re
 from ullayers.base import layout_of, symmetric
 from ullayers.kernels.choose import listed
 from ullayers.kernels.covariance import RIDGE_HIGH
-from ullayers.kernels.fresh import working_precision
-from ullayers.kernels.fresh_kernels import Kernel, choose
-from ullayers.kernels.moments import Moments, Request, Weights, on_device, weigh
-from ullayers.kernels.state import Rates
+from ullayers.kernels.fresh_kernels import choose, evaluate
+from ullayers.kernels.moments import Evaluation, Request, averaged_frames, on_device
+from ullayers.kernels.schema import WITH_REST
 from ullayers.packing import Packing
-from ullayers.running import RunningCalls
+from ullayers.running import RunningCalls, wants_gradient
 from ullayers.statistics import is_recomputing, normal_tensors
 
 # statistics="auto" takes fresh ones for calls of at least so many frames; shorter calls see too
 # little of the long run. Wide codes do not learn from running ones (docs/maths.md, section 5).
 FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
-# What running statistics alone need: digits beyond the buffers' precision, the gradient's mean.
-NOT_KEPT = ("short_mean_rest", "long_mean_rest", "short_cov_rest", "long_cov_rest", "pull")
 
 
 class ULBase(RunningCalls):
@@ -83,12 +80,15 @@ class ULBase(RunningCalls):
             return 'start="paper"'
         if self.statistics != "auto":
             return f'statistics="{self.statistics}"'
-        lengths = self._lengths(y)
-        frames = sum(n for n in lengths if n > 1)
+        lengths, frames = self._lengths(y), self._frames_with_company(y)
         if frames >= self._enough_frames:
             return f"{frames} frames, at least {self._enough_frames}"
         alone = ", those of clips of a single frame left out" if 1 in lengths[1:] else ""
         return f"{frames or sum(lengths)} frames, fewer than {self._enough_frames}{alone}"
+
+    def _frames_with_company(self, y: Tensor) -> int:
+        """Those of clips of a single frame say nothing of what is slow."""
+        return sum(n for n in self._lengths(y) if n > 1)
 
     @property
     def _enough_frames(self) -> int:
@@ -99,31 +99,33 @@ class ULBase(RunningCalls):
         """Whether the statistics are those of this call alone."""
         if self.start == "paper" or self.statistics == "running":
             return False
-        lengths = self._lengths(y)
-        enough = sum(n for n in lengths if n > 1) >= self._enough_frames
-        if self.statistics == "fresh" and max(lengths) < 2:
+        frames = self._frames_with_company(y)
+        if self.statistics == "fresh" and not frames:
             raise ValueError(
                 'expected at least two frames of a clip for statistics="fresh", got one; use '
                 '"auto" or "running"'
             )
-        return enough or self.statistics == "fresh"
+        return self.statistics == "fresh" or frames >= self._enough_frames
 
     def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
-        lengths, request = self._lengths(y), self._request(y)
+        request, extra, kernel = self._request(y), None, None
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():
-            frames, extra = as_frames(y.detach(), self.features), None
+            frames = as_frames(y.detach(), self.features)
             if scatter is not None:
                 extra = symmetric(scatter.detach()).reshape(-1, self.features, self.features)
-            kernel, moments, weights = _evaluate(frames, request, extra)
-            factor = self.weight * (max(lengths) if self.reduction == "sum" else 1)
-            kept = (weights.matrices * factor, *moments.saved)
+            if torch.compiler.is_compiling():
+                made = fresh_ops.evaluate(frames, request, extra)
+            else:
+                kernel, made = evaluate(frames, request, extra)
+            factor = self.weight * (max(request.lengths) if self.reduction == "sum" else 1)
+            kept = (made.weights.matrices * factor, *made.saved)
         output = y
-        if torch.is_grad_enabled() and (y.requires_grad or _requires_grad(scatter)):
-            call = FreshCall(kernel, request, weights.by_rows, scatter is not None)
+        if wants_gradient(y, scatter):
+            call = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
             output = add_fresh_gradient(call, y, scatter, kept)
         if not is_recomputing():
             with torch.no_grad(), normal_tensors():
-                self._record(y, request, moments, weights)
+                self._record(y, request, made)
         return output
 
     def _request(self, y: Tensor) -> Request:
@@ -133,50 +135,29 @@ class ULBase(RunningCalls):
         largest = (widest / (16 * y.numel())) ** 0.5
         return Request(lengths, self._rates(len(lengths)), min(self._largest(), largest))
 
-    def _record(self, y: Tensor, request: Request, moments: Moments, weights: Weights) -> None:
+    def _record(self, y: Tensor, request: Request, made: Evaluation) -> None:
         """Leave the statistics of this call in the buffers."""
         self._remember(layout_of(y))
         rates, steps = request.rates, max(request.lengths)
-        W, B = weights.covariances
+        W, B = made.covariances
         logs = on_device((math.log1p(-rates.mu), math.log1p(-rates.eps)), W.device)
         seen = -torch.expm1(steps * logs)
-        traces = weights.covariances.diagonal(dim1=1, dim2=2).sum(1)
+        traces = made.covariances.diagonal(dim1=1, dim2=2).sum(1)
+        averaged = averaged_frames(made.steps, rates)
         new = {
-            "short_mean": moments.short_mean.mT.reshape(-1, self.features),
-            "long_mean": moments.long_mean.mT.reshape(-1, self.features),
+            "short_mean": made.short_mean.mT.reshape(-1, self.features),
+            "long_mean": made.long_mean.mT.reshape(-1, self.features),
             "short_cov": W,
             "long_cov": B,
-            "cov_evidence": torch.where(moments.counts[:2] > 0, seen, 0),
+            # How much all these have seen, so that running calls can go on with them.
+            "short_evidence": -torch.expm1(made.steps.flatten().double() * logs[0]),
+            "long_evidence": -torch.expm1(averaged.flatten().double() * logs[1]),
+            "cov_evidence": torch.where(made.counts[:2] > 0, seen, 0),
             "ridge_level": RIDGE_HIGH * rates.ridge / self.features * traces * seen,
+            "pull": torch.zeros_like(self.pull),
             "steps": self.steps + steps,
-            "left_out": self.left_out + torch.stack([moments.counts[2], weights.singular]),
-            **self._evidence(moments, rates, steps),
+            "left_out": self.left_out + torch.stack([made.counts[2], made.singular]),
         }
+        # Running statistics alone have digits beyond the buffers' precision.
+        new |= {f"{name}_rest": torch.zeros_like(new[name]) for name in WITH_REST}
         self._store(new, self._clips is None)
-        torch._foreach_zero_([getattr(self, name) for name in NOT_KEPT])
-
-    def _evidence(self, moments: Moments, rates: Rates, longest: int) -> dict[str, Tensor]:
-        """How much the means have seen, so that running calls can go on with them."""
-        steps = moments.steps
-        if steps is None:
-            steps = torch.full_like(moments.short_mean[:, :1], longest)
-        frames = steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
-        return {
-            "short_evidence": -torch.expm1(steps.flatten().double() * math.log1p(-rates.mu)),
-            "long_evidence": -torch.expm1(frames.flatten().double() * math.log1p(-rates.eps)),
-        }
-
-
-def _evaluate(
-    frames: Tensor, request: Request, scatter: Tensor | None
-) -> tuple[Kernel | None, Moments, Weights]:
-    """Sums and derivatives; the kernel is None where a compiled graph calls operators instead."""
-    if torch.compiler.is_compiling():
-        return None, *fresh_ops.evaluate(frames, request, scatter)
-    kernel, _ = choose(frames, request, scatter)
-    moments = kernel.measure(frames, request, scatter)
-    return kernel, moments, weigh(moments, request.rates, working_precision(frames))
-
-
-def _requires_grad(scatter: Tensor | None) -> bool:
-    return scatter is not None and scatter.requires_grad

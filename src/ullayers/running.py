@@ -73,7 +73,7 @@ class RunningCalls(LayerBase):
             return y
         if self._replay is not None:
             self._replay = None
-        if not _wants_gradient(y, scatter):
+        if not wants_gradient(y, scatter):
             self._replay, _ = self._learn(y, scatter)
             return y
         chosen = self._choose(y, scatter)
@@ -135,7 +135,7 @@ class RunningCalls(LayerBase):
         return Call(
             y.device.type, y.dtype, self.short_cov.dtype, steps, sequences * frames.shape[-2],
             self.features, self._rates(sequences).long_term, self._diagonal,
-            self._clips is not None, scatter is not None, _wants_gradient(y, scatter),
+            self._clips is not None, scatter is not None, wants_gradient(y, scatter),
             why_not_as_described(buffers),
         )  # fmt: skip
 
@@ -253,6 +253,7 @@ class RunningCalls(LayerBase):
         return usable
 
 
-def _wants_gradient(y: Tensor, scatter: Tensor | None) -> bool:
+def wants_gradient(y: Tensor, scatter: Tensor | None) -> bool:
+    """Whether the backward pass will ask for a gradient of this input."""
     needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
     return torch.is_grad_enabled() and needs

@@ -1,8 +1,8 @@
-"""Which kernel takes a call: one ordered table, and the reasons why a kernel is passed over."""
+"""Which kernel takes a call, and why those before it do not; the table of running statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -45,19 +45,27 @@ class Candidate:
     why_not: Callable[[Call], str | None]
 
 
-def choose(candidates: Sequence[Candidate], call: Call) -> tuple[str, dict[str, str]]:
-    """The first kernel that takes the call, and why those before it do not, by their names."""
+def first_to_take(verdicts: Iterable[tuple[str, str | None]]) -> tuple[str, dict[str, str]]:
+    """The first kernel that takes a call, and why those before it do not, by their names.
+
+    Args:
+        verdicts: of each kernel its name, and why it does not take the call, or None if it does.
+    """
     reasons: dict[str, str] = {}
-    for each in candidates:
-        reason = each.why_not(call)
+    for name, reason in verdicts:
         if reason is None:
-            return each.name, reasons
-        reasons[each.name] = reason
-    raise AssertionError("the last candidate takes every call")
+            return name, reasons
+        reasons[name] = reason
+    raise AssertionError("the last kernel takes every call")
+
+
+def choose(candidates: Sequence[Candidate], call: Call) -> tuple[str, dict[str, str]]:
+    """`first_to_take` of the candidates."""
+    return first_to_take((each.name, each.why_not(call)) for each in candidates)
 
 
 def listed(name: str, reasons: Mapping[str, str]) -> str:
-    """What `choose` has found, for a reader."""
+    """What `first_to_take` has found, for a reader."""
     return "\n".join([name, *(f"  not {other}: {why}" for other, why in reasons.items())])
 
 

@@ -57,11 +57,10 @@ class Filter:
 
 def moving_average(steps: int, rate: float, like: Tensor) -> Filter:
     """The filter for `steps` frames, in the dtype and on the device of `like`."""
-    if torch.compiler.is_compiling():
-        return _build(steps, rate, like.dtype, like.device)
-    return _cached(steps, rate, like.dtype, like.device)
+    return _build(steps, rate, like.dtype, like.device)
 
 
+@lru_cache(maxsize=64)
 def _build(steps: int, rate: float, dtype: torch.dtype, device: torch.device) -> Filter:
     n = steps if steps <= LONGEST_SINGLE else BLOCK
     count = -(-steps // n)
@@ -80,6 +79,3 @@ def _build(steps: int, rate: float, dtype: torch.dtype, device: torch.device) ->
         chain,
     )
     return Filter(steps, *(tensor.to(dtype) for tensor in tensors))
-
-
-_cached = lru_cache(maxsize=64)(_build)

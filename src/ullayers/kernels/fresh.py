@@ -7,20 +7,27 @@ clip is a stream.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ullayers.kernels.filters import moving_average
-from ullayers.kernels.moments import Moments, Request, Weights, on_device
+from ullayers.kernels.moments import (
+    Moments,
+    Request,
+    Weights,
+    averaged_frames,
+    counts_of,
+    is_by_rows,
+)
 from ullayers.kernels.state import Rates, on_host
+from ullayers.packing import Packing
 
 # Few frames for each feature give ill-conditioned covariances; these are computed in float64.
 CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
 TILE_VALUES = 2**20  # larger maps are taken some positions at a time
-
-
 NAME = "PyTorch operations"
 
 
@@ -40,15 +47,13 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments
     parts = [to_batch(part, request, scatter).moments() for part in _tiles(frames)]
     if len(parts) == 1:
         return parts[0]
-    full = torch.full_like(parts[0].short_mean[:, :1], max(request.lengths), dtype=torch.int64)
-    steps = [full[..., : p.short_mean.shape[2]] if p.steps is None else p.steps for p in parts]
     return Moments(
         torch.stack([part.within for part in parts]).sum(0),
         torch.stack([part.between for part in parts]).sum(0),
         torch.stack([part.counts for part in parts]).sum(0),
         torch.cat([part.short_mean for part in parts], -1),
         torch.cat([part.long_mean for part in parts], -1),
-        torch.cat(steps, -1),
+        torch.cat([part.steps for part in parts], -1),
     )
 
 
@@ -68,14 +73,15 @@ def gradient(
         saved: from `measure`; what is not there is computed again.
         above: like the frames, if there is any.
     """
+    packing = _packing(request.lengths)
     if saved:
-        found = _unpadded(Batch.of_saved(saved, request).gradient(weights, *saved[:2]), request)
+        found = packing.unpack(Batch.of_saved(saved, request).gradient(weights, *saved[:2]))
         return found.to(frames.dtype) if above is None else above + found.to(frames.dtype)
     result = torch.empty_like(frames)
     for part, out in zip(_tiles(frames), _tiles(result), strict=True):
         batch = to_batch(part, request)
         D, E, _ = batch.deviations()
-        out.copy_(_unpadded(batch.gradient(weights, D, E), request))
+        out.copy_(packing.unpack(batch.gradient(weights, D, E)))
     return result if above is None else result.add_(above)
 
 
@@ -86,7 +92,8 @@ def scatter_gradient(
     batch, D = Batch.of_saved(saved, request), saved[0]
     half = (weights.matrices[0] / 2).to(D.dtype)
     result = torch.where(batch.counted()[0], half, 0)
-    return _unpadded(batch.in_place(result.expand(*D.shape[:3], len(half))), request)
+    moved = batch.in_place(result.expand(*D.shape[:3], len(half)))
+    return _packing(request.lengths).unpack(moved)
 
 
 def working_precision(frames: Tensor) -> torch.dtype:
@@ -107,8 +114,7 @@ class Batch:
     centre: Tensor  # mean over active frames: (clips, d, positions), or (1, d, positions) if shared
     steps: Tensor | None  # (clips, 1, positions) active steps of each stream; None: all
     order: Tensor | None  # (time, clips, 1, positions): the step a frame was moved from
-    left_out: Tensor  # () int64
-    rates: Rates
+    request: Request
     scatter: Tensor | None = None  # (time, clips, d, d), zero where not active
 
     @classmethod
@@ -117,7 +123,12 @@ class Batch:
         D, _, *gaps = saved
         steps = gaps[0] if gaps else None
         order = gaps[1] if len(gaps) > 1 else None
-        return cls(D, D, steps, order, D, request.rates)
+        return cls(D, D, steps, order, request)
+
+    @property
+    def rates(self) -> Rates:
+        """mu, eps and the kind of long-term mean."""
+        return self.request.rates
 
     def counted(self) -> tuple[Tensor, Tensor]:
         """Where D and E count; both broadcast to (time, clips, 1, positions)."""
@@ -126,20 +137,7 @@ class Batch:
         past = active & (clock >= 1)
         if self.rates.long_term == "stream":
             return past, past
-        frames = self._frames()
-        return past, active & (frames > 1)
-
-    def counts(self) -> Tensor:
-        """(3,) int64, as in `Moments`."""
-        frame = self.x[:, :, :1]
-        if self.steps is not None:
-            sums = [mask.expand_as(frame).sum() for mask in self.counted()]
-            return torch.stack([*sums, self.left_out])
-        T, clips, _, positions = frame.shape
-        within = (T - 1) * clips * positions
-        between = within if self.rates.long_term == "stream" else frame.numel()
-        between = between if self._frames() > 1 else 0
-        return on_device((within, between, 0), self.x.device).long()
+        return past, active & (_averaged(self.x, self.steps, self.rates) > 1)
 
     def deviations(self) -> tuple[Tensor, Tensor, Tensor]:
         """D and E, zero where they do not count, and the short-term mean less the centre."""
@@ -164,14 +162,17 @@ class Batch:
         rows = scatter = None
         if self.scatter is not None:
             scatter = torch.where(self.counted()[0], self.scatter, 0).sum((0, 1))
-        elif self.x.shape[3] == 1 and len(self.x) * self.x.shape[1] < self.x.shape[2]:
+        elif is_by_rows(self.x.shape, self.request, None):
             rows = torch.stack([_rows(v) @ _rows(v).T for v in (D, E)])
         saved: tuple[Tensor, ...] = ()
         if self.x.shape[3] == 1:  # codes are small enough to be kept
             saved = (D, E, *(t for t in (self.steps, self.order) if t is not None))
+        steps = self.steps
+        if steps is None:
+            steps = torch.full_like(short[0, :, :1], len(self.x), dtype=torch.int64)
         return Moments(
-            _gram(D), _gram(E), self.counts(), self._at_end(short) + self.centre, long_mean,
-            self.steps, rows, scatter, saved,
+            _gram(D), _gram(E), counts_of(steps, self.request), self._at_end(short) + self.centre,
+            long_mean, steps, rows, scatter, saved,
         )  # fmt: skip
 
     def gradient(self, weights: Weights, D: Tensor, E: Tensor) -> Tensor:
@@ -184,7 +185,7 @@ class Batch:
             result -= back.transposed(by_e.flatten(1)).view_as(D)
         # Frames are taken relative to their mean, so the gradient has its own mean removed.
         result = self._active(result)
-        result -= _mean(result, self.steps, self.rates.long_term == "shared")
+        result -= _mean(result, self.steps, self.rates)
         return self.in_place(self._active(result))
 
     def in_place(self, values: Tensor) -> Tensor:
@@ -197,13 +198,6 @@ class Batch:
         """Values, with zeros where a stream is not active."""
         return values if self.steps is None else torch.where(_clock(values) < self.steps, values, 0)
 
-    def _frames(self) -> Tensor | int:
-        """How many frames the long-term mean of a stream is taken over."""
-        shared = self.rates.long_term == "shared"
-        if self.steps is None:
-            return len(self.x) * (self.x.shape[1] if shared else 1)
-        return self.steps.sum(0, keepdim=True) if shared else self.steps
-
     def _at_end(self, values: Tensor) -> Tensor:
         """(clips, d, positions): after the last active step of each stream."""
         if self.steps is None:
@@ -214,17 +208,14 @@ class Batch:
 
 def to_batch(frames: Tensor, request: Request, scatter: Tensor | None = None) -> Batch:
     """The frames of a call, aligned in time and relative to their mean."""
-    y, lengths = _padded(frames.to(working_precision(frames)), request.lengths), request.lengths
-    extra = None if scatter is None else _padded(scatter.to(y.dtype), lengths)
-    there = None
-    if len(set(lengths)) > 1:
-        there = _clock(y) < torch.tensor(lengths, device=y.device).view(-1, 1, 1)
+    packing = _packing(request.lengths)
+    y = packing.pack(frames.to(working_precision(frames)))
+    extra = None if scatter is None else packing.pack(scatter.to(y.dtype))
+    there, order, steps = None, None, None
+    if packing.ragged:
+        there = packing.active(len(y), y.shape[1], y.device)[:, :, None, None]
     usable = _usable(y, extra, request.largest)
-    steps = order = None
-    left_out = torch.zeros((), dtype=torch.int64, device=y.device)
     if usable is not None:
-        missing = ~usable if there is None else ~usable & there
-        left_out = missing.sum()
         there = usable if there is None else usable & there
         order = (~there).to(torch.uint8).argsort(dim=0, stable=True)
         y = torch.where(there, y, 0).gather(0, order.expand_as(y))
@@ -232,43 +223,23 @@ def to_batch(frames: Tensor, request: Request, scatter: Tensor | None = None) ->
             extra = torch.where(there, extra, 0).gather(0, order.expand_as(extra))
     if there is not None:
         steps = there.expand_as(y[:, :, :1]).sum(0)
-        y = y if order is not None else torch.where(there, y, 0)
-    shared = request.rates.long_term == "shared"
-    centre = _mean(y, steps, shared)
-    x = y - centre
-    if steps is not None:
-        x = torch.where(_clock(y) < steps, x, 0)
-    return Batch(x, centre, steps, order, left_out, request.rates, extra)
+    centre = _mean(y, steps, request.rates)
+    batch = Batch(y - centre, centre, steps, order, request, extra)
+    return replace(batch, x=batch._active(batch.x))
+
+
+@lru_cache(maxsize=64)
+def _packing(lengths: tuple[int, ...]) -> Packing:
+    """How clips lie in (time, clips, ...). Kept: to check many lengths takes its time."""
+    return Packing(lengths)
 
 
 def _tiles(frames: Tensor) -> Iterator[Tensor]:
     """Some positions at a time, so that what is computed from them stays small."""
     count, d, positions = frames.shape
     width = max(1, TILE_VALUES // (count * d))
-    for begin in range(0, positions, positions if torch.compiler.is_compiling() else width):
+    for begin in range(0, positions, width):
         yield frames[..., begin : begin + width]
-
-
-def _padded(frames: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """(frames, ...) to (time, clips, ...); what lies behind the end of a clip is arbitrary."""
-    if len(set(lengths)) == 1:
-        return frames.view(len(lengths), lengths[0], *frames.shape[1:]).transpose(0, 1)
-    return frames[_places(lengths, frames.device)]
-
-
-def _unpadded(values: Tensor, request: Request) -> Tensor:
-    lengths = request.lengths
-    if len(set(lengths)) == 1:
-        return values.transpose(0, 1).flatten(0, 1)
-    return torch.cat([values[:length, clip] for clip, length in enumerate(lengths)])
-
-
-def _places(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    """(time, clips): the index of each frame; the clip's last beyond its end."""
-    length = torch.tensor(lengths)
-    begin = length.cumsum(0) - length
-    steps = torch.arange(max(lengths))[:, None]
-    return (begin + torch.minimum(steps, length - 1)).to(device)
 
 
 def _usable(y: Tensor, scatter: Tensor | None, largest: float) -> Tensor | None:
@@ -283,15 +254,20 @@ def _usable(y: Tensor, scatter: Tensor | None, largest: float) -> Tensor | None:
     return usable
 
 
-def _mean(values: Tensor, steps: Tensor | None, shared: bool) -> Tensor:
+def _mean(values: Tensor, steps: Tensor | None, rates: Rates) -> Tensor:
     """Over the active frames of each stream, or of all clips at a position; others are zero."""
-    over = (0, 1) if shared else (0,)
-    if steps is None:
-        mean = values.mean(over)
-    else:
-        count = steps.sum(0) if shared else steps
-        mean = values.sum(over) / count.clamp(min=1)
-    return mean[None] if shared else mean
+    total = values.sum(0)
+    if rates.long_term == "shared":
+        total = total.sum(0, keepdim=True)
+    number = _averaged(values, steps, rates)
+    return total / (number if isinstance(number, int) else number.clamp(min=1))
+
+
+def _averaged(values: Tensor, steps: Tensor | None, rates: Rates) -> Tensor | int:
+    """How many frames of (time, clips, ...) values the long-term mean of a stream is over."""
+    if steps is not None:
+        return averaged_frames(steps, rates)
+    return len(values) * (values.shape[1] if rates.long_term == "shared" else 1)
 
 
 def _product(weights: Weights, which: int, values: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 import ullayers.kernels.fresh as fresh
 import ullayers.kernels.fresh_maps as fresh_maps
 import ullayers.kernels.launch_fresh as launch_fresh
-from ullayers.kernels.moments import Moments, Request, Weights
+from ullayers.kernels.choose import first_to_take
+from ullayers.kernels.moments import Evaluation, Moments, Request, Weights, weigh
 
 
 class Kernel(Protocol):
@@ -34,17 +35,23 @@ class Kernel(Protocol):
         """The gradient of J plus the one from above; see `fresh.gradient`."""
 
 
-KERNELS = cast("tuple[Kernel, ...]", (launch_fresh, fresh_maps, fresh))
+KERNELS = {
+    kernel.NAME: kernel for kernel in cast("tuple[Kernel, ...]", (launch_fresh, fresh_maps, fresh))
+}
 
 
 def choose(
     frames: Tensor, request: Request, scatter: Tensor | None
 ) -> tuple[Kernel, dict[str, str]]:
     """The kernel for a call, and why faster ones do not take it, by their names."""
-    reasons: dict[str, str] = {}
-    for kernel in KERNELS:
-        reason = kernel.why_not(frames, request, scatter)
-        if reason is None:
-            return kernel, reasons
-        reasons[kernel.NAME] = reason
-    raise AssertionError("the last kernel takes any call")
+    name, reasons = first_to_take(
+        (name, kernel.why_not(frames, request, scatter)) for name, kernel in KERNELS.items()
+    )
+    return KERNELS[name], reasons
+
+
+def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> tuple[Kernel, Evaluation]:
+    """The statistics of a call and the derivatives of J, and the kernel for its gradient."""
+    kernel, _ = choose(frames, request, scatter)
+    moments = kernel.measure(frames, request, scatter)
+    return kernel, weigh(moments, request.rates, fresh.working_precision(frames))

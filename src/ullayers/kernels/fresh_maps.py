@@ -14,17 +14,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ullayers.kernels.choose import NARROW
 from ullayers.kernels.compiling import has_numba, loops, run
-from ullayers.kernels.moments import Moments, Request, Weights, in_float32
-from ullayers.kernels.state import on_host, room_like
+from ullayers.kernels.moments import (
+    Moments,
+    Request,
+    Weights,
+    averaged_frames,
+    counts_of,
+    in_float32,
+)
+from ullayers.kernels.state import room_like
 
 Array = NDArray[Any]
 STEPS = 8  # of a block
 BLOCK_VALUES = 2**16  # of a block, so that D and E stay in the cache
 SMALLEST_MAP, SMALLEST_CALL, WIDEST = 16, 2**14, 256  # positions, values, channels
-MODES = {"stream": 0, "clip": 1, "shared": 2}
-
-
 NAME = "compiled CPU loops for maps"
 
 
@@ -35,9 +40,9 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
     _, channels, positions = frames.shape
     if not has_numba():
         return "numba is not installed"
-    if not on_host(frames):
-        return "the frames are not on a CPU, or the call is being compiled"
-    if frames.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if not frames.is_cpu:
+        return "the frames are not on a CPU"
+    if frames.dtype not in NARROW:
         return f"the frames are {frames.dtype}"
     if request.rates.diagonal:
         return "the covariances are diagonal"
@@ -49,7 +54,7 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
 def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
     """As `fresh.measure`."""
     y = _plain(frames)
-    count, channels, positions = y.shape
+    channels, positions = y.shape[1:]
     clips, shared = len(request.lengths), request.rates.long_term == "shared"
     job, rooms = _job(y, request), _rooms(y)
     steps = np.zeros((clips, positions), np.int64)
@@ -69,7 +74,7 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments
     frames_seen = torch.from_numpy(steps)[:, None]
     saved = (job.lags, job.latest, job.seen, job.centre, sums)
     return Moments(
-        whole[0], whole[1], _counts(frames_seen, count, request),
+        whole[0], whole[1], counts_of(frames_seen, request),
         torch.from_numpy(ends[0]), torch.from_numpy(long_mean), frames_seen,
         saved=(*map(torch.from_numpy, saved), frames_seen),
     )  # fmt: skip
@@ -91,10 +96,10 @@ def gradient(
     rooms = _rooms(y)
     padded = rooms[0].within.shape[0]
     matrices = np.zeros((2, padded, padded), np.float32)
-    matrices[:, :channels, :channels] = in_float32(weights).numpy()
-    number = steps.sum(0, keepdim=True) if request.rates.long_term == "shared" else steps
-    mean = torch.from_numpy(sums) / number.clamp(min=1)
-    shift = (in_float32(weights)[1].double() @ mean).float().numpy()
+    narrow = in_float32(weights)
+    matrices[:, :channels, :channels] = narrow.numpy()
+    mean = torch.from_numpy(sums) / averaged_frames(steps, request.rates).clamp(min=1)
+    shift = (narrow[1].double() @ mean).float().numpy()
     carry = np.zeros((2, channels, positions), np.float32)
     result = room_like(frames) if frames.dtype == torch.float32 else torch.empty_like(frames)
     out = result.numpy() if _is_plain(result) else np.empty(y.shape, np.float32)
@@ -114,14 +119,6 @@ def _plain(maps: Tensor) -> Array:
     """As a contiguous array of float32."""
     array: Array = maps.detach().to(torch.float32).contiguous().resolve_neg().numpy()
     return array
-
-
-def _counts(steps: Tensor, frames: int, request: Request) -> Tensor:
-    """(3,), as in `Moments`."""
-    within = (steps - 1).clamp(min=0).sum()
-    number = steps.sum(0, keepdim=True) if request.rates.long_term == "shared" else steps
-    between = within if request.rates.long_term == "stream" else number[number > 1].sum()
-    return torch.stack([within, between, frames * steps.shape[2] - steps.sum()])
 
 
 def _centre(job: Any, rooms: list[Any], steps: Array, shared: bool) -> Array:
@@ -149,7 +146,7 @@ def _job(y: Array, request: Request) -> Any:
         frames=y,
         clips=np.repeat(np.arange(len(request.lengths)), request.lengths),
         keeps=np.array(keeps, np.float32),
-        mode=MODES[rates.long_term],
+        mode=getattr(loops("fresh"), rates.long_term.upper()),
         largest=request.largest,
         steps=STEPS,
         width=_width(channels, positions),

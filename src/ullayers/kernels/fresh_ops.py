@@ -11,22 +11,21 @@ from torch import Tensor
 from ullayers.kernels.fresh import scatter_gradient as _plain_scatter_gradient
 from ullayers.kernels.fresh import working_precision
 from ullayers.kernels.fresh_kernels import choose
-from ullayers.kernels.moments import Moments, Request, Weights, weigh
+from ullayers.kernels.fresh_kernels import evaluate as _plain_evaluate
+from ullayers.kernels.moments import Evaluation, Request, Weights, is_by_rows
 from ullayers.kernels.state import Rates
 
-NAME = "an operator inside a compiled graph"
 
-
-def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> tuple[Moments, Weights]:
-    """Sums over the frames and the derivatives of J."""
-    matrices, covariances, singular, counts, short_mean, long_mean, steps = _evaluate(
+def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> Evaluation:
+    """The statistics of a call and the derivatives of J."""
+    covariances, singular, counts, short_mean, long_mean, steps, matrices = _evaluate(
         frames, scatter, *_numbers(request)
     )
-    weights = Weights(matrices, _is_by_rows(frames, request, scatter), covariances, singular)
-    saved = () if scatter is None else (scatter,)
-    nothing = covariances[0]  # the sums themselves are not handed out
-    moments = Moments(nothing, nothing, counts, short_mean, long_mean, steps, saved=saved)
-    return moments, weights
+    return Evaluation(
+        covariances, singular, counts, short_mean, long_mean, steps,
+        Weights(matrices, is_by_rows(frames.shape, request, scatter)),
+        () if scatter is None else (scatter,),
+    )  # fmt: skip
 
 
 def gradient(
@@ -66,28 +65,17 @@ def _request(
     return Request(tuple(lengths), rates, largest)
 
 
-def _is_by_rows(frames: Tensor, request: Request, scatter: Tensor | None) -> bool:
-    rows = max(request.lengths) * len(request.lengths)
-    few = frames.shape[2] == 1 and rows < frames.shape[1]
-    return few and scatter is None and not request.rates.diagonal
-
-
 @torch.library.custom_op("ullayers::fresh_evaluate", mutates_args=())
 def _evaluate(
     frames: Tensor, scatter: Tensor | None, lengths: list[int], mu: float, eps: float,
     ridge: float, long_term: str, diagonal: bool, largest: float,
 ) -> list[Tensor]:  # fmt: skip
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
-    kernel, _ = choose(frames, request, scatter)
-    moments = kernel.measure(frames, request, scatter)
+    _, made = _plain_evaluate(frames, request, scatter)
     work = working_precision(frames)
-    weights = weigh(moments, request.rates, work)
-    steps = moments.steps
-    if steps is None:
-        steps = torch.full_like(moments.short_mean[:, :1], max(lengths), dtype=torch.int64)
     found = (
-        weights.matrices, weights.covariances, weights.singular, moments.counts,
-        moments.short_mean.to(work), moments.long_mean.to(work), steps,
+        made.covariances, made.singular, made.counts, made.short_mean.to(work),
+        made.long_mean.to(work), made.steps, made.weights.matrices,
     )  # fmt: skip
     # Memory of its own for each, laid out as the fake below says.
     return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
@@ -97,18 +85,18 @@ def _evaluate(
 def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest):  # type: ignore[no-untyped-def]
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
     _, d, positions = frames.shape
-    clips, by_rows = len(lengths), _is_by_rows(frames, request, scatter)
+    clips, by_rows = len(lengths), is_by_rows(frames.shape, request, scatter)
     size = max(lengths) * clips if by_rows else d
     wide, whole = torch.float64, torch.int64
     work = working_precision(frames)
     return [
-        frames.new_empty((2, size, size), dtype=wide),
         frames.new_empty((2, d, d), dtype=wide),
         frames.new_empty((), dtype=whole),
         frames.new_empty((3,), dtype=whole),
         frames.new_empty((clips, d, positions), dtype=work),
         frames.new_empty((1 if long_term == "shared" else clips, d, positions), dtype=work),
         frames.new_empty((clips, 1, positions), dtype=whole),
+        frames.new_empty((2, size, size), dtype=wide),
     ]
 
 
@@ -120,7 +108,7 @@ def _gradient(
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
     kernel, _ = choose(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
-    weights = Weights(matrices, _is_by_rows(frames, request, scatter), matrices, matrices)
+    weights = Weights(matrices, is_by_rows(frames.shape, request, scatter))
     return kernel.gradient(frames, request, weights, saved, None)
 
 
@@ -132,9 +120,7 @@ def _scatter_gradient(
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
     kernel, _ = choose(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
-    found = _plain_scatter_gradient(
-        frames, request, Weights(matrices, False, matrices, matrices), saved
-    )
+    found = _plain_scatter_gradient(frames, request, Weights(matrices, False), saved)
     return found.to(scatter.dtype)
 
 

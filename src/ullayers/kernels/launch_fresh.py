@@ -9,20 +9,19 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ullayers.kernels.choose import NARROW, has_triton
 from ullayers.kernels.moments import Moments, Request, Weights, in_float32
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
 LARGEST_TENSOR = 2**31 - 1  # values
 FINITE = torch.finfo(torch.float32).max
-TYPES = (torch.float32, torch.bfloat16, torch.float16)
 PLAIN, MOVING, FIXED = 0, 1, 2  # how a long-term mean moves, as in the kernels
 
 
@@ -65,7 +64,7 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
         return "these are codes, not maps"
     if not 2 <= C <= max(PLANS):
         return f"there are {C} channels, not 2 to {max(PLANS)}"
-    if frames.dtype not in TYPES:
+    if frames.dtype not in NARROW:
         return f"the frames are {frames.dtype}"
     if frames.numel() > LARGEST_TENSOR or STEPS * C * P > LARGEST_TENSOR:
         return "the maps have more than 2^31 values"
@@ -73,7 +72,7 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
         return "the maps are neither contiguous nor channels_last"
     if request.rates.diagonal:
         return "the covariances are diagonal"
-    return None if _has_triton() else "Triton is not installed"
+    return None if has_triton() else "Triton is not installed"
 
 
 def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
@@ -95,12 +94,6 @@ def gradient(
     with _on(frames.device):
         factors = in_float32(weights).contiguous()
         return _Call.of(frames, request).gradient(saved, factors, above)
-
-
-@cache
-def _has_triton() -> bool:
-    """It comes with PyTorch's CUDA builds."""
-    return find_spec("triton") is not None
 
 
 @cache

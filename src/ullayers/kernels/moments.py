@@ -9,6 +9,7 @@ so dJ/dD = D W^-1 / n and dJ/dE = -E B^-1 / n.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,8 +48,8 @@ class Moments:
     counts: Tensor  # (3,) int64: terms of both sums, and (frame, position) pairs left out
     short_mean: Tensor  # (clips, d, positions) after the last frame of each clip
     long_mean: Tensor  # likewise; (1, d, positions) if it is shared
-    steps: Tensor | None = None  # (clips, 1, positions), frames of a stream; None: all
-    rows: Tensor | None = None  # (2, n, n) float64: D^T D and E^T E, if frames are fewer than d
+    steps: Tensor  # (clips, 1, positions) int64, usable frames of each stream
+    rows: Tensor | None = None  # (2, n, n) float64: D^T D and E^T E, if `is_by_rows`
     scatter: Tensor | None = None  # (d, d) float64, to be added to `within`
     saved: tuple[Tensor, ...] = ()  # what a kernel wants back for the gradient
 
@@ -62,11 +63,50 @@ class Weights:
 
     matrices: Tensor  # (2, d, d) or (2, n, n) float64, symmetric
     by_rows: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The statistics of a call, and the derivatives of their J."""
+
     covariances: Tensor  # (2, d, d) float64: W and B
     singular: Tensor  # () int64: how many of W and B have no inverse
+    counts: Tensor  # these four and `saved` as in `Moments`
+    short_mean: Tensor
+    long_mean: Tensor
+    steps: Tensor
+    weights: Weights
+    saved: tuple[Tensor, ...]
 
 
-def weigh(moments: Moments, rates: Rates, precision: torch.dtype) -> Weights:
+def averaged_frames(steps: Tensor, rates: Rates) -> Tensor:
+    """How many frames long-term means are taken over, from those of the streams (clips, ...)."""
+    return steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
+
+
+def counts_of(steps: Tensor, request: Request) -> Tensor:
+    """`Moments.counts`, from the usable frames of each stream (clips, 1, positions)."""
+    within = (steps - 1).clamp(min=0).sum()
+    number = averaged_frames(steps, request.rates)
+    stream = request.rates.long_term == "stream"
+    between = within if stream else torch.where(number > 1, number, 0).sum()
+    return torch.stack([within, between, sum(request.lengths) * steps.shape[2] - steps.sum()])
+
+
+def is_by_rows(shape: Sequence[int], request: Request, scatter: Tensor | None) -> bool:
+    """Whether frames are fewer than features, so that an inverse of their own products is smaller.
+
+    Args:
+        shape: of the frames: (..., features, positions).
+        request: what is asked.
+        scatter: to be added to W, if there is any: then W is no sum over frames alone.
+    """
+    rows = max(request.lengths) * len(request.lengths)
+    few = shape[-1] == 1 and rows < shape[-2]
+    return few and scatter is None and not request.rates.diagonal
+
+
+def weigh(moments: Moments, rates: Rates, precision: torch.dtype) -> Evaluation:
     """W, B and the derivatives of J.
 
     The ridge is part of J: W + r tr(W)/d with the relative ridge r, and for B the smaller one of
@@ -85,10 +125,7 @@ def weigh(moments: Moments, rates: Rates, precision: torch.dtype) -> Weights:
     d = covariances.shape[-1]
     if rates.diagonal:
         covariances = torch.diag_embed(covariances.diagonal(dim1=1, dim2=2))
-    by_rows = moments.rows is not None and not rates.diagonal
-    small = covariances
-    if by_rows and moments.rows is not None:
-        small = moments.rows / count
+    small = covariances if moments.rows is None else moments.rows / count
     trace = covariances.diagonal(dim1=1, dim2=2).sum(1)
     relative = on_device(ridges(rates.ridge, precision), trace.device)
     noise = (NOISE * torch.finfo(precision).eps) ** 2
@@ -102,7 +139,11 @@ def weigh(moments: Moments, rates: Rates, precision: torch.dtype) -> Weights:
     inverse.diagonal(dim1=1, dim2=2).add_(by_trace[:, None])
     inverse[1].neg_()
     usable = moves & (failed == 0)
-    return Weights(torch.where(usable, inverse / count, 0.0), by_rows, covariances, failed)
+    weights = Weights(torch.where(usable, inverse / count, 0.0), moments.rows is not None)
+    return Evaluation(
+        covariances, failed, moments.counts, moments.short_mean, moments.long_mean, moments.steps,
+        weights, moments.saved,
+    )  # fmt: skip
 
 
 def in_float32(weights: Weights) -> Tensor:

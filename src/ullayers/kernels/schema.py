@@ -69,6 +69,7 @@ STATISTICS = (
     Statistic("continues", (), torch.bool, "true"),  # whether the next frames may go on
 )
 NAMES = tuple(statistic.name for statistic in STATISTICS)
+WITH_REST = tuple(n.removesuffix("_rest") for n in NAMES if n.endswith("_rest"))
 
 
 def why_not_as_described(buffers: Mapping[str, Tensor]) -> str | None:
