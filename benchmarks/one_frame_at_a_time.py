@@ -26,6 +26,7 @@ from torch import Tensor, nn
 import ullayers as ul
 from ullayers.bench.video import MOUSE, TRACK
 from ullayers.demo import distances
+from ullayers.experiments.gridworlds import Gridworld
 from ullayers.learn import Config, make_optimizer
 from ullayers.models import Locator
 from ullayers.online import Watcher
@@ -35,7 +36,7 @@ from ullayers.video import Reading, find_sources
 SEEDS = (0, 1, 2)
 RATE = 1e-3  # of Adam
 WALL, DOOR = 6, 2  # cells from one wall to the next, and where its doors are
-STEPS = np.array([(0, 1), (1, 0), (0, -1), (-1, 0)])
+ACTIONS = [3, 1, 2, 0]  # right, down, left, up, of those of a `Gridworld`
 TINY = 1e-12  # keeps a matrix of zeros invertible
 
 
@@ -98,17 +99,14 @@ def blob_film(seed: int, count: int, side: int = 32, noise: float = 0.3) -> tupl
 def rooms(seed: int, count: int = 12_000, across: int = 2, slowest: int = 3) -> Task:
     """A random walk through rooms; scored by the overlap with its slowest eigenvectors."""
     floor = floor_plan(across)
-    cells = np.argwhere(floor)
-    follows = neighbours(floor, cells)
+    world = Gridworld("rooms", np.pad(~floor, 1, constant_values=True))
+    follows = world.neighbours[:, ACTIONS]
     random, state = np.random.default_rng(seed), 0
     states = np.empty(count, int)
     for t, action in enumerate(random.integers(0, 4, count)):
         states[t] = state = follows[state, action]
-    chance = np.zeros((len(cells), len(cells)))
-    for k in range(4):
-        chance[np.arange(len(cells)), follows[:, k]] += 0.25
-    truth = np.linalg.eigh(chance)[1][:, ::-1][:, 1 : slowest + 1]  # the first is constant
-    places = torch.from_numpy(3.4 * (cells / (len(floor) - 1) - 0.5)).float()
+    truth = np.linalg.eigh(world.chain())[1][:, ::-1][:, 1 : slowest + 1]  # the first is constant
+    places = torch.from_numpy(3.4 * (np.argwhere(floor) / (len(floor) - 1) - 0.5)).float()
 
     def score(net: nn.Module) -> float:
         outputs = net(places).double().numpy()
@@ -132,14 +130,6 @@ def floor_plan(across: int) -> NDArray[np.bool_]:
     for wall in range(WALL - 1, side, WALL):
         floor[wall, doors] = floor[doors, wall] = True
     return floor
-
-
-def neighbours(floor: NDArray[np.bool_], cells: NDArray[np.int_]) -> NDArray[np.int_]:
-    """(cells, 4): where a step leads; into a wall, nowhere."""
-    number = np.full(np.add(floor.shape, 2), -1)  # with a wall around
-    number[tuple((cells + 1).T)] = np.arange(len(cells))
-    there = np.stack([number[tuple((cells + 1 + step).T)] for step in STEPS], 1)
-    return np.where(there < 0, np.arange(len(cells))[:, None], there)
 
 
 # Learners
