@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+from ullayers.experiments.processes import worker_pool
 
 Floats = NDArray[np.floating[Any]]
 Job = TypeVar("Job")
@@ -48,22 +46,10 @@ class Setting:
         one after the other on two threads. So a job is a few plain values and reads its own data.
         """
         done: list[Done] = []
-        others = set(multiprocessing.active_children())
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(
-            min(os.cpu_count() or 1, len(jobs)), spawn, torch.set_num_threads, (1,)
-        ) as pool:
-            try:
-                for job, result in zip(jobs, pool.map(function, jobs), strict=True):
-                    done.append(result)
-                    self.progress(self._label(job))
-            except BrokenProcessPool as error:
-                raise OSError("a worker was killed; is there enough memory?") from error
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for worker in set(multiprocessing.active_children()) - others:
-                    worker.terminate()  # else they would finish what nobody waits for
-                raise
+        with worker_pool(min(os.cpu_count() or 1, len(jobs))) as pool:
+            for job, result in zip(jobs, pool.map(function, jobs), strict=True):
+                done.append(result)
+                self.progress(self._label(job))
         return done
 
     def _label(self, job: object) -> str:

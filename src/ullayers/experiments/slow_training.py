@@ -16,10 +16,9 @@ import hashlib
 import itertools
 import json
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from ullayers.experiments.gridworlds import (
     truth,
     walk,
 )
+from ullayers.experiments.processes import worker_pool
 from ullayers.experiments.slow_objectives import (
     ALLO,
     CONSTANTS,
@@ -327,24 +327,12 @@ def complete(
 
 
 def _in_processes(
-    groups: Sequence[Sequence[Run]], device: str, workers: int
+    groups: Sequence[Sequence[Run]], device: str, count: int
 ) -> Iterator[list[Found]]:
     """What each group found, in the order in which they end."""
-    others = set(multiprocessing.active_children())
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max(1, min(workers, len(groups))), spawn, _one_thread) as pool:
-        try:
-            for finished in as_completed([pool.submit(train, group, device) for group in groups]):
-                yield finished.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()  # else they would finish what nobody waits for
-            raise
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+    with worker_pool(max(1, min(count, len(groups)))) as pool:
+        for finished in as_completed([pool.submit(train, group, device) for group in groups]):
+            yield finished.result()
 
 
 def _together(runs: Sequence[Run], device: str) -> Iterator[list[Run]]:
