@@ -20,12 +20,13 @@ demo: $(READY)
 	$(VENV)/bin/ul demo --force
 
 test: $(READY)
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses auto
 
 check: $(READY)
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
 
 $(VENV)/.peers: $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,peers]'

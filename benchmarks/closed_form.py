@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from ullayers.bench.curves import grid
-from ullayers.spectral import closed_form, transitions
+from ullayers.exact.markov import closed_form, transitions
+from ullayers.research.bench.curves import grid
 
 CAP = 120
 D = 4

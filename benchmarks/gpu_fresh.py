@@ -19,7 +19,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from ullayers.kernels import launch_fresh
+import ullayers.kernels.triton.fresh as launch_fresh
 from ullayers.kernels.moments import Request, Weights
 from ullayers.kernels.state import LongTerm, Rates
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ullayers.demo import distances
-from ullayers.footage import Footage, LongMean, gather
-from ullayers.learn import Config, Trial
-from ullayers.models import Locator
-from ullayers.scene import write_scene
-from ullayers.video import Reading, find_sources
+from ullayers.learn.footage import Footage, LongMean, gather
+from ullayers.learn.models import Locator
+from ullayers.learn.training import Config, Trial
+from ullayers.output.scores import distances
+from ullayers.video.reader import Reading, find_sources
+from ullayers.video.scene import write_scene
 
 SEEDS = (0, 1)
 

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import ullayers as ul
-from ullayers.bench.video import MOUSE, TRACK
-from ullayers.demo import distances
-from ullayers.experiments.gridworlds import Gridworld
-from ullayers.learn import Config, make_optimizer
-from ullayers.models import Locator
-from ullayers.online import Watcher
-from ullayers.scene import write_scene
-from ullayers.video import Reading, find_sources
+from ullayers.learn.models import Locator
+from ullayers.learn.online import Watcher
+from ullayers.learn.training import Config, make_optimizer
+from ullayers.output.scores import distances
+from ullayers.research.bench.video import MOUSE, TRACK
+from ullayers.research.experiments.gridworlds import Gridworld
+from ullayers.video.reader import Reading, find_sources
+from ullayers.video.scene import write_scene
 
 SEEDS = (0, 1, 2)
 RATE = 1e-3  # of Adam

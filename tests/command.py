@@ -22,7 +22,7 @@ WRITTEN = {
 
 def start(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
     """The command in a process of its own, one thread, which hears Ctrl-C whoever started us."""
-    command = [sys.executable, "-m", "ullayers.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "ullayers", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}

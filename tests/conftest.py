@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import ullayers.cli.main as cli
 from tests.command import QUICK, Call, ul
 from tests.films import write_ball
-from ullayers import cli
 
 # A test must give the same verdict every time it runs; example counts are set where they matter.
 settings.register_profile(

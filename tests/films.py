@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.footage import PIECE, Footage, make_piece
-from ullayers.video import Clip, VideoWriter
+from ullayers.learn.footage import PIECE, Footage, make_piece
+from ullayers.video.reader import Clip, VideoWriter
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]

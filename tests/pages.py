@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers import charts
-from ullayers.report import Contents, Sample, write_report
-from ullayers.results import TRACK, Answer, code_columns
+import ullayers.output.charts as charts
+from ullayers.learn.results import TRACK, Answer, code_columns
+from ullayers.output.report import Contents, Sample, write_report
 
 Floats = NDArray[np.float64]
 NASTY = 'a<script>alert("1")</script>&\'$x_1$ 日本 http://evil.example/.mp4'

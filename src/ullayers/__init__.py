@@ -9,25 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ullayers.estimator import RankError as RankError
-    from ullayers.estimator import SlowFeatures as SlowFeatures
-    from ullayers.health import Health as Health
-    from ullayers.health import effective_rank as effective_rank
-    from ullayers.layers import UL1d as UL1d
-    from ullayers.layers import UL2d as UL2d
-    from ullayers.layers import backward as backward
-    from ullayers.layers import mu_by_depth as mu_by_depth
-    from ullayers.layers import sequences as sequences
-    from ullayers.layers import ul_layers as ul_layers
-    from ullayers.online import watch as watch
-    from ullayers.replay_memory import ReplayMemory as ReplayMemory
-    from ullayers.spatial import mask_moments as mask_moments
-    from ullayers.spectral import DisconnectedError as DisconnectedError
-    from ullayers.spectral import Spectrum as Spectrum
-    from ullayers.spectral import closed_form as closed_form
-    from ullayers.spectral import objective as objective
-    from ullayers.spectral import transitions as transitions
-    from ullayers.whiten import Whiten as Whiten
+    from ullayers.exact.markov import DisconnectedError as DisconnectedError
+    from ullayers.exact.markov import Spectrum as Spectrum
+    from ullayers.exact.markov import closed_form as closed_form
+    from ullayers.exact.markov import objective as objective
+    from ullayers.exact.markov import transitions as transitions
+    from ullayers.exact.slow_features import RankError as RankError
+    from ullayers.exact.slow_features import SlowFeatures as SlowFeatures
+    from ullayers.learn.online import watch as watch
+    from ullayers.nn.health import Health as Health
+    from ullayers.nn.health import effective_rank as effective_rank
+    from ullayers.nn.layers import UL1d as UL1d
+    from ullayers.nn.layers import UL2d as UL2d
+    from ullayers.nn.layers import backward as backward
+    from ullayers.nn.layers import mu_by_depth as mu_by_depth
+    from ullayers.nn.layers import sequences as sequences
+    from ullayers.nn.layers import ul_layers as ul_layers
+    from ullayers.nn.replay_memory import ReplayMemory as ReplayMemory
+    from ullayers.nn.spatial import mask_moments as mask_moments
+    from ullayers.nn.whiten import Whiten as Whiten
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,14 +39,14 @@ __all__ = [
 # Loaded by those who use them: the layers need torch alone and must drop into any project, and
 # `ul --help` needs not even that.
 _HOMES = {
-    "estimator": ["RankError", "SlowFeatures"],
-    "health": ["Health", "effective_rank"],
-    "online": ["watch"],
-    "layers": ["UL1d", "UL2d", "backward", "mu_by_depth", "sequences", "ul_layers"],
-    "replay_memory": ["ReplayMemory"],
-    "spatial": ["mask_moments"],
-    "spectral": ["DisconnectedError", "Spectrum", "closed_form", "objective", "transitions"],
-    "whiten": ["Whiten"],
+    "exact.slow_features": ["RankError", "SlowFeatures"],
+    "nn.health": ["Health", "effective_rank"],
+    "learn.online": ["watch"],
+    "nn.layers": ["UL1d", "UL2d", "backward", "mu_by_depth", "sequences", "ul_layers"],
+    "nn.replay_memory": ["ReplayMemory"],
+    "nn.spatial": ["mask_moments"],
+    "exact.markov": ["DisconnectedError", "Spectrum", "closed_form", "objective", "transitions"],
+    "nn.whiten": ["Whiten"],
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 

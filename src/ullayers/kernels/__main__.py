@@ -1,11 +1,39 @@
-"""Compile all loops and keep them on disk, so that no training run waits for them."""
+"""Compile all CPU loops and cache them on disk, so that no training run has to wait for them."""
 
 import logging
 
 import torch
 
-from ullayers.layers import UL1d, UL2d, backward
+from ullayers.kernels.dispatch import evaluate_fresh
+from ullayers.kernels.moments import Request
+from ullayers.kernels.numba.stream import prepare
+from ullayers.kernels.schema import STATISTICS
+from ullayers.kernels.state import Rates
 
-logging.getLogger("ullayers").setLevel(logging.ERROR)  # they are to be compiled now
-for layer, shape in ((UL1d(2), (1, 2)), (UL2d(4), (32, 4, 32, 32))):
-    backward(layer(torch.randn(shape, requires_grad=True)))
+LARGEST = 1e15
+
+
+def compile_stream() -> None:
+    """Compile the loop for small frames that arrive one at a time."""
+    sizes = {"d": 2, "streams": 1, "long": 1}
+    buffers = {}
+    for statistic in STATISTICS:
+        shape = statistic.sized(sizes)
+        buffers[statistic.name] = torch.empty(shape, dtype=statistic.dtype or torch.float32)
+        statistic.fill(buffers[statistic.name], known=0.0)
+    loop = prepare(buffers, Rates(mu=0.5, eps=1e-3, ridge=1e-3), 0.0, LARGEST, 1.0)
+    loop.run(torch.randn(1, 1, 2), None, goes_on=False)
+
+
+def compile_fresh() -> None:
+    """Compile the loops for fresh statistics of feature maps."""
+    frames = torch.randn(32, 4, 32 * 32)
+    request = Request((len(frames),), Rates(mu=0.5, eps=1e-3, ridge=1e-3), LARGEST)
+    kernel, found = evaluate_fresh(frames, request, None)
+    kernel.gradient(frames, request, found.weights, found.saved, torch.zeros_like(frames))
+
+
+if __name__ == "__main__":
+    logging.getLogger("ullayers").setLevel(logging.ERROR)
+    compile_stream()
+    compile_fresh()

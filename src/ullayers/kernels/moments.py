@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ullayers.kernels.state import Rates
 
+REDUCED_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
 NOISE = 16.0  # rounding errors, in units of the last place
 # An output that vanishes adds log(ridge of W / ridge of B) / 2 to J. With equal ridges that would
 # pay, and J would be lowest for a single output that is not zero.

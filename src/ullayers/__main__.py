@@ -1,0 +1,8 @@
+"""`python -m ullayers` runs the `ul` command."""
+
+import sys
+
+from ullayers.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The `ul` command. Nothing else imports it."""

@@ -1,0 +1,177 @@
+"""Which kernel takes a call: one table for fresh and one for running statistics, fastest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+import ullayers.kernels.numba.fresh as numba_fresh
+import ullayers.kernels.torch.fresh as torch_fresh
+import ullayers.kernels.triton.fresh as triton_fresh
+from ullayers.kernels.backends import has_numba, has_triton
+from ullayers.kernels.moments import (
+    REDUCED_PRECISION,
+    Evaluation,
+    Moments,
+    Request,
+    Weights,
+    weigh,
+)
+from ullayers.kernels.state import LongTerm
+
+WIDEST_ON_GPU, MOST_FRAMES = 256, 32  # features, and frames of a call
+# From here on PyTorch's products and factors are faster than the compiled loop, except for single
+# frames of a single stream.
+LARGEST_FRAME, WIDEST = 2**11, 208
+
+
+class RunningRequest(NamedTuple):
+    """What a layer is asked for, as far as the choice of a kernel depends on it."""
+
+    device: str
+    frames: torch.dtype
+    statistics: torch.dtype
+    steps: int
+    streams: int
+    features: int
+    long_term: LongTerm
+    diagonal: bool
+    clips: bool  # marked by `sequences`
+    scatter: bool
+    gradient: bool  # whether one is wanted
+    replaced: str | None  # a buffer that is not as `schema` describes it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel, and why it does not take a call; None if it does."""
+
+    name: str
+    why_not: Callable[[RunningRequest], str | None]
+
+
+def first_to_take(verdicts: Iterable[tuple[str, str | None]]) -> tuple[str, dict[str, str]]:
+    """The first kernel that takes a call, and why those before it do not, by their names.
+
+    Args:
+        verdicts: of each kernel its name, and why it does not take the call, or None if it does.
+    """
+    reasons: dict[str, str] = {}
+    for name, reason in verdicts:
+        if reason is None:
+            return name, reasons
+        reasons[name] = reason
+    raise AssertionError("the last kernel takes every call")
+
+
+def listed(name: str, reasons: Mapping[str, str]) -> str:
+    """What `first_to_take` has found, for a reader."""
+    return "\n".join([name, *(f"  not {other}: {why}" for other, why in reasons.items())])
+
+
+def _why_no_stream(call: RunningRequest) -> str | None:
+    """What the kernels for frames as they come have in common."""
+    return _first(
+        (not call.gradient, "no gradient is wanted"),
+        (call.clips, "the frames are separate clips"),
+        (call.long_term != "stream", f'long_term is "{call.long_term}", not "stream"'),
+        (call.diagonal, "the covariances are diagonal"),
+        (call.replaced is not None, str(call.replaced)),
+    )
+
+
+def _why_not_triton(call: RunningRequest) -> str | None:
+    shape = f"{call.steps} frames of {call.streams} streams"
+    return _first(
+        (call.device != "cuda", f"the frames are on {call.device}, not on cuda"),
+        (not has_triton(), "Triton is not installed"),
+        (call.streams > 1, f"{call.streams} streams, not a single one"),
+        (call.steps > MOST_FRAMES, f"{shape}, more than {MOST_FRAMES}"),
+        (call.features > WIDEST_ON_GPU, f"{call.features} features, more than {WIDEST_ON_GPU}"),
+        (call.frames not in REDUCED_PRECISION, f"the frames are {call.frames}"),
+        (call.statistics != torch.float32, f"the statistics are {call.statistics}"),
+        (call.scatter, "a scatter is given"),
+    ) or _why_no_stream(call)
+
+
+def _why_not_numba(call: RunningRequest) -> str | None:
+    size = call.streams * call.features
+    single = call.steps == call.streams == 1
+    return _first(
+        (call.device != "cpu", f"the frames are on {call.device}, not on cpu"),
+        (not has_numba(), "numba is not installed"),
+        (
+            not single and size > LARGEST_FRAME,
+            f"{size} values in a frame, more than {LARGEST_FRAME}",
+        ),
+        (not single and call.features > WIDEST, f"{call.features} features, more than {WIDEST}"),
+    ) or _why_no_stream(call)
+
+
+def _first(*reasons: tuple[bool, str]) -> str | None:
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+TRITON, NUMBA = "Triton kernels for single frames", "compiled CPU loop for small frames"
+PYTORCH = "PyTorch operations"
+RUNNING = (
+    Candidate(TRITON, _why_not_triton),
+    Candidate(NUMBA, _why_not_numba),
+    Candidate(PYTORCH, lambda call: None),
+)
+
+
+def choose_running(call: RunningRequest) -> tuple[str, dict[str, str]]:
+    """Return the kernel for a call with running statistics, and why faster ones do not take it."""
+    return first_to_take((each.name, each.why_not(call)) for each in RUNNING)
+
+
+class FreshKernel(Protocol):
+    """One way to find the sums over a call's frames, and the gradient of J."""
+
+    NAME: str
+
+    def why_not(self, frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
+        """Why it does not take a call, or None if it does."""
+
+    def measure(self, frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
+        """Sums over the frames; see `fresh.measure`."""
+
+    def gradient(
+        self,
+        frames: Tensor,
+        request: Request,
+        weights: Weights,
+        saved: tuple[Tensor, ...],
+        above: Tensor | None,
+    ) -> Tensor:
+        """The gradient of J plus the one from above; see `fresh.gradient`."""
+
+
+FRESH = {
+    kernel.NAME: kernel
+    for kernel in cast("tuple[FreshKernel, ...]", (triton_fresh, numba_fresh, torch_fresh))
+}
+
+
+def choose_fresh(
+    frames: Tensor, request: Request, scatter: Tensor | None
+) -> tuple[FreshKernel, dict[str, str]]:
+    """The kernel for a call, and why faster ones do not take it, by their names."""
+    name, reasons = first_to_take(
+        (name, kernel.why_not(frames, request, scatter)) for name, kernel in FRESH.items()
+    )
+    return FRESH[name], reasons
+
+
+def evaluate_fresh(
+    frames: Tensor, request: Request, scatter: Tensor | None
+) -> tuple[FreshKernel, Evaluation]:
+    """The statistics of a call and the derivatives of J, and the kernel for its gradient."""
+    kernel, _ = choose_fresh(frames, request, scatter)
+    moments = kernel.measure(frames, request, scatter)
+    return kernel, weigh(moments, request.rates, torch_fresh.working_precision(frames))

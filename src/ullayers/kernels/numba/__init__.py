@@ -1,0 +1,1 @@
+"""Kernels in loops that numba compiles, for a CPU. Modules named `*_loops` need numba."""

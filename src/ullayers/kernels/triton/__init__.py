@@ -1,0 +1,1 @@
+"""Kernels in Triton, for a GPU. Modules named `*_kernels` need Triton."""

@@ -1,0 +1,6 @@
+"""What a PyTorch user imports: the UL layers and the modules used with them.
+
+A call goes from `layers` (`UL1d`, `UL2d`) through `calls` (fresh statistics) or `running` (moving
+averages) to a kernel; `statistics` keeps the buffers, and `added_gradient` adds the gradient of J
+to the backward pass.
+"""

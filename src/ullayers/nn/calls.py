@@ -1,0 +1,164 @@
+"""The base of both UL layers: which statistics a call takes, and calls with fresh ones."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+import ullayers.kernels.custom_ops as fresh_ops
+from ullayers.kernels.covariance import RIDGE_HIGH
+from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh, listed
+from ullayers.kernels.moments import Evaluation, Request, averaged_frames, on_device
+from ullayers.kernels.packing import Packing
+from ullayers.kernels.schema import WITH_REST
+from ullayers.nn.added_gradient import FreshCall, add_fresh_gradient, as_frames, refuse_transforms
+from ullayers.nn.base import layout_of, symmetric
+from ullayers.nn.running import RunningCalls, wants_gradient
+from ullayers.nn.statistics import is_recomputing, normal_tensors
+
+# statistics="auto" takes fresh ones for calls of at least so many frames; shorter calls see too
+# little of the long run. Wide codes do not learn from running ones (docs/maths.md, section 5).
+FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
+
+
+class ULBase(RunningCalls):
+    """A UL layer but for the shape of its input."""
+
+    _last_clips: Packing | None = None  # of the last forward pass
+
+    def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        clips = self._clips
+        if is_recomputing():  # maybe after the block that marked the clips
+            self._clips = self._last_clips
+        elif self.training and self._last_clips is not clips:
+            self._last_clips = clips
+        try:
+            return self._forward_checked(y, scatter)
+        finally:
+            if self._clips is not clips:
+                self._clips = clips
+
+    def _forward_checked(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        self._check(y, scatter)
+        if self.training:
+            refuse_transforms()
+            if self._is_fresh(y):
+                return self._forward_fresh(y, scatter)
+        return self._forward_running(y, scatter)
+
+    def explain(self, y: Tensor, scatter: Tensor | None = None) -> str:
+        """Which statistics and which kernel such an input would take, and why; nothing is learned.
+
+        Example:
+            >>> import torch, ullayers as ul
+            >>> layer = ul.UL1d(300)
+            >>> print(layer.explain(torch.randn(6, 300, requires_grad=True)))
+            running statistics: 6 frames, fewer than 8
+            PyTorch operations
+              not Triton kernels for single frames: the frames are on cpu, not on cuda
+              not compiled CPU loop for small frames: 300 features, more than 208
+            >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
+            fresh statistics: 64 frames, at least 8
+            PyTorch operations
+              not Triton kernels for maps: the frames are not on a GPU
+              not compiled CPU loops for maps: these are codes, not maps
+        """
+        self._check(y, scatter)
+        if not self.training:
+            return "eval mode: the input is handed on, and nothing is learned"
+        if not self._is_fresh(y):
+            kernels = self._explain_running(y, scatter)
+            return f"running statistics: {self._why_statistics(y)}\n{kernels}"
+        kernel, reasons = choose_fresh(
+            as_frames(y.detach(), self.features), self._request(y), scatter
+        )
+        return f"fresh statistics: {self._why_statistics(y)}\n{listed(kernel.NAME, reasons)}"
+
+    def _why_statistics(self, y: Tensor) -> str:
+        if self.start == "paper":
+            return 'start="paper"'
+        if self.statistics != "auto":
+            return f'statistics="{self.statistics}"'
+        lengths, frames = self._lengths(y), self._frames_with_company(y)
+        if frames >= self._enough_frames:
+            return f"{frames} frames, at least {self._enough_frames}"
+        alone = ", those of clips of a single frame left out" if 1 in lengths[1:] else ""
+        return f"{frames or sum(lengths)} frames, fewer than {self._enough_frames}{alone}"
+
+    def _frames_with_company(self, y: Tensor) -> int:
+        """Those of clips of a single frame say nothing of what is slow."""
+        return sum(n for n in self._lengths(y) if n > 1)
+
+    @property
+    def _enough_frames(self) -> int:
+        """From how many on `statistics="auto"` is fresh."""
+        return FRESH_FROM if self.features < WIDE else FRESH_FROM_IF_WIDE
+
+    def _is_fresh(self, y: Tensor) -> bool:
+        """Whether the statistics are those of this call alone."""
+        if self.start == "paper" or self.statistics == "running":
+            return False
+        frames = self._frames_with_company(y)
+        if self.statistics == "fresh" and not frames:
+            raise ValueError(
+                'expected at least two frames of a clip for statistics="fresh", got one; use '
+                '"auto" or "running"'
+            )
+        return self.statistics == "fresh" or frames >= self._enough_frames
+
+    def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        request, extra, kernel = self._request(y), None, None
+        with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():
+            frames = as_frames(y.detach(), self.features)
+            if scatter is not None:
+                extra = symmetric(scatter.detach()).reshape(-1, self.features, self.features)
+            if torch.compiler.is_compiling():
+                made = fresh_ops.evaluate(frames, request, extra)
+            else:
+                kernel, made = evaluate_fresh(frames, request, extra)
+            factor = self.weight * (max(request.lengths) if self.reduction == "sum" else 1)
+            kept = (made.weights.matrices * factor, *made.saved)
+        output = y
+        if wants_gradient(y, scatter):
+            call = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
+            output = add_fresh_gradient(call, y, scatter, kept)
+        if not is_recomputing():
+            with torch.no_grad(), normal_tensors():
+                self._record(y, request, made)
+        return output
+
+    def _request(self, y: Tensor) -> Request:
+        lengths = self._lengths(y)
+        # Squares of so many values must fit the precision in which they are summed.
+        widest = torch.finfo(torch.promote_types(y.dtype, torch.float32)).max
+        largest = (widest / (16 * y.numel())) ** 0.5
+        return Request(lengths, self._rates(len(lengths)), min(self._largest(), largest))
+
+    def _record(self, y: Tensor, request: Request, made: Evaluation) -> None:
+        """Leave the statistics of this call in the buffers."""
+        self._remember(layout_of(y))
+        rates, steps = request.rates, max(request.lengths)
+        W, B = made.covariances
+        logs = on_device((math.log1p(-rates.mu), math.log1p(-rates.eps)), W.device)
+        seen = -torch.expm1(steps * logs)
+        traces = made.covariances.diagonal(dim1=1, dim2=2).sum(1)
+        averaged = averaged_frames(made.steps, rates)
+        new = {
+            "short_mean": made.short_mean.mT.reshape(-1, self.features),
+            "long_mean": made.long_mean.mT.reshape(-1, self.features),
+            "short_cov": W,
+            "long_cov": B,
+            # How much all these have seen, so that running calls can go on with them.
+            "short_evidence": -torch.expm1(made.steps.flatten().double() * logs[0]),
+            "long_evidence": -torch.expm1(averaged.flatten().double() * logs[1]),
+            "cov_evidence": torch.where(made.counts[:2] > 0, seen, 0),
+            "ridge_level": RIDGE_HIGH * rates.ridge / self.features * traces * seen,
+            "pull": torch.zeros_like(self.pull),
+            "steps": self.steps + steps,
+            "left_out": self.left_out + torch.stack([made.counts[2], made.singular]),
+        }
+        # Running statistics alone have digits beyond the buffers' precision.
+        new |= {f"{name}_rest": torch.zeros_like(new[name]) for name in WITH_REST}
+        self._store(new, self._clips is None)

@@ -1,0 +1,1 @@
+"""Data sets, baselines, experiments (`ul reproduce`) and benchmarks (`ul bench`)."""

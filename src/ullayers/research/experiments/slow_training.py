@@ -1,0 +1,367 @@
+"""Trains the networks of `ul reproduce laplacian`, on a CPU or a GPU.
+
+Needs torch and numpy only. The networks of all seeds, one for each, are trained side by side.
+A gridworld has few states, so a step runs the network once on every state and picks the codes of
+the batch from there: the gradient is the same as that of the batch itself, for less work.
+
+    python -m ullayers.research.experiments.slow_training --device cuda --out FOLDER --workers 8
+
+Finished runs are kept in FOLDER/runs.json and are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ullayers.research.experiments.gridworlds import (
+    EPISODE,
+    NAMES,
+    Gridworld,
+    Ints,
+    cosines,
+    gridworld,
+    overlap,
+    slowest,
+    step_counts,
+    truth,
+    walk,
+)
+from ullayers.research.experiments.processes import worker_pool
+from ullayers.research.experiments.slow_objectives import (
+    ALLO,
+    CONSTANTS,
+    FRESH,
+    GDO,
+    GGDO,
+    PAPER,
+    RUNNING,
+    SLOW,
+    TRACE,
+    UNTRAINED,
+    Batch,
+    Objective,
+    make_objective,
+)
+from ullayers.video.atomic_files import replacing
+
+HIDDEN, RATE, PAIRS, DISCOUNT = 256, 1e-3, 1024, 0.9
+STREAMS = 50  # of the paper's rule, which sees the walk in its order, as many frames at once
+BLOCK = 100  # steps whose samples are drawn at once
+ROWS = (FRESH, TRACE, RUNNING, PAPER, GDO, GGDO, ALLO)
+PIXEL_ROWS = (FRESH, RUNNING, ALLO)
+PIXEL_WORLDS = ("GridRoom-16", "GridMaze-19")
+COSTLY = (RUNNING, PAPER)  # many times the work of other rows on a GPU
+COSTLY_WORLDS = ("GridRoom-16", "GridMaze-19")
+DRAWN = ("GridRoom-16", "GridMaze-19")  # worlds whose vectors are kept for the figures
+KEPT = "runs.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row in one world: a network for each seed.
+
+    Attributes:
+        world: one of `NAMES`.
+        row: one of `ROWS`, or `UNTRAINED` with no steps.
+        seeds: of the walks and of the networks.
+        pixels: whether the network sees pictures instead of x and y.
+        steps: of the optimiser.
+        samples: of the random walk.
+    """
+
+    world: str
+    row: str
+    seeds: tuple[int, ...]
+    pixels: bool = False
+    steps: int = 10_000
+    samples: int = 200_000
+
+    @property
+    def label(self) -> str:
+        """To tell it from others of the same size and seeds."""
+        return f"{self.world}{' pixels' * self.pixels}, {self.row}"
+
+    @property
+    def key(self) -> str:
+        """Changes with anything that its result depends on but the code."""
+        constants = [HIDDEN, RATE, PAIRS, DISCOUNT, STREAMS, SLOW, EPISODE, *CONSTANTS]
+        plan = gridworld(self.world).walls.astype(int).tolist()
+        text = json.dumps([asdict(self), constants, plan])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found.
+
+    Attributes:
+        run: which.
+        cosines: (seeds, `SLOW`).
+        overlaps: (seeds,).
+        seconds: it took, its share where worlds were trained together.
+        device: that it was trained on.
+        vectors: (states, `SLOW`) of the first seed, for figures; empty if the world is in none.
+    """
+
+    run: Run
+    cosines: list[list[float]]
+    overlaps: list[float]
+    seconds: float
+    device: str
+    vectors: list[list[float]]
+
+
+class Perceptrons(nn.Module):
+    """Networks of the same shape side by side: three hidden layers of 256 units with ReLU."""
+
+    def __init__(self, seeds: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        sizes = [2, HIDDEN, HIDDEN, HIDDEN, outputs]
+        drawn = [_initial_layers(seed, sizes) for seed in seeds]
+        self.weights = nn.ParameterList(torch.stack(layer) for layer in zip(*drawn, strict=True))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(networks, states, inputs) to (networks, states, outputs)."""
+        y = states
+        for i, weight in enumerate(self.weights):
+            y = torch.baddbmm(weight[:, -1:], y.relu() if i else y, weight[:, :-1])
+        return y
+
+
+def _initial_layers(seed: int, sizes: list[int]) -> list[Tensor]:
+    """Weights (inputs + 1, outputs), the bias last, drawn as `nn.Linear` draws them."""
+    random = torch.Generator().manual_seed(seed)
+    return [
+        (2 * torch.rand(inputs + 1, outputs, generator=random) - 1) / math.sqrt(inputs)
+        for inputs, outputs in itertools.pairwise(sizes)
+    ]
+
+
+class Convolutions(nn.Module):
+    """A small convolutional network for each seed."""
+
+    def __init__(self, seeds: Sequence[int], outputs: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        width = 32 * math.ceil(size[0] / 4) * math.ceil(size[1] / 4)
+        self.networks = nn.ModuleList()
+        for seed in seeds:
+            torch.manual_seed(seed)
+            self.networks.append(
+                nn.Sequential(
+                    nn.Conv2d(2, 16, 3, stride=2, padding=1), nn.ReLU(),
+                    nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
+                    nn.Flatten(), nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs),
+                )
+            )  # fmt: skip
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(states, 2, height, width) to (networks, states, outputs)."""
+        return torch.stack([network(states) for network in self.networks])
+
+
+class Samples:
+    """Draws batches from the walks of all networks, on the device, many steps at once."""
+
+    def __init__(self, walks: Ints, seeds: Sequence[int], device: torch.device) -> None:
+        self._walks = torch.from_numpy(walks).to(device)  # (networks, episodes, EPISODE)
+        self._random = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def draw(self, steps: int) -> tuple[Tensor, Tensor]:
+        """States of clips (steps, networks, PAIRS, 2) and alone (steps, networks, 2, PAIRS)."""
+        drawn = [self._of_one(*one, steps) for one in zip(self._walks, self._random, strict=True)]
+        clips, alone = zip(*drawn, strict=True)
+        return torch.stack(clips, 1), torch.stack(alone, 1)
+
+    def _of_one(self, states: Tensor, random: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(steps, *shape, generator=random, device=states.device)
+
+        flat = states.flatten()
+        first = (uniform(PAIRS) * (EPISODE - 1)).long()
+        left = EPISODE - 1 - first
+        # A geometric number of steps, given that the episode lasts so long.
+        share = uniform(PAIRS) * (1 - DISCOUNT**left)
+        later = 1 + (torch.log1p(-share) / math.log(DISCOUNT)).long()
+        start = (uniform(PAIRS) * len(states)).long() * EPISODE + first
+        pairs = torch.stack([flat[start], flat[start + torch.minimum(later, left)]], -1)
+        alone = flat[(uniform(2, PAIRS) * (len(flat) - 1)).long()]
+        return pairs, alone
+
+
+class Streams(Samples):
+    """Gives the walks as they come, as parallel streams; from their beginning again at the end."""
+
+    _next = 0
+
+    def draw(self, steps: int) -> tuple[Tensor, Tensor]:
+        """States of streams (steps, networks, STREAMS, frames); none are drawn alone."""
+        streams = self._walks.unflatten(1, (STREAMS, -1)).flatten(2)
+        frames = 2 * PAIRS // STREAMS
+        calls = streams.shape[2] // frames
+        whole = streams[:, :, : calls * frames].unflatten(2, (calls, frames)).movedim(2, 0)
+        clips = whole[torch.arange(self._next, self._next + steps, device=whole.device) % calls]
+        self._next += steps
+        return clips, clips[:, :, :0, :0]
+
+
+def train(runs: Sequence[Run], device: str) -> list[Found]:
+    """Train the networks of runs that differ in their world only, all at once."""
+    begin, place = time.perf_counter(), torch.device(device)
+    run, worlds = runs[0], [gridworld(run.world) for run in runs]
+    seeds = [seed for _ in runs for seed in run.seeds]
+    objective = make_objective(run.row, len(seeds)).to(place)
+    walks = np.stack([walk(world, run.samples, seed) for world in worlds for seed in run.seeds])
+    if run.pixels:
+        (world,) = worlds
+        states = torch.from_numpy(world.pictures()).to(place)
+        net: nn.Module = Convolutions(seeds, objective.outputs, world.walls.shape)
+    else:
+        states = _padded([world for world in worlds for _ in run.seeds]).to(place)
+        net = Perceptrons(seeds, objective.outputs)
+    net.to(place)
+    samples = (Streams if run.row == PAPER else Samples)(walks, seeds, place)
+    _learn(net, objective, states, samples, run.steps)
+    with torch.no_grad():
+        codes = net(states).double().cpu().numpy()
+    seconds = time.perf_counter() - begin
+    parts = zip(runs, worlds, np.split(codes, len(runs)), np.split(walks, len(runs)), strict=True)
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+    return [_scored(*part, seconds / len(runs), name) for part in parts]
+
+
+def _padded(worlds: Sequence[Gridworld]) -> Tensor:
+    """(worlds, states, 2), the coordinates, with zeros after the last state of small worlds."""
+    parts = [torch.from_numpy(world.coordinates).float() for world in worlds]
+    return nn.utils.rnn.pad_sequence(parts, batch_first=True)
+
+
+def _learn(
+    net: nn.Module, objective: Objective, states: Tensor, samples: Samples,
+    steps: int,
+) -> None:  # fmt: skip
+    optimizer = torch.optim.Adam(net.parameters(), RATE, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for start in range(0, steps, BLOCK):
+        for clips, alone in zip(*samples.draw(min(BLOCK, steps - start)), strict=True):
+            codes = net(states)
+            batch = Batch(_pick(codes, clips), _pick(codes, alone))
+            objective.descend(batch)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+
+
+def _pick(codes: Tensor, states: Tensor) -> Tensor:
+    """Codes (networks, n, d) of states (networks, ...) as (networks, ..., d)."""
+    flat = states.flatten(1)[..., None].expand(-1, -1, codes.shape[-1])
+    return codes.gather(1, flat).reshape(*states.shape, codes.shape[-1])
+
+
+def _scored(
+    run: Run, world: Gridworld, codes: Any, walks: Ints, seconds: float, device: str
+) -> Found:
+    n, true = len(world.cells), truth(world, SLOW)
+    vectors = [
+        slowest(y[:n], step_counts(states, n), SLOW) for y, states in zip(codes, walks, strict=True)
+    ]
+    return Found(
+        run,
+        [cosines(found, true).tolist() for found in vectors],
+        [overlap(found, true) for found in vectors],
+        seconds,
+        device,
+        np.round(vectors[0], 4).tolist() if run.world in DRAWN else [],
+    )
+
+
+def all_runs(seeds: Sequence[int]) -> list[Run]:
+    """Everything that `ul reproduce laplacian` reports, the costly rows last."""
+    few = tuple(seeds)
+    runs = [Run(world, row, few) for row in ROWS for world in NAMES]
+    runs += [Run(world, row, few, pixels=True) for row in PIXEL_ROWS for world in PIXEL_WORLDS]
+    runs += [Run(world, UNTRAINED, few, steps=0) for world in NAMES]
+    runs = [run for run in runs if run.row not in COSTLY or run.world in COSTLY_WORLDS]
+    return sorted(runs, key=lambda run: run.row in COSTLY)
+
+
+def load(folder: Path) -> dict[str, Found]:
+    """The finished runs of a folder by their key."""
+    file = folder / KEPT
+    if not file.exists():
+        return {}
+    kept: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    for found in kept.values():
+        found["run"] = Run(**{**found["run"], "seeds": tuple(found["run"]["seeds"])})
+    return {key: Found(**found) for key, found in kept.items()}
+
+
+def complete(
+    runs: Sequence[Run], folder: Path, device: str, workers: int,
+    progress: Callable[[Found], None] = lambda found: None,
+) -> list[Found]:  # fmt: skip
+    """What all runs found. Those that are not in the folder yet are trained and kept there."""
+    done = load(folder)
+    groups = list(_together([run for run in runs if run.key not in done], device))
+    folder.mkdir(parents=True, exist_ok=True)
+    for finished in _in_processes(groups, device, workers):
+        for found in finished:
+            done[found.run.key] = found
+            progress(found)
+        with replacing(folder / KEPT) as file:
+            json.dump({key: asdict(found) for key, found in done.items()}, file)
+    return [done[run.key] for run in runs]
+
+
+def _in_processes(
+    groups: Sequence[Sequence[Run]], device: str, count: int
+) -> Iterator[list[Found]]:
+    """What each group found, in the order in which they end."""
+    with worker_pool(max(1, min(count, len(groups)))) as pool:
+        for finished in as_completed([pool.submit(train, group, device) for group in groups]):
+            yield finished.result()
+
+
+def _together(runs: Sequence[Run], device: str) -> Iterator[list[Run]]:
+    """Runs to train at once: on a GPU all worlds of an objective that is written in plain torch."""
+    groups: dict[object, list[Run]] = {}
+    for run in runs:
+        alone = device == "cpu" or run.pixels or run.row in (FRESH, RUNNING, PAPER)
+        groups.setdefault((run.row, run.seeds, run.steps) if not alone else run, []).append(run)
+    yield from groups.values()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train everything and say what came out."""
+    parser = argparse.ArgumentParser(description="Trains all runs of `ul reproduce laplacian`.")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the finished runs")
+    parser.add_argument("--workers", type=int, default=1, help="processes side by side")
+    parser.add_argument("--seeds", type=int, default=5)
+    given = parser.parse_args(arguments)
+    begin, runs = time.perf_counter(), all_runs(range(given.seeds))
+
+    def progress(found: Found) -> None:
+        passed = time.perf_counter() - begin
+        scores = f"cosine {np.mean(found.cosines):.4f}, overlap {np.mean(found.overlaps):.4f}"
+        print(f"{passed:6.0f} s  {found.run.label}: {scores} ({found.seconds:.0f} s)", flush=True)
+
+    complete(runs, given.out, given.device, given.workers, progress)
+    print(f"{len(runs)} runs, {time.perf_counter() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Walking people (section 4.3, Fig. 7b and 8): masks, centroids, and how right they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ullayers.learn.models import Locator
+from ullayers.learn.training import Config
+from ullayers.research.baselines import learn_physics, learn_supervised, moving_centroids
+from ullayers.research.datasets import Sequence, walking
+from ullayers.research.experiments.common import (
+    Claim,
+    Floats,
+    Outcome,
+    Picture,
+    Setting,
+    Table,
+    correlation,
+    window_score,
+)
+from ullayers.research.experiments.tracked import (
+    CODERS,
+    Tracked,
+    apply,
+    apply_unlearned,
+    codes_of,
+    energies,
+    foregrounds,
+    learn,
+    overlay_figure,
+    part,
+    pixels,
+    read_linearly,
+    write_tracks,
+)
+
+SIZE = (64, 64)
+OURS, ALONE = "ours", "ours, shown the second halves alone"
+UNLEARNED = "ours before learning (random weights)"
+PHYSICS = "physics constraints (constant velocity)"
+MIXTURE, SUPERVISED = (
+    "background subtraction (MOG2)",
+    "supervised (labels of the first halves)",
+)
+BY_LABELS = ", decoded with labels"
+TEXT = """
+Twelve sequences of people who walk, 64 x 64. The first half of every sequence is learned from, the
+second half is the test; "ours" is `ul learn` on the first halves and `ul apply` on the sequences,
+camera compensation and the choice by J included. `ul apply` finds the backdrop of a sequence in all
+of it; a row of its own shows what is lost if it is shown the second halves alone.
+
+Truth scores only, but for the rows that say so; and the physics row is mirrored if it is the wrong
+way round in the first halves. Slow features, the closed form and physics see the energy of the same
+foreground that our network sees, MOG2 the frames; their sizes and settings were chosen with truth,
+in their favour. Physics ties no scene to another, so that some are mirrored still: its authors
+score windows of five frames.
+
+As published, on their own splits of this data: the paper 0.965, physics constraints 0.954.
+
+Learning wins where something else moves too (0_seq7, 0_seq4) and costs a little elsewhere: windows
+and the error are better before it. On its second half alone 0_seq7 is not solved. With the running
+statistics of version 0.1 the worst scene, 0_seq7 with its cars, was at 0.91; the others were alike.
+The recipe was developed on these sequences, so the numbers are on the optimistic side.
+"""
+
+
+def run(setting: Setting) -> Outcome:
+    """Learn on first halves, score on second halves and on whole sequences."""
+    rows = {OURS: setting.seeds[:1] if setting.quick else setting.seeds, UNLEARNED: (0,)}
+    if not setting.quick:
+        rows |= {MIXTURE: (0,), PHYSICS: setting.seeds, SUPERVISED: setting.seeds}
+        rows |= {name + BY_LABELS: (0,) for name in CODERS}
+    jobs = [(str(setting.data), name, seed, setting.quick) for name in rows for seed in rows[name]]
+    found: dict[str, list[Tracked]] = {}
+    for methods in setting.each(_row, jobs):
+        for name, tracked in methods.items():
+            found.setdefault(name, []).append(tracked)
+    write_tracks(setting.out / "tracks.csv", found[OURS][0].answers)
+    walks = Walks(walking(setting.data), found)
+    return Outcome(
+        "Walking people: masks and places (section 4.3, Fig. 7b, 8)", TEXT,
+        [_table(walks), _by_scene(walks)], _pictures(setting, walks),
+        _claims(walks, setting.quick),
+        {"tracks.csv": "places in all frames of all sequences, of the first seed"},
+    )  # fmt: skip
+
+
+def _row(job: tuple[str, str, int, bool]) -> dict[str, Tracked]:
+    """What a method says of all sequences."""
+    data, name, seed, quick = job
+    scenes = walking(data)
+    train = [part(scene, slice(0, len(scene) // 2)) for scene in scenes]
+    if name == OURS:
+        config = Config(seed=2 * seed, steps=60, restarts=1) if quick else Config(seed=2 * seed)
+        run = learn(train, SIZE, config)
+        ours = {OURS: apply(run, scenes)}
+        if not quick:
+            second = [part(scene, slice(len(scene) // 2, None)) for scene in scenes]
+            ours[ALONE] = apply(run, second)
+        return ours
+    if name == UNLEARNED:
+        return {name: apply_unlearned(scenes, SIZE, seed)}
+    if name == MIXTURE:
+        return {name: Tracked([moving_centroids(pixels(scene, SIZE)) for scene in scenes])}
+    if name == SUPERVISED:
+        return {name: apply_unlearned(scenes, SIZE, seed, lambda net: _teach(net, train, seed))}
+    seen = energies(foregrounds(scenes, SIZE))
+    first = [maps[: len(maps) // 2] for maps in seen]
+    truth = [scene.truth["x"][:, None] for scene in train]
+    if name == PHYSICS:
+        net = learn_physics(first, window=10, seed=seed)
+        with torch.no_grad():
+            return {name: Tracked(_facing([net(maps).numpy() for maps in seen], truth))}
+    codes = codes_of(CODERS[name.removesuffix(BY_LABELS)], seen, first)
+    return {name: Tracked(read_linearly(codes, truth))}
+
+
+def _teach(net: Locator, train: list[Sequence], seed: int) -> None:
+    truth = [scene.truth["x"][:, None] for scene in train]
+    seen = foregrounds(train, SIZE)
+    learn_supervised(net, lambda frames: net(frames).centroid[:, :1], seen, truth, seed=seed)
+
+
+def _facing(found: list[Floats], truth: list[Floats]) -> list[Floats]:
+    """Mirrored if the truth of the first halves says so."""
+    known = np.concatenate([x[: len(t)] for x, t in zip(found, truth, strict=True)])
+    mirrored = correlation(known[:, 0], np.concatenate(truth)[:, 0]) < 0
+    return [1 - x for x in found] if mirrored else found
+
+
+@dataclass(frozen=True)
+class Walks:
+    """What every method found, for every seed, and the scenes to score it with."""
+
+    scenes: list[Sequence]
+    found: dict[str, list[Tracked]]
+
+    def series(self, tracked: Tracked, half: str) -> tuple[list[Floats], list[Floats]]:
+        """Found and true x, of "whole" sequences or of the "second" halves."""
+        found, true = [], []
+        for places, scene in zip(tracked.places, self.scenes, strict=True):
+            # From the end: a method may have been shown the second half alone.
+            rows = len(places) if half == "whole" else len(scene) - len(scene) // 2
+            found.append(places[-rows:, 0])
+            true.append(scene.truth["x"][-rows:])
+        return found, true
+
+    def scores(self, name: str, half: str, score: Callable[..., float]) -> list[float]:
+        """A score of every seed."""
+        return [score(*self.series(tracked, half)) for tracked in self.found[name]]
+
+    def by_scene(self, name: str, half: str) -> list[list[float]]:
+        """For each scene the correlation of every seed."""
+        seeds = [zip(*self.series(tracked, half), strict=True) for tracked in self.found[name]]
+        return [[correlation(*pair) for pair in pairs] for pairs in zip(*seeds, strict=True)]
+
+    def titles(self) -> list[str]:
+        """Short names of the scenes."""
+        return [scene.name.replace("DaSide0811-", "") for scene in self.scenes]
+
+
+def _pooled(found: list[Floats], true: list[Floats]) -> float:
+    return correlation(np.concatenate(found), np.concatenate(true))
+
+
+def _worst(found: list[Floats], true: list[Floats]) -> float:
+    return min(map(correlation, found, true))
+
+
+def _error(found: list[Floats], true: list[Floats]) -> float:
+    return float(100 * np.nanmean(np.abs(np.concatenate(found) - np.concatenate(true))))
+
+
+def _table(walks: Walks) -> Table:
+    table = Table(
+        "x of walking people",
+        ["r, second halves", "five-frame windows", "error, % of the width",
+         "r, whole sequences", "r of the worst scene, whole"],
+        ["high", "high", "low", "high", "high"],
+    )  # fmt: skip
+    for name in walks.found:
+        second = (_pooled, window_score, _error)
+        scores = [walks.scores(name, "second", score) for score in second]
+        scores += [walks.scores(name, "whole", score) for score in (_pooled, _worst)]
+        if name == ALONE:
+            scores[3:] = [[np.nan]] * 2
+        if name == PHYSICS:  # its unit of length is anyone's guess
+            scores[2] = [np.nan]
+        table.add(name, *scores)
+    return table
+
+
+def _by_scene(walks: Walks) -> Table:
+    which = [(name, half) for name in (OURS, UNLEARNED) for half in ("whole", "second")]
+    table = Table(
+        "r of x in each scene",
+        [f"{name}, {half}" for name, half in which],
+        [""] * len(which),
+        note="0_seq4 and 1_seq10 have a panning camera, 0_seq7 passing cars.",
+    )
+    columns = [walks.by_scene(name, half) for name, half in which]
+    for title, *scores in zip(walks.titles(), *columns, strict=True):
+        table.add(title, *scores)
+    return table
+
+
+def _claims(walks: Walks, quick: bool) -> list[Claim]:
+    pooled = float(np.mean(walks.scores(OURS, "second", _pooled)))
+    windows = float(np.mean(walks.scores(OURS, "second", window_score)))
+    worst = walks.scores(OURS, "whole", _worst)
+    scenes = min(float(np.mean(seeds)) for seeds in walks.by_scene(OURS, "whole"))
+    gain = float(np.mean(worst)) - walks.scores(UNLEARNED, "whole", _worst)[0]
+    claims = [
+        Claim("r of x, second halves", pooled, at_least=0.985),
+        Claim("r of the worst scene, whole, beyond that before learning", gain, at_least=0.05),
+    ]
+    if quick:
+        return claims
+    return [
+        *claims,
+        Claim("r of x, second halves", pooled, at_least=0.995, aim=True),
+        Claim("r of the worst scene, whole sequences, mean of the seeds", scenes, at_least=0.9),
+        Claim("r of the worst scene and seed, whole sequences", min(worst), at_least=0.9, aim=True),
+        Claim("five-frame windows", windows, at_least=0.96),
+    ]
+
+
+def _pictures(setting: Setting, walks: Walks) -> list[Picture]:
+    answers = walks.found[OURS][0].answers
+    masks = overlay_figure(walks.scenes, answers, (216, 144), 9, begin=0.5)
+    return [
+        setting.picture(_scatter(walks), "scatter",
+                        "Found against true x on the second halves, first seed (Fig. 7b)."),
+        setting.picture(_tracks(walks), "tracks",
+                        "x over time; left of the dotted line is what was learned from."),
+        setting.picture(_bars(walks), "scenes",
+                        "Correlation of x in each scene, whole sequences, mean of the seeds."),
+        setting.picture(masks, "masks", "Masks, their centroids and where they came from, second "
+                        "halves, first seed (Fig. 8).", of_data=True),
+    ]  # fmt: skip
+
+
+def _scatter(walks: Walks) -> Figure:
+    figure = Figure(figsize=(4.6, 4.4))
+    axes = figure.subplots()
+    found, true = walks.series(walks.found[OURS][0], "second")
+    for i, (f, t, title) in enumerate(zip(found, true, walks.titles(), strict=True)):
+        axes.plot(t, f, f"C{i % 10}" + "ox"[i // 10], markersize=3, label=title)
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, zorder=0)
+    axes.set(xlabel="true x, of the width", ylabel="found x", xlim=(0, 1), ylim=(0, 1))
+    axes.set_title(f"r = {_pooled(found, true):.4f}")
+    axes.legend(fontsize=6, ncols=2, frameon=False)
+    return figure
+
+
+def _tracks(walks: Walks) -> Figure:
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    grid = figure.subplots(3, 4, sharey=True).flat
+    for i, (axes, scene) in enumerate(zip(grid, walks.scenes, strict=True)):
+        axes.plot(scene.truth["x"], color="black", linewidth=2.5, alpha=0.4, label="truth")
+        for name, style in ((OURS, "C0-"), (UNLEARNED, "C1--"), (MIXTURE, "C2:")):
+            for tracked in walks.found.get(name, [])[:1]:
+                axes.plot(tracked.places[i][:, 0], style, linewidth=1.2, label=name)
+        axes.axvline(len(scene) // 2 - 0.5, color="0.5", linestyle=":", linewidth=1)
+        axes.set_title(walks.titles()[i], fontsize=9)
+        axes.set_ylim(0, 1)
+    figure.supxlabel("frame")
+    figure.supylabel("x, of the width")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def _bars(walks: Walks) -> Figure:
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    axes, titles = figure.subplots(), walks.titles()
+    shown = [n for n in (OURS, UNLEARNED, MIXTURE, PHYSICS, SUPERVISED) if n in walks.found]
+    for i, name in enumerate(shown):
+        heights = np.mean(walks.by_scene(name, "whole"), 1)
+        places = np.arange(len(titles)) + (i - (len(shown) - 1) / 2) * 0.8 / len(shown)
+        axes.bar(places, heights, 0.8 / len(shown), label=name)
+    axes.set_xticks(range(len(titles)), titles, rotation=30)
+    axes.set(ylabel="correlation of x", ylim=(min(0, axes.get_ylim()[0]), 1))
+    axes.axhline(0.9, color="0.5", linestyle=":", linewidth=1)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
+    return figure

@@ -1,0 +1,93 @@
+"""What `ul` learns is worth it: on a made scene with known truth, and on a real mouse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ullayers.cli.main as cli
+from tests.command import (
+    Call,
+    check_refused,
+    start,
+)
+from tests.films import (
+    column,
+    contents,
+)
+from ullayers.cli.options import make_parser
+from ullayers.video.scene import write_scene
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short demo: the scene and what was learned from it."""
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "ullayers.video.scene.write_scene", lambda out, seed: write_scene(out, seed, 240)
+        )
+        given = make_parser(
+            cli._demo, cli._learn, cli._apply, cli._watch, cli._reproduce, cli._bench
+        ).parse_args(["demo", "--out", str(folder / "out"), "--quiet"])
+        given.steps, given.restarts, given.size = 50, 1, 48  # the demo's own would take a minute
+        cli._demo(given)
+    return folder / "out"
+
+
+def test_the_demo_finds_the_beetle_better_than_subtraction_does(demo: Path) -> None:
+    from ullayers.learn.runs import load_run, sources_of
+    from ullayers.output.scores import _unlearned, distances
+
+    run = load_run(demo / "run")
+    there = column(demo / "truth.csv", "x", "y")
+    learned = distances(column(demo / "run" / "tracks.csv", "x", "y"), there, 0.75)
+    before = distances(_unlearned(run, sources_of(run)[0]), there, 0.75)
+    assert np.median(learned) < np.median(before)
+    assert np.median(learned) < 0.03
+    assert np.quantile(learned, 0.9) < np.quantile(before, 0.9)
+    report = (demo / "run" / "report.html").read_text()
+    assert f"{np.median(learned):.2%}" in report
+    assert f"{np.median(before):.2%}" in report
+
+
+def test_the_demo_keeps_the_kind_with_the_lowest_objective(demo: Path) -> None:
+    result = json.loads((demo / "run" / "config.json").read_text())["result"]
+    assert result["scores"][result["trial"]] == min(result["scores"])
+    assert not result["camera"]
+
+
+def test_the_demo_is_careful_with_its_folder(demo: Path, here: Call) -> None:
+    before = contents(demo)
+    check_refused(here("demo", "--out", demo), "is not empty", "--force")
+    assert contents(demo) == before
+    code, out, _ = here("demo", "--out", demo, "--resume")
+    assert code == 0
+    assert "median distance" in out
+    assert (demo / "run" / "tracks.csv").read_bytes() == before["run/tracks.csv"]
+
+
+DATA = os.environ.get("ULLAYERS_DATA", "")
+
+
+@pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
+@pytest.mark.timeout(900)
+def test_the_mouse_is_found(tmp_path: Path) -> None:
+    video = Path(DATA) / "tracktor" / "videos" / "mouse_video.mp4"
+    with start("learn", video, "--out", tmp_path / "run", "--quiet") as process:
+        out, errors = process.communicate()
+        assert (process.returncode, out, errors) == (0, "", "")
+    with open(video.parent.parent / "output" / "mouse_video_tracked.csv", newline="") as file:
+        rows = [(float(row["pos_x"]), float(row["pos_y"])) for row in csv.DictReader(file)]
+    there = np.array(rows)
+    assert column(tmp_path / "run" / "tracks.csv", "frame")[:, 0].tolist() == list(range(10_000))
+    found = column(tmp_path / "run" / "tracks.csv", "x", "y") * (640, 480)
+    count = min(len(there), len(found))
+    away = np.hypot(*(found[:count] - there[:count]).T) / 640
+    assert np.nanmedian(away) <= 0.01
+    assert np.nanquantile(away, 0.9) <= 0.03

@@ -1,0 +1,492 @@
+"""Small frames on the CPU, by the compiled loop, are what the way of large frames gives."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numba.core.caching import NullCache
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import ullayers as ul
+import ullayers.kernels.numba.compiling as compiling
+import ullayers.kernels.numba.stream as small
+from tests.nn.test_layers import gradient_of, relative
+from tests.running_layers import UL1d, UL2d
+from ullayers.kernels.dispatch import NUMBA, PYTORCH
+from ullayers.nn.calls import ULBase
+from ullayers.nn.running import _Chosen
+
+
+def by_the_loop(layer: ULBase) -> ULBase:
+    """A layer that takes the general way, whatever comes."""
+    layer._choose = lambda y, scatter: _Chosen(None, PYTORCH)  # type: ignore[method-assign]
+    return layer
+
+
+def is_compiled(layer: ULBase) -> bool:
+    """Whether the last call went through the compiled loop."""
+    return layer._chosen is not None and layer._chosen.kernel == NUMBA
+
+
+def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
+    for name, value in other.state_dict().items():
+        got = one.state_dict()[name]
+        if name.endswith("_rest"):  # the last digits of what stands beside it
+            continue
+        largest = float(value.double().abs().max())
+        torch.testing.assert_close(got, value, rtol=0, atol=tolerance * largest, msg=name)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    d=st.integers(1, 20),
+    mu=st.floats(0.05, 0.95),
+    eps=st.floats(1e-4, 0.5),
+    offset=st.floats(-100, 100),
+    paper=st.booleans(),
+    bad=st.lists(st.integers(0, 29), max_size=3),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_single_frames_equal_the_loop(
+    seed: int, d: int, mu: float, eps: float, offset: float, paper: bool, bad: list[int],
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    mu = min(mu, 0.3) if paper else mu  # without a ridge W soon has no inverse
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randn(30, d, generator=generator).double() + (0 if paper else offset)
+    y[bad, 0] = float("nan")
+    y = y.to(dtype)
+    choices: dict[str, Any] = {"start": "paper" if paper else "warm", "weight": 0.7}
+    short, plain = (UL1d(d, mu, eps * mu, **choices).to(dtype) for _ in range(2))
+    by_the_loop(plain)
+    got = torch.cat([gradient_of(short, frame[None]) for frame in y])
+    expected = torch.cat([gradient_of(plain, frame[None]) for frame in y])
+    wide = dtype == torch.float64
+    # The loop keeps its pull and scalars in the layer's precision from step to step.
+    assert relative(got, expected) <= (1e-8 if wide else 1e-4)
+    assert_same_state(short, plain, 1e-8 if wide else 1e-4)
+
+
+@pytest.mark.parametrize("d", [4, 7, 9, 64, 67, 130])
+def test_wide_frames_equal_the_loop(d: int) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(20, d).double().cumsum(0)
+    short, plain = (UL1d(d, 0.3).double() for _ in range(2))
+    by_the_loop(plain)
+    got, expected = (
+        torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
+    )
+    assert is_compiled(short)
+    assert relative(got, expected) <= 1e-8
+    assert_same_state(short, plain, 1e-8)
+    for name, value in short.state_dict().items():
+        assert "cov" not in name or value.ndim < 2 or torch.equal(value, value.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_frames_of_another_precision_than_the_layer(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(20, 5).to(dtype)
+    short, plain = UL1d(5), by_the_loop(UL1d(5))
+    got, expected = (
+        torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
+    )
+    assert is_compiled(short)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, expected, rtol=4 * torch.finfo(dtype).eps + 1e-6, atol=1e-6)
+    assert_same_state(short, plain, 1e-5)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    """A layer, and what it sees: chunks or clips, some of unequal length, some with a scatter."""
+    maps, d = draw(st.booleans()), draw(st.integers(1, 9))
+    sequences, steps = draw(st.integers(1, 3)), draw(st.integers(1, 20))
+    long_term = draw(st.sampled_from(["auto", "clip", "stream", "shared"]))
+    lengths = draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    lead = (sum(lengths),) if lengths else (sequences, steps)
+    choices: dict[str, Any] = {"long_term": long_term, "start": "warm"}
+    if maps:
+        choices["diagonal"] = draw(st.booleans())
+    return {
+        "layer": UL2d if maps else UL1d,
+        "d": d,
+        "choices": choices,
+        "shape": (*lead, d, 2, 3) if maps else (*lead, d),
+        "lengths": lengths,
+        "as_clips": lengths is not None or draw(st.booleans()),
+        "scatter": not maps and draw(st.booleans()),
+        "seed": draw(st.integers(0, 1000)),
+        "bad": draw(st.booleans()),
+    }
+
+
+def passes(layer: ULBase, call: dict[str, Any]) -> list[Tensor]:
+    """The gradients of two calls, one after the other."""
+    torch.manual_seed(call["seed"])
+    results = []
+    for _ in range(2):
+        y = torch.randn(call["shape"]).double().cumsum(0) + 5
+        if call["bad"]:
+            y[y > 8] = float("inf")
+        y.requires_grad_()
+        inputs = [y]
+        if call["scatter"]:
+            root = torch.randn(*y.shape, y.shape[-1]).double()
+            inputs.append((root @ root.mT).requires_grad_())
+        if call["as_clips"]:
+            with ul.sequences(layer, call["lengths"]):
+                out = layer(*inputs)
+        else:
+            out = layer(*inputs)
+        out.backward(torch.zeros_like(out))
+        results += [value.grad for value in inputs if value.grad is not None]
+    return results
+
+
+@given(calls())
+def test_chunks_and_clips_equal_the_way_of_large_frames(call: dict[str, Any]) -> None:
+    layers = [call["layer"](call["d"], 0.4, 0.05, **call["choices"]).double() for _ in range(2)]
+    by_the_loop(layers[1])
+    for got, expected in zip(*(passes(layer, call) for layer in layers), strict=True):
+        assert relative(got, expected) <= 1e-8 or float((got - expected).abs().max()) < 1e-12
+    taken = call["choices"]["long_term"] in ("auto", "stream") and not call["as_clips"]
+    assert is_compiled(layers[0]) == (taken and not call["choices"].get("diagonal"))
+    assert_same_state(layers[0], layers[1], 1e-8)
+
+
+@pytest.mark.parametrize("d", [2, 64, 130])
+def test_frames_and_chunks_may_take_turns(d: int) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(60, d)
+    mixed, plain = UL1d(d, reduction="sum"), UL1d(d, reduction="sum")
+    got = [gradient_of(mixed, piece) for piece in y.split([1] * 10 + [20] + [1] * 10 + [20])]
+    assert relative(torch.cat(got), gradient_of(plain, y)) < 1e-4
+    assert_same_state(mixed, plain, 1e-4)
+
+
+def some_frames(layer: ULBase, count: int = 5) -> Tensor:
+    return torch.cat([gradient_of(layer, torch.randn(1, 3)) for _ in range(count)])
+
+
+def test_whoever_sets_a_buffer_is_heard() -> None:
+    torch.manual_seed(0)
+    short, plain = UL1d(3), by_the_loop(UL1d(3))
+    for layer in (short, plain):
+        torch.manual_seed(1)
+        some_frames(layer)
+        layer.short_cov.copy_(torch.diag(torch.tensor([1.0, 2.0, 3.0])))
+        layer.long_mean.fill_(0.5)
+        layer.mu = 0.3
+    torch.manual_seed(2)
+    got = some_frames(short)
+    torch.manual_seed(2)
+    torch.testing.assert_close(got, some_frames(plain), rtol=1e-5, atol=1e-6)
+    assert_same_state(short, plain, 1e-5)
+
+
+def test_copies_and_loaded_layers_go_their_own_way() -> None:
+    torch.manual_seed(0)
+    layer, loaded = UL1d(3), UL1d(3)
+    some_frames(layer)
+    some_frames(loaded)
+    twin, other = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+    loaded.load_state_dict(layer.state_dict())
+    kept = copy.deepcopy(layer.state_dict())
+    results = []
+    for each in (twin, other, loaded):
+        torch.manual_seed(1)
+        results.append(some_frames(each))
+        assert all(torch.equal(value, layer.state_dict()[name]) for name, value in kept.items())
+    torch.manual_seed(1)
+    expected = some_frames(layer)
+    for result in results:
+        torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_shared_memory_and_other_precisions() -> None:
+    torch.manual_seed(0)
+    layer, plain = UL1d(3), by_the_loop(UL1d(3))
+    for each in (layer, plain):
+        torch.manual_seed(1)
+        some_frames(each)
+        each.share_memory()
+        some_frames(each)
+        each.double()
+        some_frames(each)
+        each.float()
+        some_frames(each)
+    assert_same_state(layer, plain, 1e-5)
+
+
+def test_a_failing_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layer = UL1d(3)
+    some_frames(layer)
+    before = copy.deepcopy(layer.state_dict())
+
+    def broken(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ullayers.kernels.numba.stream.Loop.run", broken)
+        with pytest.raises(MemoryError):
+            layer(torch.randn(1, 3, requires_grad=True))
+    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before.items())
+    some_frames(layer)
+
+
+def test_nothing_but_speed_is_lost_without_numba() -> None:
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import torch, ullayers as ul\n"
+        "torch.manual_seed(0); net = torch.nn.Sequential(torch.nn.Linear(4, 3), ul.UL1d(3))\n"
+        "for frames in torch.randn(40, 4).split([1, 1, 20, 18]): ul.backward(net(frames))\n"
+        "print(net[0].weight.grad.norm().item(), *net[1].short_cov.flatten().tolist())"
+    )
+    outputs = []
+    for each in (code, code.partition("\n")[2]):
+        shown = subprocess.run([sys.executable, "-c", each], capture_output=True, check=True)
+        outputs.append([float(number) for number in shown.stdout.split()])
+    assert outputs[0] == pytest.approx(outputs[1], rel=1e-5)
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def njit(cache: bool = False, **_: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        made.append(cache)
+        return lambda function: function
+
+    monkeypatch.setattr("numba.njit", njit)
+    assert compiling.compiled(len) is len
+    assert made == [False]
+
+
+def test_buffers_that_are_put_elsewhere_are_found() -> None:
+    torch.manual_seed(0)
+    layer, plain = UL1d(3), by_the_loop(UL1d(3))
+    for each in (layer, plain):
+        torch.manual_seed(1)
+        some_frames(each)
+        each.long_mean.data = torch.full((1, 3), 0.5)
+        some_frames(each)
+    assert not bool((layer.long_mean == 0.5).any())
+    assert_same_state(layer, plain, 1e-5)
+
+
+def test_a_clip_of_unusable_frames_keeps_its_means() -> None:
+    layer, plain = (UL1d(3, long_term="clip") for _ in range(2))
+    by_the_loop(plain)
+    for each in (layer, plain):
+        torch.manual_seed(0)
+        gradient_of(each, torch.randn(4, 3))
+        gradient_of(each, torch.full((4, 3), float("nan")))
+    assert_same_state(layer, plain, 1e-6)
+
+
+def test_gradients_of_many_at_once() -> None:
+    layer, y, above = UL1d(3), torch.randn(5, 3, requires_grad=True), torch.randn(4, 5, 3)
+    (many,) = torch.autograd.grad(layer(y), y, above, is_grads_batched=True)
+    gradient = many - above
+    torch.testing.assert_close(gradient, gradient[:1].expand_as(gradient))
+
+
+def test_checkpoints_of_float64_layers() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 2), UL1d(2)).double(), torch.randn(6, 3).double()
+    plain = copy.deepcopy(net)
+    checkpoint(net, x.requires_grad_(), use_reentrant=True).sum().backward()
+    plain(x).sum().backward()
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+LOOP = """
+from ullayers.kernels.numba.compiling import compiled
+
+@compiled
+def twice(x):
+    return 2 * x
+"""
+
+
+def test_what_is_kept_may_be_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Really so: a loop of its own is compiled, kept, and what is kept cut off."""
+    name = "elsewhere.compiled"
+    monkeypatch.setattr(compiling, "__package__", "elsewhere")  # other loops stay what they are
+    (tmp_path / "loop.py").write_text(LOOP)
+    for turn in range(2):
+        spec = importlib.util.spec_from_file_location(name, tmp_path / "loop.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        assert compiling.run(module.twice, 21) == 42
+        kept = list((tmp_path / "__pycache__").glob("*.nbi"))
+        assert kept
+        for path in kept:
+            path.write_bytes(path.read_bytes()[: 20 * turn])
+    assert isinstance(module.twice._cache, NullCache)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a system with timers")
+def test_a_signal_is_not_taken_for_damage() -> None:
+    """Its error comes when the loop is done; to run it again would learn the same frames twice."""
+
+    def too_late(*_: object) -> None:
+        raise TimeoutError
+
+    layer, y = UL1d(8), torch.randn(100_000, 8, requires_grad=True)
+    layer(y[:5])
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(TimeoutError):
+            layer(y)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        torch.set_grad_enabled(True)
+    assert int(layer.steps) in (5, 100_005)
+
+
+THREADS = """
+import threading, torch, ullayers as ul
+layer = ul.UL1d(6, statistics="running")
+def work(n):
+    for _ in range(100):
+        ul.backward(layer(torch.randn(n, 50, 6, requires_grad=True)))
+threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3, 4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert all(torch.isfinite(buffer).all() for buffer in layer.buffers())
+"""
+
+
+def test_threads_that_share_a_layer_do_no_harm() -> None:
+    """What they learn is mixed up, but they write nowhere else."""
+    subprocess.run([sys.executable, "-c", THREADS], check=True)
+
+
+def test_losses_of_old_statistics_are_refused() -> None:
+    layer, weight = UL1d(3), torch.ones(3, 3, requires_grad=True)
+    some_frames(layer)
+    loss = (weight * layer.short_cov).sum()
+    some_frames(layer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_gradients_of_a_scatter_are_handed_out_again() -> None:
+    layer = UL1d(3)
+    y, scatter = torch.randn(9, 3, requires_grad=True), torch.rand(9, 3, 3, requires_grad=True)
+    out = layer(y, scatter)
+    above = torch.zeros_like(out)
+    first = torch.autograd.grad(out, scatter, above, retain_graph=True)[0]
+    expected = first.clone()
+    first.zero_()
+    assert torch.equal(torch.autograd.grad(out, scatter, above)[0], expected)
+    assert bool(expected.any())
+
+
+def test_long_term_set_later_in_paper_mode() -> None:
+    """New rows of the long-term mean count as known there, as all do."""
+    layer = UL1d(3, 0.3, 0.05, start="paper", ridge=1e-3, long_term="shared").double()
+    plain = by_the_loop(copy.deepcopy(layer))
+    torch.manual_seed(0)
+    frames = torch.randn(3, 2, 6, 3).double()
+    for turn, y in enumerate(frames):
+        layer.long_term = plain.long_term = "stream" if turn else "shared"
+        gradients = []
+        for each in (layer, plain):
+            leaf = y.clone().requires_grad_()
+            ul.backward(each(leaf))
+            gradients.append(leaf.grad)
+        torch.testing.assert_close(*gradients)
+    assert_same_state(layer, plain, 1e-9)
+
+
+def test_another_file_of_loops_may_change() -> None:
+    """What a loop calls is in another: what numba keeps of it must not outlive that."""
+    stamp = compiling._stamps()
+    assert {"compiled.py", "compiled_state.py"} <= {name for name, *_ in stamp}
+    assert small._loop()[0]._cache._cache_file._source_stamp == stamp
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("long_cov", torch.eye(3, dtype=torch.float64)),
+        ("short_cov", torch.eye(3, dtype=torch.float64)),
+        ("cov_evidence", torch.ones(2, dtype=torch.float64)),
+        ("short_mean_rest", torch.zeros(1, 3, dtype=torch.float64)),
+        ("steps", torch.tensor(0, dtype=torch.int32)),
+    ],
+)
+def test_statistics_of_another_kind(name: str, value: Tensor) -> None:
+    """The loop has only their addresses: what somebody puts in goes another way."""
+    torch.manual_seed(0)
+    layer, plain = UL1d(3), by_the_loop(UL1d(3))
+    for each in (layer, plain):
+        torch.manual_seed(1)
+        some_frames(each)
+        setattr(each, name, value.clone())
+        some_frames(each)
+    assert not is_compiled(layer)
+    assert_same_state(layer, plain, 1e-5)
+
+
+def test_frames_without_memory() -> None:
+    layer, plain = UL1d(3), UL1d(3)
+    for each, zeros in ((layer, torch._efficientzerotensor(5, 3)), (plain, torch.zeros(5, 3))):
+        each(zeros.requires_grad_())
+    assert_same_state(layer, plain, 0.0)
+
+
+def test_explain_says_what_is_run() -> None:
+    """The kernel that it names is the one that the next call takes."""
+    cases: list[tuple[ULBase, tuple[int, ...], str]] = [
+        (UL1d(3), (40, 3), NUMBA),
+        (UL1d(300), (1, 300), NUMBA),
+        (UL1d(300), (2, 300), PYTORCH),
+        (UL1d(3, long_term="shared"), (40, 3), PYTORCH),
+        (UL2d(3, diagonal=True), (4, 3, 2, 2), PYTORCH),
+        (UL1d(3), (800, 4, 3), PYTORCH),
+    ]
+    for layer, shape, name in cases:
+        y = torch.randn(shape, requires_grad=True)
+        assert layer.explain(y).splitlines()[1] == name
+        ul.backward(layer(y))
+        assert is_compiled(layer) == (name == NUMBA)
+
+
+def test_compilation_is_announced_once(tmp_path: Path) -> None:
+    """In a process of its own, where nothing is kept from earlier ones."""
+    code = "import torch, ullayers as ul\nul.UL1d(3)(torch.randn(1, 3, requires_grad=True))"
+    said = []
+    for _ in range(2):
+        shown = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True, text=True, check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        )  # fmt: skip
+        said.append(shown.stderr)
+    assert said[0].startswith("compiling CPU kernels, once on this machine")
+    assert said[0].count("\n") == 1
+    assert said[1] == ""

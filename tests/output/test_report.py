@@ -1,0 +1,143 @@
+"""The report: one file that needs nothing else, and says what it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+import ullayers.output.charts as charts
+from tests.pages import (
+    NASTY,
+    SECTIONS,
+    chart_named,
+    full,
+    labels,
+    lines,
+    make,
+    samples,
+    stroke,
+    track,
+)
+from ullayers.output.report import Contents, Sample, write_report
+
+
+def test_a_full_report_has_everything(tmp_path: Path) -> None:
+    page = make(tmp_path, replace(full(), samples=samples(8)))
+    assert set(page.ids) >= SECTIONS
+    assert page.tags.count("h1") == 1
+    assert page.tags.count("h2") == len(SECTIONS)
+    for text in ("Where <it> goes & why", "10,000", "<1>", "1.2 %", "Against the truth", "0.003"):
+        assert text in page.said
+    assert "a.mp4, b.mp4" in page.said
+    assert "<b>" in page.said
+    assert len(page.images) == 8 + 1 + 2 + 1 + 2, (
+        "samples, frame, kernels, maps, scatter and its bar"
+    )
+    assert len(page.charts) == 2 + 1 + 2, "time, wide and narrow; scatter; J and rank"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_every_section_says_how_to_read_it(tmp_path: Path) -> None:
+    page = make(tmp_path, full())
+    for section in re.findall(r"<section.*?</section>", page.text, re.S):
+        assert "class='note'" in section
+    assert "J is low when" in page.said
+
+
+def test_axes_are_named(tmp_path: Path) -> None:
+    page = make(tmp_path, full())
+    assert {"x", "y", "time (s)"} <= labels(chart_named(page, "over time"))
+    assert {"x", "y", "time (s)"} <= labels(chart_named(page, "all frames"))
+    assert {"J", "training step", "kept: trial 0", "other trials"} <= labels(chart_named(page, "J"))
+    rank = labels(chart_named(page, "effective rank"))
+    assert {"effective rank", "training step", "features: 2"} <= rank
+
+
+def test_the_winner_is_bold_and_all_others_thin(tmp_path: Path) -> None:
+    page = make(tmp_path, full())
+    for name in ("J", "effective rank"):
+        [kept] = lines(chart_named(page, name), charts.KEPT)
+        others = lines(chart_named(page, name), "currentColor")
+        assert float(stroke(kept)["stroke-width"]) > 2
+        assert len(others) == 2
+        assert all(float(stroke(other)["stroke-width"]) < 1 for other in others)
+
+
+def test_sequence_names_are_text(tmp_path: Path) -> None:
+    contents = replace(
+        full(), title=NASTY, answers=[track(50, NASTY), track(50, "b")],
+        samples=samples(2, NASTY), config={NASTY: {NASTY: NASTY}}, facts=[(NASTY, NASTY)],
+        kernels={NASTY: np.eye(5)[None, None]}, maps={}, scores=[(NASTY, NASTY)],
+    )  # fmt: skip
+    page = make(tmp_path, contents)
+    assert page.said.count(NASTY) == 2 + 1 + 2 + 3 + 2 + 2 + 1 + 0
+
+
+def test_low_confidence_is_faint(tmp_path: Path) -> None:
+    answer = track(300)
+    answer.values[100:200, 2] = 0.1
+    chart = chart_named(make(tmp_path, Contents("a", answers=[answer])), "over time")
+    for colour in charts.LINES[:2]:
+        faint, firm = lines(chart, colour)
+        assert float(stroke(faint)["stroke-opacity"]) < 0.5
+        assert "stroke-opacity" not in stroke(firm)
+        assert firm.get("d", "").count("M") == faint.get("d", "").count("M") + 1, "a gap"
+
+
+def test_video_beside_the_report_is_linked_to(tmp_path: Path) -> None:
+    assert "video" not in make(tmp_path, Contents("a")).tags
+    (tmp_path / "overlay.mp4").write_bytes(b"...")
+    page = make(tmp_path, Contents("a"))
+    assert "video" in page.tags
+    assert ("src", "overlay.mp4") in page.attributes
+    assert ("controls", "") in page.attributes
+    assert "overlay.mp4 from the folder" in page.said
+
+
+def test_masks_and_dots_are_drawn_on_samples(tmp_path: Path) -> None:
+    picture = np.full((90, 120, 3), 100, np.uint8)
+    mask = np.zeros((30, 40), np.float32)
+    mask[10:20, 5:15] = 1
+    sample = Sample("a", 1.25, picture, mask, np.array([0.25, 0.5, 1.0]))
+    page = make(tmp_path, Contents("a", samples=[sample]))
+    [image] = page.images
+    pixels = np.asarray(image.resize((120, 90)).convert("RGB")).astype(int)
+    assert np.abs(pixels[:, 70:] - 100).max() < 8
+    assert pixels[45, 30, 0] - pixels[45, 30, 2] > 100, "an orange dot"
+    assert pixels[35, 22, 1] - pixels[35, 22, 0] > 20, "a tint"
+    assert "1.25 s" in page.said
+
+
+def test_the_same_contents_give_the_same_page(tmp_path: Path) -> None:
+    assert make(tmp_path, full()).text == make(tmp_path, full()).text
+
+
+def test_an_error_leaves_the_old_report(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("before")
+    with pytest.raises(KeyError):
+        write_report(path, replace(full(), records=[{"objective": 1.0}]))
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("report.html", "before")
+    ]
+
+
+def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:
+    before = dict(matplotlib.rcParams)
+    make(tmp_path, Contents("a", answers=[track(50)]))
+    assert dict(matplotlib.rcParams) == before
+    code = (
+        "import sys; from ullayers.output.report import *\n"
+        f"write_report({os.fspath(tmp_path / 'b.html')!r}, Contents('a', kernels={{}}))\n"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"

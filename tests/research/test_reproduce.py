@@ -1,0 +1,154 @@
+"""`ul reproduce`: the page, the goals, and the experiments in their small version on real data."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from tests.command import Call, check_refused
+from tests.films import column
+from ullayers.research.datasets import thrown_pillow, walking
+from ullayers.research.experiments.common import (
+    Claim,
+    Outcome,
+    Setting,
+    Table,
+    correlation,
+    decode_angle,
+    window_score,
+)
+from ullayers.research.experiments.names import NAMES
+from ullayers.research.reproduce import load_result, reproduce
+
+DATA = os.environ.get("ULLAYERS_DATA", "")
+
+
+def found(setting: Setting, value: float = 0.9) -> Outcome:
+    table = Table("points", ["error", "overlap"], ["low", "high"])
+    table.add("ours", [0.1, 0.3], 0.5)
+    table.add("theirs", 0.15, [0.75, 0.25])
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    pictures = [
+        setting.picture(figure, "curve", "A curve."),
+        setting.picture(figure, "faces", "Some faces.", of_data=True),
+    ]
+    claims = [Claim("overlap", value, at_least=0.8), Claim("error", 0.2, at_most=0.1, aim=True)]
+    return Outcome("Points (synthetic)", "What was done.", [table], pictures, claims)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An experiment that takes no time."""
+    experiment = importlib.import_module("ullayers.research.experiments.synthetic")
+    monkeypatch.setattr(experiment, "run", found)
+    return monkeypatch
+
+
+def test_the_page_says_everything(tmp_path: Path, made_up: pytest.MonkeyPatch) -> None:
+    result = reproduce("synthetic", Path(), tmp_path, [3, 4], quick=True)
+    page = (tmp_path / "results.md").read_text()
+    assert "| ours | 0.200 ± 0.100 | **0.500** |" in page
+    assert "| theirs | **0.150** | **0.500 ± 0.250** |" in page
+    assert "| overlap | 0.9 | at least 0.8 | met |" in page
+    assert "| error | 0.2 | at most 0.1 (aim) | **not met** |" in page
+    assert "![A curve.](results/synthetic/curve.png)" in page
+    assert (tmp_path / "results" / "synthetic" / "curve.png").stat().st_size > 1000
+    assert "![Some faces.]" not in page  # frames of the data are named, not shown
+    assert "results/synthetic/frames_faces.png" in page
+    assert re.search(r"`ul reproduce synthetic --quick`, seeds 3, 4, \d+ s, commit", page)
+    assert load_result(tmp_path, "synthetic") == result
+    assert not result.failed  # an aim that is missed is no failure
+
+
+def test_goals_that_are_missed_are_failures(
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call
+) -> None:
+    made_up.setattr(
+        "ullayers.research.experiments.synthetic.run", lambda setting: found(setting, np.nan)
+    )
+    code, _, errors = here("reproduce", "synthetic", "--out", tmp_path / "out")
+    assert code == 1
+    assert "synthetic: does not hold: overlap: nan" in errors
+
+
+def test_what_is_there_is_kept(tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call) -> None:
+    out = tmp_path / "out"
+    assert here("reproduce", "synthetic", "--out", out)[0] == 0
+    check_refused(here("reproduce", "synthetic", "--out", out), "--resume", "--force")
+    kept = out / "results" / "synthetic" / "outcome.json"
+    before = kept.stat().st_mtime_ns
+    assert here("reproduce", "synthetic", "--out", out, "--resume")[0] == 0
+    assert kept.stat().st_mtime_ns == before
+    assert here("reproduce", "synthetic", "--out", out, "--resume", "--seeds", 2)[0] == 0
+    assert kept.stat().st_mtime_ns > before  # other seeds are another experiment
+
+
+def test_data_must_be_given_and_be_there(
+    tmp_path: Path, here: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ULLAYERS_DATA", raising=False)
+    check_refused(here("reproduce", "walk", "--out", tmp_path / "a"), "--data")
+    nowhere = here("reproduce", "walk", "--data", tmp_path, "--out", tmp_path / "b", "--quick")
+    check_refused(nowhere, "labelfree/DaSide", "--data")
+    check_refused(here("reproduce", "nothing"), "invalid choice")
+
+
+def test_numbers_that_are_scored_with() -> None:
+    angles = np.arange(-90, 91, 15.0)
+    circle = np.stack([np.sin(np.radians(angles)), np.cos(np.radians(angles))], 1)
+    mixed = circle @ np.array([[2.0, 1.0], [-1.0, 0.5]]) + 3
+    assert np.allclose(decode_angle(mixed, angles, mixed), circle)
+    assert correlation(np.ones(5), np.arange(5.0)) == 0
+    ramp = np.arange(9.0)
+    ramp_with_gap = np.where(ramp == 8, np.nan, ramp)
+    assert window_score([-ramp], [ramp_with_gap]) == pytest.approx(1)  # signs do not count
+
+
+@pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
+@pytest.mark.timeout(900)
+def test_every_experiment_learns(tmp_path: Path) -> None:
+    # Not the ablations and the eigenvectors, which have tests of their own.
+    names = [name for name in NAMES if name not in ("parts", "laplacian")]
+    command = [sys.executable, "-m", "ullayers", "reproduce", *names, "--data", DATA,
+               "--quick", "--out", str(tmp_path / "out")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert "not met" not in page.replace("(aim) | **not met**", "")
+    for name in names:
+        result = load_result(tmp_path / "out", name)
+        assert result is not None
+        assert result.outcome.claims, name
+        for picture in result.outcome.pictures:
+            assert (tmp_path / "out" / "results" / name / picture.file).stat().st_size > 5000
+    for name, sequences in (("walk", walking(DATA)), ("pillow", thrown_pillow(DATA))):
+        tracks = tmp_path / "out" / "results" / name / "tracks.csv"
+        rows = column(tracks, "x", "y", "confidence")
+        assert len(rows) == sum(map(len, sequences))
+        assert 0 <= rows.min() <= rows.max() <= 1
+
+
+def test_what_is_damaged_or_of_another_source_is_run_again(
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call
+) -> None:
+    out = tmp_path / "out"
+    assert here("reproduce", "synthetic", "--out", out)[0] == 0
+    other = out / "results" / "pan" / "outcome.json"
+    other.parent.mkdir()
+    other.write_text("{}")  # of another experiment, and damaged: it costs its section, no more
+    made_up.setattr("ullayers.research.reproduce._commit", lambda: "1234567")
+    assert here("reproduce", "synthetic", "--out", out, "--resume")[0] == 0
+    page = (out / "results.md").read_text()
+    assert "commit 1234567" in page
+    assert "Head pan" not in page
+    check_refused(here("reproduce", "synthetic", "--out", out, "--resume", "--force"), "--force")
+    check_refused(here("reproduce", "synthetic", "--out", out, "--force", "--seed", -1), "from 0")

@@ -1,0 +1,102 @@
+"""A square around what moves: where it is cut, and `--follow` from frames to codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.command import Call, check_refused
+from tests.films import column
+from ullayers.video.follow import SIDE, cut_squares, follow
+from ullayers.video.frames import Clip
+from ullayers.video.reader import VideoWriter
+
+
+def turning(frames: int, size: tuple[int, int] = (120, 160)) -> tuple[torch.Tensor, np.ndarray]:
+    """A bar that turns while it wanders about, and its angle."""
+    height, width = size
+    y, x = np.mgrid[:height, :width]
+    pictures, angles = [], []
+    for t in range(frames):
+        angle = t / 9
+        cx, cy = width * (0.5 + 0.3 * np.sin(t / 23)), height * (0.5 + 0.25 * np.cos(t / 17))
+        along = (x - cx) * np.cos(angle) + (y - cy) * np.sin(angle)
+        across = (y - cy) * np.cos(angle) - (x - cx) * np.sin(angle)
+        bar = (np.abs(along) < 16) & (np.abs(across) < 5)
+        head = bar & (along > 6)
+        pictures.append(40 + 120 * bar + 80 * head)
+        angles.append(angle)
+    return torch.from_numpy(np.stack(pictures)).byte()[:, None], np.array(angles)
+
+
+def clip_of(frames: torch.Tensor) -> Clip:
+    count = torch.arange(len(frames))
+    return Clip(frames, count.double(), count)
+
+
+def test_the_square_stays_on_what_moves() -> None:
+    frames, _ = turning(150)
+    small = follow(clip_of(frames)).frames
+    assert small.shape == (150, 1, SIDE, SIDE)
+    bright = (small.float() - 40).clamp(min=0)[:, 0]
+    place = torch.arange(SIDE) + 0.5
+    total = bright.sum((1, 2))
+    assert (total > 0).all()
+    for axis in (1, 2):
+        centre = (bright.sum(axis) * place).sum(1) / total
+        assert float((centre - SIDE / 2).abs().median()) < SIDE / 12
+
+
+def test_squares_go_on_beyond_the_edge() -> None:
+    frames = torch.arange(40, dtype=torch.uint8).repeat(30, 1)[None, None]  # brighter to the right
+    cut = cut_squares(frames, torch.tensor([[0.0, 15.0]]), torch.tensor([10.0]), 20)
+    assert cut[0, 0, :, :9].max() == 0  # what lies left of the picture is like its left edge
+    assert torch.equal(cut[0, 0, 0, 10:], torch.arange(10, dtype=torch.uint8))
+
+
+def test_nothing_that_moves_is_no_error() -> None:
+    frames = torch.full((5, 3, 40, 60), 9, dtype=torch.uint8)
+    assert (follow(clip_of(frames)).frames == 9).all()
+
+
+def test_the_command_follows(tmp_path: Path, here: Call) -> None:
+    frames, angles = turning(300)
+    with VideoWriter(tmp_path / "bar.mp4", fps=25) as video:
+        for frame in frames:
+            video.write(frame.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
+    run = tmp_path / "run"
+    code, _, errors = here("learn", tmp_path / "bar.mp4", "--task", "orient", "--follow", "--grey",
+                           "--steps", 100, "--outputs", 4, "--out", run)  # fmt: skip
+    assert code == 0, errors
+    kept = json.loads((run / "config.json").read_text())["reading"]
+    assert kept["follow"]
+    assert kept["size"] == [96, 128]
+    codes = column(run / "codes.csv", "y0", "y1", "y2", "y3")
+    assert len(codes) == 300
+    rows = np.c_[codes, np.ones(300)]
+    wanted = np.c_[np.sin(angles), np.cos(angles)]
+    rest = wanted - rows @ np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    assert 1 - rest.var() / wanted.var() > 0.5  # and not only where it is
+
+    code, _, errors = here("apply", run, tmp_path / "bar.mp4", "--out", tmp_path / "again")
+    assert code == 0, errors
+    again = column(tmp_path / "again" / "codes.csv", "y0", "y1", "y2", "y3")
+    assert np.allclose(again, codes, atol=1e-4)
+
+
+def test_follow_is_for_codes(tmp_path: Path, here: Call) -> None:
+    with VideoWriter(tmp_path / "a.mp4", fps=25) as video:
+        for t in range(12):
+            video.write(np.full((48, 64, 3), 9 * t, np.uint8))
+    refused = here("learn", tmp_path / "a.mp4", "--follow", "--out", tmp_path / "run")
+    check_refused(refused, "--follow", "--task orient")
+
+
+@pytest.mark.parametrize("side", [8, 33])
+def test_any_side(side: int) -> None:
+    frames, _ = turning(9)
+    assert follow(clip_of(frames), side).frames.shape[-2:] == (side, side)
