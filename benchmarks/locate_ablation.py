@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, gather
 from ullayers.learn.models import Locator
-from ullayers.learn.training import Config, Trial
+from ullayers.learn.training import Trial
 from ullayers.output.scores import distances
 from ullayers.video.reader import Reading, find_sources
 from ullayers.video.scene import write_scene

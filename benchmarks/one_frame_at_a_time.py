@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import ullayers as ul
+from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
 from ullayers.learn.online import Watcher
-from ullayers.learn.training import Config, make_optimizer
+from ullayers.learn.training import make_optimizer
 from ullayers.output.scores import distances
 from ullayers.research.bench.video import MOUSE, TRACK
 from ullayers.research.experiments.gridworlds import Gridworld

@@ -18,8 +18,8 @@ from torch import Tensor
 
 import ullayers as ul
 from ullayers.cli.view import View
+from ullayers.learn.config import Config
 from ullayers.learn.online import CLIPS, EVERY, LENGTH, MEMORY, WINDOW, Sighting, Watcher
-from ullayers.learn.training import Config
 from ullayers.video.camera_motion import LiveBackdrop
 from ullayers.video.reader import Reading, VideoError, find_sources, read_all
 from ullayers.video.scene import write_scene

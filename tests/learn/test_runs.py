@@ -22,9 +22,9 @@ import ullayers.learn.runs as runs
 from tests.films import contents, files_in, write_ball
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError, load_state, save_state
+from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free
 from ullayers.learn.runs import Run, learn_run, load_run, plan_run, sources_of
-from ullayers.learn.training import Config
 from ullayers.video.reader import VideoError
 
 SHORT = Config(steps=5, trial_steps=3, restarts=1, batch=2, clip=12)

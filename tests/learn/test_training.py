@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.films import as_footage, ball, still, turning
+from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Config, Learner, solve_readout
+from ullayers.learn.training import Learner, solve_readout
 from ullayers.video.reader import VideoError
 
 TASKS = ["locate", "orient", "features"]

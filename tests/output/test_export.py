@@ -25,10 +25,10 @@ from tests.films import (
 )
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
+from ullayers.learn.config import Config
 from ullayers.learn.footage import PIECE
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import Run, learn_run, plan_run
-from ullayers.learn.training import Config
 from ullayers.output.export import Exported, Wanted, _Table, export
 from ullayers.output.summary import report_run
 from ullayers.video.reader import Source, VideoError, find_sources, read_all

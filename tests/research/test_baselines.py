@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ullayers.research.baselines as baselines
-from ullayers.learn.training import Config
+from ullayers.learn.config import Config
 from ullayers.research.experiments.common import correlation
 
 

@@ -13,7 +13,8 @@ import ullayers.research.bench.profile as profile
 import ullayers.research.bench.video as video
 from tests.command import Call
 from tests.films import write_ball
-from ullayers.learn.training import Config, Trial
+from ullayers.learn.config import Config
+from ullayers.learn.training import Trial
 from ullayers.research.bench.timing import How, Row
 from ullayers.video.reader import Reading, Source, find_sources
 

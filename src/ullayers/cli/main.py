@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ullayers.cli.options import make_parser
 
 if TYPE_CHECKING:
+    from ullayers.learn.config import Config
     from ullayers.learn.runs import Run
-    from ullayers.learn.training import Config
     from ullayers.output.export import Exported
     from ullayers.video.reader import Source
 
@@ -137,8 +137,8 @@ def _one_line(given: Namespace, error: Exception) -> str:
 
 
 def _config(given: Namespace) -> Config:
+    from ullayers.learn.config import Config
     from ullayers.learn.runs import check_device
-    from ullayers.learn.training import Config
 
     named = {key: getattr(given, key, None) for key in CONFIG}
     check_device(given.device or "cpu")

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
+from ullayers.errors import UserError
 from ullayers.exact.eigen import smallest_eigenpairs
 
 Floats = NDArray[np.float64]
@@ -21,7 +22,7 @@ Ints = NDArray[np.int64]
 ROW_SUM_ERROR = 1e-5  # of a transition matrix in single precision, or written with six digits
 
 
-class DisconnectedError(ValueError):
+class DisconnectedError(UserError):
     """The chain falls into parts that never meet, so J has no minimum (log 0).
 
     `labels` holds the part of each state, -1 for a state that is never visited.

@@ -23,6 +23,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import assert_all_finite, validate_data
 
+from ullayers.errors import UserError
 from ullayers.exact.markov import fix_signs
 
 Floats = NDArray[np.float64]
@@ -36,7 +37,7 @@ EPS = float(np.finfo(np.float64).eps)
 SPREAD_RCOND, STEP_RCOND = 1e-10, 5e-14
 
 
-class RankError(ValueError):
+class RankError(UserError):
     """The input varies in fewer directions than there are components asked for."""
 
 

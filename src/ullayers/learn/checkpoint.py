@@ -16,12 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from ullayers.errors import UserError
 from ullayers.video.atomic_files import replacing, write_json
 
 NAMES = ("a.safetensors", "b.safetensors")
 
 
-class RunError(ValueError):
+class RunError(UserError):
     """A run folder cannot be used; the message is one line that says what to do."""
 
 

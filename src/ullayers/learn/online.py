@@ -25,11 +25,12 @@ from ullayers.learn.checkpoint import (
     unpack,
     write_tensors,
 )
+from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free, clear_run
 from ullayers.learn.models import Locator, weights
 from ullayers.learn.results import TRACK, Answer, code_columns, header
 from ullayers.learn.runs import Run, load_run, make_reading, small_size
-from ullayers.learn.training import Config, build, check_weights, make_optimizer
+from ullayers.learn.training import build, check_weights, make_optimizer
 from ullayers.nn.layers import backward
 from ullayers.nn.replay_memory import ReplayMemory
 from ullayers.video.camera_motion import LiveBackdrop

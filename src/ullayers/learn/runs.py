@@ -21,10 +21,11 @@ from ullayers.learn.checkpoint import (
     save_state,
     write_tensors,
 )
+from ullayers.learn.config import Config
 from ullayers.learn.folders import check_apart, check_free, clear_run
 from ullayers.learn.footage import FEW, Footage, LongMean, gather, natural_stride, open_sources
 from ullayers.learn.models import Model, weights
-from ullayers.learn.training import Config, Learner, Record, Trial, build, check_weights
+from ullayers.learn.training import Learner, Record, Trial, build, check_weights
 from ullayers.video.atomic_files import replacing, sweep, write_json
 from ullayers.video.follow import SIDE
 from ullayers.video.reader import Info, Reading, Source, VideoError

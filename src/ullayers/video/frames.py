@@ -19,6 +19,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from ullayers.errors import UserError
+
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
@@ -38,7 +40,7 @@ Item = tuple[Tensor, float, int]  # a picture (channels, height, width), its tim
 Kind = Literal["video", "images", "live"]
 
 
-class VideoError(ValueError):
+class VideoError(UserError):
     """A video, picture or folder cannot be used; the message is one line that says what to do."""
 
     def among(self, count: int) -> VideoError:

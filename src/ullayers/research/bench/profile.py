@@ -22,8 +22,9 @@ import ullayers.learn.apply
 import ullayers.learn.footage
 import ullayers.output.summary
 import ullayers.video.reader
+from ullayers.learn.config import Config
 from ullayers.learn.runs import learn_run, plan_run
-from ullayers.learn.training import Config, Trial
+from ullayers.learn.training import Trial
 from ullayers.output.export import Wanted, export
 from ullayers.output.overlay import Overlay
 from ullayers.output.summary import report_run

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Config, Learner
+from ullayers.learn.training import Learner
 from ullayers.research.datasets import Sequence, head_poses, load, panning_heads
 from ullayers.research.experiments.common import Floats, apart, correlation
 from ullayers.video.follow import SIDE, cut_squares, follow

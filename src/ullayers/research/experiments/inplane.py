@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Config
 from ullayers.nn.layers import UL1d, UL2d, backward, mu_by_depth
 from ullayers.research.baselines import (
     learn_supervised,

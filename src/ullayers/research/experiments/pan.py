@@ -13,9 +13,9 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Config
 from ullayers.research.baselines import (
     learn_physics,
     learn_supervised,

@@ -14,9 +14,10 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece, make_piece
 from ullayers.learn.models import Encoder, Locator
-from ullayers.learn.training import Config, Trial, solve_readout
+from ullayers.learn.training import Trial, solve_readout
 from ullayers.nn.layers import UL1d, UL2d, backward, sequences
 from ullayers.research.datasets import load, walking
 from ullayers.research.experiments.common import (

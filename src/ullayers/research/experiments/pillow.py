@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
+from ullayers.learn.config import Config
 from ullayers.learn.results import Answer, unsure
-from ullayers.learn.training import Config
 from ullayers.nn.layers import UL1d, backward, sequences
 from ullayers.research.baselines import PositionNet, learn_physics, moving_centroids
 from ullayers.research.datasets import Sequence, thrown_pillow

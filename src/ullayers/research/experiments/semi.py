@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ullayers.learn.config import Config
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Config, Trial
+from ullayers.learn.training import Trial
 from ullayers.nn.layers import backward
 from ullayers.research.experiments.common import (
     Claim,

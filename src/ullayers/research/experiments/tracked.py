@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
 
 from ullayers.learn.apply import answers
+from ullayers.learn.config import Config
 from ullayers.learn.footage import gather
 from ullayers.learn.models import Locator
 from ullayers.learn.results import TRACK, Answer, header
 from ullayers.learn.runs import Run, learn_run, plan_run
-from ullayers.learn.training import Config
 from ullayers.output.overlay import draw_track
 from ullayers.research.baselines import Coder, random_weights, similarity_codes, slow_codes
 from ullayers.research.datasets import Sequence as Pictures

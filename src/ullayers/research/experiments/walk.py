@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
-from ullayers.learn.training import Config
 from ullayers.research.baselines import learn_physics, learn_supervised, moving_centroids
 from ullayers.research.datasets import Sequence, walking
 from ullayers.research.experiments.common import (
