@@ -1,14 +1,31 @@
 """Unsupervised learning layers for video and other sequences.
 
-`UL1d` and `UL2d` watch a network's output over time and push it to be slow within moments and
-rich over the long run. `closed_form` and `SlowFeatures` solve the same objective exactly, for
-states of a Markov chain and for linear functions.
+`UL1d` and `UL2d` observe a network's output over time and train it to change slowly within moments
+and to vary over the long term. `closed_form` and `SlowFeatures` solve the same objective exactly,
+for states of a Markov chain and for linear functions.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-if TYPE_CHECKING:
+__version__ = "0.1.0"
+
+# Imported on first use: the layers need only torch, and `ul --help` not even that. Type checkers
+# cannot read this table, so the imports below repeat it; a test compares the two.
+_MODULES = {
+    "ullayers.exact.markov": "DisconnectedError Spectrum closed_form objective transitions",
+    "ullayers.exact.slow_features": "RankError SlowFeatures",
+    "ullayers.learn.online": "watch",
+    "ullayers.nn.health": "Health effective_rank",
+    "ullayers.nn.layers": "UL1d UL2d backward mu_by_depth sequences ul_layers",
+    "ullayers.nn.replay_memory": "ReplayMemory",
+    "ullayers.nn.spatial": "mask_moments",
+    "ullayers.nn.whiten": "Whiten",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
+
+if _TYPE_CHECKING:
     from ullayers.exact.markov import DisconnectedError as DisconnectedError
     from ullayers.exact.markov import Spectrum as Spectrum
     from ullayers.exact.markov import closed_form as closed_form
@@ -29,34 +46,14 @@ if TYPE_CHECKING:
     from ullayers.nn.spatial import mask_moments as mask_moments
     from ullayers.nn.whiten import Whiten as Whiten
 
-__version__ = "0.1.0"
-__all__ = [
-    "DisconnectedError", "Health", "RankError", "ReplayMemory", "SlowFeatures", "Spectrum", "UL1d",
-    "UL2d", "Whiten", "backward", "closed_form", "effective_rank", "mask_moments", "mu_by_depth",
-    "objective", "sequences", "transitions", "ul_layers", "watch",
-]  # fmt: skip
 
-# Loaded by those who use them: the layers need torch alone and must drop into any project, and
-# `ul --help` needs not even that.
-_HOMES = {
-    "exact.slow_features": ["RankError", "SlowFeatures"],
-    "nn.health": ["Health", "effective_rank"],
-    "learn.online": ["watch"],
-    "nn.layers": ["UL1d", "UL2d", "backward", "mu_by_depth", "sequences", "ul_layers"],
-    "nn.replay_memory": ["ReplayMemory"],
-    "nn.spatial": ["mask_moments"],
-    "exact.markov": ["DisconnectedError", "Spectrum", "closed_form", "objective", "transitions"],
-    "nn.whiten": ["Whiten"],
-}
-_LAZY = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'ullayers' has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(f"ullayers.{_LAZY[name]}"), name)
+    value = getattr(_import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

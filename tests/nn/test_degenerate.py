@@ -72,7 +72,7 @@ def test_constant_input_gives_no_gradient(value: float) -> None:
         assert torch.equal(gradient_of(layer, torch.full((40, 3), value)), torch.zeros(40, 3))
     health = layer.health()
     assert (health.rank, health.directions, health.dead_units) == (0, 0, 3)
-    assert "does not move" in str(health)
+    assert "does not vary" in str(health)
     assert health.objective != health.objective  # nan: log 0 - log 0
     assert all_finite(layer)
 
@@ -102,7 +102,7 @@ def test_dead_unit_gets_no_gradient_and_does_not_hurt_the_others() -> None:
     # The ridge is relative to the mean variance, which a dead unit lowers.
     assert relative(g[:, [0, 2]], gradient_of(alone, y[:, [0, 2]])) < 0.01
     assert layer.health().dead_units == 1
-    assert "1 of 3 features never vary" in str(layer.health())
+    assert "1 of 3 features do not vary" in str(layer.health())
 
 
 @pytest.mark.parametrize("d", [10, 50, 100])
@@ -132,7 +132,7 @@ def test_steps_without_an_inverse_are_reported() -> None:
     g = gradient_of(layer, torch.randn(20, 2), -10 * torch.eye(2).expand(20, 2, 2))
     assert bool(torch.isfinite(g).all())
     assert layer.health().singular == 19  # the first frame has no W yet
-    assert "19 steps gave no gradient" in str(layer.health())
+    assert "19 steps had no gradient" in str(layer.health())
 
 
 @pytest.mark.parametrize("chunk", [1, 20])
@@ -221,7 +221,7 @@ def test_extreme_rates_and_widths(layer: torch.nn.Module, shape: tuple[int, ...]
 def test_single_frames_and_single_frame_clips() -> None:
     layer = ul.UL1d(2)
     assert torch.equal(gradient_of(layer, torch.randn(1, 2)), torch.zeros(1, 2))
-    with ul.sequences(layer, lengths=[1, 1, 1]):
+    with ul.sequences(layer, lengths=[1, 1, 1]), pytest.warns(UserWarning, match="single frame"):
         assert torch.equal(gradient_of(layer, torch.randn(3, 2)), torch.zeros(3, 2))
     assert all_finite(layer)
 
@@ -256,7 +256,7 @@ def test_collapse_meter() -> None:
     two = ul.UL1d(2)
     two(y[:, [0, 0]])
     assert two.health().collapsed
-    assert str(ul.UL1d(2).health()) == "nothing seen yet"
+    assert str(ul.UL1d(2).health()) == "no frames yet"
 
 
 def test_failure_in_the_middle_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -631,14 +631,14 @@ def test_bad_sequences_change_nothing() -> None:
     for lengths in wrong:
         with pytest.raises(ValueError, match="lengths"), ul.sequences(layer, lengths):
             pass
-    with pytest.raises(ValueError, match="expected 9 frames"), ul.sequences(layer, [4, 5]):
+    with pytest.raises(ValueError, match="with 9 frames"), ul.sequences(layer, [4, 5]):
         layer(torch.randn(8, 3))
-    with pytest.raises(ValueError, match="expected 9 frames"), ul.sequences(layer, [4, 5]):
+    with pytest.raises(ValueError, match="with 9 frames"), ul.sequences(layer, [4, 5]):
         layer(torch.randn(1, 9, 3))
     with pytest.raises(ValueError, match=r"scatter \(4, 3, 3\), got \(4, 3\)"):
         layer(torch.randn(4, 3), torch.randn(4, 3))
     assert_unchanged(layer, before)
-    with pytest.raises(ValueError, match="got a constant"):
+    with pytest.raises(ValueError, match="got a tensor without grad_fn"):
         ul.backward(torch.randn(3))
     with pytest.raises(ValueError, match="at least 1, got 0"):
         ul.UL1d(0)

@@ -141,7 +141,7 @@ def test_too_little_is_refused() -> None:
         ReplayMemory((2,), frames=7)
     memory = ReplayMemory((1, 2), frames=6, clips=1, length=3)
     memory.add(numbered(0, 1))
-    with pytest.raises(ValueError, match="at least 3 frames to draw from, got 2"):
+    with pytest.raises(ValueError, match="at least 3 frames in the memory, got 2"):
         memory.sample()
 
 

@@ -22,7 +22,7 @@ def compile_stream() -> None:
         buffers[statistic.name] = torch.empty(shape, dtype=statistic.dtype or torch.float32)
         statistic.fill(buffers[statistic.name], known=0.0)
     loop = prepare(buffers, Rates(mu=0.5, eps=1e-3, ridge=1e-3), 0.0, LARGEST, 1.0)
-    loop.run(torch.randn(1, 1, 2), None, goes_on=False)
+    loop.run(torch.randn(1, 1, 2), None, carry_on=False)
 
 
 def compile_fresh() -> None:

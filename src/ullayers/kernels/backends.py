@@ -8,12 +8,16 @@ from importlib.util import find_spec
 
 @cache
 def has_numba() -> bool:
-    """Return whether numba can be imported; it fails next to a numpy it does not support."""
+    """Return whether numba can compile.
+
+    Importing it fails next to a numpy version that it does not support, and NUMBA_DISABLE_JIT=1
+    turns its compiler off; uncompiled, the loops would be thousands of times slower than PyTorch.
+    """
     try:
-        import numba  # noqa: F401
+        from numba import config
     except ImportError:
         return False
-    return True
+    return not config.DISABLE_JIT  # type: ignore[attr-defined]
 
 
 @cache

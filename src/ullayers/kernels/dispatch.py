@@ -103,7 +103,7 @@ def _why_not_numba(call: RunningRequest) -> str | None:
     single = call.steps == call.streams == 1
     return _first(
         (call.device != "cpu", f"the frames are on {call.device}, not on cpu"),
-        (not has_numba(), "numba is not installed"),
+        (not has_numba(), "numba is not installed, or NUMBA_DISABLE_JIT is set"),
         (
             not single and size > LARGEST_FRAME,
             f"{size} values in a frame, more than {LARGEST_FRAME}",

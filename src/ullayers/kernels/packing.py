@@ -1,4 +1,4 @@
-"""Clips of unequal length in one batch: frames one after the other, or side by side."""
+"""Clips of unequal length in one batch: concatenated, or padded and stacked."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from torch import Tensor
 
 
 class Packing:
-    """Brings frames into the order (time, sequence, ...) that the recurrence works in, and back.
+    """Convert frames to (time, sequence, ...), the order of the recurrence, and back.
 
-    Without lengths it takes (time, ...) as one sequence and (sequences, time, ...) as many.
+    Without lengths, (time, ...) is one sequence and (sequences, time, ...) are many.
+
+    Args:
+        lengths: Number of frames of each clip, if the clips are concatenated.
     """
 
     def __init__(self, lengths: Sequence[int] | None = None) -> None:
@@ -19,7 +22,7 @@ class Packing:
             given = list(lengths)
             lengths = [int(n) for n in given]
             if not lengths or min(lengths) < 1 or lengths != given:
-                raise ValueError(f"expected whole lengths of at least one frame each, got {given}")
+                raise ValueError(f"expected lengths to be integers >= 1, got {given}")
         self.lengths = lengths
         self.ragged = lengths is not None and len(set(lengths)) > 1
 
@@ -27,44 +30,45 @@ class Packing:
         """Raise ValueError unless the leading dimensions fit the lengths."""
         if self.lengths is not None and lead != (sum(self.lengths),):
             raise ValueError(
-                f"expected {sum(self.lengths)} frames one after the other, the sum of lengths, "
+                f"expected (time, ...) with {sum(self.lengths)} frames, the sum of lengths, "
                 f"got leading dimensions {lead}"
             )
 
     def size(self, frames: Tensor) -> tuple[int, int]:
-        """Steps and sequences of (..., positions, features), once packed."""
+        """Return the number of steps and sequences of (..., positions, features) once packed."""
         if self.lengths is not None:
             return max(self.lengths), len(self.lengths)
         return (frames.shape[1], frames.shape[0]) if frames.ndim == 4 else (frames.shape[0], 1)
 
     def pack(self, frames: Tensor) -> Tensor:
-        """(..., positions, features) to (time, sequences, positions, features)."""
+        """Convert (..., positions, features) to (time, sequences, positions, features)."""
         if self.lengths is not None and not self.ragged:
             frames = frames.unflatten(0, (len(self.lengths), self.lengths[0]))
         if self.ragged:
             assert self.lengths is not None
-            sequence, step = self._places(frames.device)
+            sequence, step = self._indices(frames.device)
             packed = frames.new_zeros(max(self.lengths), len(self.lengths), *frames.shape[-2:])
             packed[step, sequence] = frames
             return packed
         return frames.transpose(0, 1) if frames.ndim == 4 else frames.unsqueeze(1)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Back to frames one after the other, or to (sequences, time, positions, features)."""
+        """Undo `pack`, or return (sequences, time, positions, features) without lengths."""
         if self.ragged:
-            sequence, step = self._places(packed.device)
+            sequence, step = self._indices(packed.device)
             return packed[step, sequence]
         packed = packed.transpose(0, 1)
         return packed if self.lengths is None else packed.flatten(0, 1)
 
     def active(self, steps: int, sequences: int, device: torch.device) -> Tensor:
-        """(time, sequences) bool: where there is a frame."""
+        """Return (time, sequences) bool: where there is a frame."""
         if not self.ragged:
             return torch.ones(steps, sequences, dtype=torch.bool, device=device)
         lengths = torch.tensor(self.lengths, device=device)
         return torch.arange(steps, device=device)[:, None] < lengths
 
-    def _places(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _indices(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the sequence and the step of each concatenated frame."""
         assert self.lengths is not None
         lengths = torch.tensor(self.lengths, device="cpu")
         sequence = torch.arange(len(lengths), device="cpu").repeat_interleave(lengths)

@@ -1,6 +1,12 @@
-"""Eq. 6-11 as a plain loop: what every faster path is tested against, and what one frame takes."""
+"""Eq. 6-11 as a plain loop over steps.
+
+Every faster kernel is tested against this one. It is also used for single frames.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +16,7 @@ from ullayers.kernels.covariance import (
     RIDGE_LOW,
     apply_inverse,
     noise_share,
+    pull_share,
     ridge_period,
 )
 from ullayers.kernels.state import (
@@ -23,63 +30,148 @@ from ullayers.kernels.state import (
 )
 
 
+class _Clip(NamedTuple):
+    """For long_term="clip": the mean of each stream, and which streams have two frames or more."""
+
+    mean: Tensor  # (S, d)
+    long_enough: Tensor  # (S,) bool
+
+
 def reference(
     y: Tensor, state: State, rates: Rates, active: Tensor, scatter: Tensor | None = None
 ) -> Result:
-    """Eq. 6-11 one step at a time; see `core.advance` for the arguments."""
-    origin, whole = anchored(y, state, active)
-    own_mean = clip_mean(whole, active) + origin.anchor if rates.long_term == "clip" else None
-    gradients, scatter_gradients = [], []
-    singular = torch.zeros((), dtype=torch.int64, device=y.device)
+    """Run Eq. 6-11 one step at a time; the arguments are those of `torch.advance.advance`."""
+    clip = None
+    if rates.long_term == "clip":
+        origin, whole = anchored(y, state, active)
+        clip = _Clip(clip_mean(whole, active) + origin.anchor, active.sum(0) > 1)
+    steps = []
     for t in range(len(y)):
-        # Each frame is the anchor of its own step: what is left of a mean is its lag, exactly.
-        state, (x,) = anchored(y[t : t + 1], state, active[t : t + 1])
-        on, steps = active[t], int(state.steps)
+        extra = None if scatter is None else scatter[t]
+        step = _Step(rates, active[t], clip).run(y[t], state, extra)
+        state = step.state
+        steps.append(step)
+    scatter_gradient = None
+    if scatter is not None:
+        scatter_gradient = torch.stack(
+            [s.scatter_gradient for s in steps if s.scatter_gradient is not None]
+        )
+    singular = torch.stack([step.singular for step in steps]).sum()
+    return Result(torch.stack([s.gradient for s in steps]), scatter_gradient, state, singular)
+
+
+class _Means(NamedTuple):
+    """The means after a step, relative to its frame, and which streams count."""
+
+    short: Tensor
+    long: Tensor
+    short_evidence: Tensor
+    long_evidence: Tensor
+    had_past: Tensor  # (S,) bool, streams that count for W
+    counted: Tensor  # (S,) bool, streams that count for B
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of the recurrence."""
+
+    rates: Rates
+    on: Tensor  # (S,) bool, streams that have a frame
+    clip: _Clip | None
+
+    def run(self, frame: Tensor, state: State, scatter: Tensor | None) -> Result:
+        """Return the gradients (S, d) and (S, d, d) of one frame (S, d), and the next state."""
+        # Each frame is the anchor of its own step: what remains of a mean is its lag, exactly.
+        state, (x,) = anchored(frame[None], state, self.on[None])
+        rates = self.rates
+        means = self._means(x, state)
+        had_past, counted = means.had_past, means.counted
+        within = torch.where(had_past[:, None], x - means.short, 0)
+        between = torch.where(counted[:, None], means.short - means.long, 0)
+        extra = None if scatter is None else mean_scatter(scatter, had_past)
+        W = self._covariance(within, had_past, state.W, rates.mu, state, extra)
+        B = self._covariance(between, counted, state.B, rates.eps, state, None)
+        w_solved, inverse, w_failed = _solve(within, had_past, W, B, rates, extra is not None)
+        b_solved, _, b_failed = _solve(between, counted, B, W, rates, False)
+        gradient, pull = self._centred(w_solved - b_solved, had_past | counted, state, B)
+        spread = None if inverse is None else had_past[:, None, None] * inverse / 2
+        end = State(
+            anchor=state.anchor,
+            short=means.short,
+            long=means.long,
+            short_evidence=means.short_evidence,
+            long_evidence=means.long_evidence,
+            pull=pull,
+            W=W,
+            B=B,
+            steps=state.steps + self.on.any(),
+        )
+        return Result(gradient, spread, end, w_failed + b_failed)
+
+    def _means(self, x: Tensor, state: State) -> _Means:
+        """Eq. 6 and 7."""
+        on, rates = self.on, self.rates
         had_past = on & (state.short_evidence > 0)
+        counted = had_past
         short, short_evidence = _step_mean(state.short, state.short_evidence, x, on, rates.mu)
-        if own_mean is not None:
-            long, long_evidence = own_mean - state.anchor, torch.ones_like(state.long_evidence)
-            counted = on & (active.sum(0) > 1)
+        if self.clip is not None:
+            long = self.clip.mean - state.anchor
+            long_evidence = torch.ones_like(state.long_evidence)
+            counted = on & self.clip.long_enough
         elif rates.long_term == "shared":
             long, long_evidence = _step_shared_mean(state, x, on, rates)
             counted = on & (state.long_evidence > 0)
         else:
             long, long_evidence = _step_mean(state.long, state.long_evidence, x, on, rates.eps)
-            counted = had_past
-        extra = None if scatter is None else mean_scatter(scatter[t], had_past)
-        live, within, between = bool(on.any()), x - short, short - long
-        within = torch.where(had_past[:, None], within, 0)
-        between = torch.where(counted[:, None], between, 0)
-        renew = [live and steps % ridge_period(rate) == 0 for rate in (rates.mu, rates.eps)]
-        W = _step_covariance(within, had_past, state.W, rates.mu, rates, renew[0], extra)
-        B = _step_covariance(between, counted, state.B, rates.eps, rates, renew[1], None)
-        w_solved, w_inverse, w_bad = _solve(within, had_past, W, B, rates, extra is not None)
-        b_solved, _, b_bad = _solve(between, counted, B, W, rates, False)
-        gradient, pull, taking = w_solved - b_solved, state.pull, had_past | counted
-        if rates.centred and bool(taking.any()):
-            pull = (1 - rates.eps) * pull + rates.eps * gradient.sum(0, keepdim=True)
-            gradient = torch.where(taking[:, None], gradient - pull / taking.sum(), 0)
-        gradients.append(gradient)
-        if w_inverse is not None:
-            scatter_gradients.append(had_past[:, None, None] * w_inverse / 2)
-        singular = singular + w_bad + b_bad
-        state = State(
-            state.anchor, short, long, short_evidence, long_evidence, pull, W, B,
-            state.steps + on.any(),
-        )  # fmt: skip
-    extra_gradient = None if scatter is None else torch.stack(scatter_gradients)
-    return Result(torch.stack(gradients), extra_gradient, state, singular)
+        return _Means(short, long, short_evidence, long_evidence, had_past, counted)
+
+    def _covariance(
+        self,
+        deviation: Tensor,
+        counted: Tensor,
+        cov: Covariance,
+        rate: float,
+        state: State,
+        scatter: Tensor | None,
+    ) -> Covariance:
+        """Eq. 8 or 9."""
+        d, count = deviation.shape[-1], int(counted.sum())
+        total, evidence, ridge = cov.value * cov.evidence, cov.evidence, cov.ridge
+        if bool(self.on.any()) and int(state.steps) % ridge_period(rate) == 0:
+            ridge = RIDGE_HIGH * self.rates.ridge / d * total.trace()
+        if count:
+            gram = deviation.double().T @ deviation.double() / count
+            gram = gram if scatter is None else gram + scatter
+            gram = torch.diag(gram.diagonal()) if self.rates.diagonal else gram
+            total = (1 - rate) * total + rate * gram
+            evidence = (1 - rate) * evidence + rate
+            ridge = (1 - rate) * ridge
+        return Covariance(total / evidence.clamp(min=1e-300), evidence, ridge)
+
+    def _centred(
+        self, gradient: Tensor, counted: Tensor, state: State, B: Covariance
+    ) -> tuple[Tensor, Tensor]:
+        """Subtract the gradient's own moving average; see `torch.advance`."""
+        if not self.rates.centred or not bool(counted.any()):
+            return gradient, state.pull
+        eps = self.rates.eps
+        share = pull_share(state.B.value.trace(), B.value.trace(), eps / B.evidence)
+        kept = ((1 - eps) * share).to(state.pull.dtype) * state.pull
+        pull = kept + eps * gradient.sum(0, keepdim=True)
+        return torch.where(counted[:, None], gradient - pull / counted.sum(), 0), pull
 
 
 def _step_mean(
     mean: Tensor, evidence: Tensor, x: Tensor, on: Tensor, rate: float
 ) -> tuple[Tensor, Tensor]:
+    """Return a moving average and its evidence after a frame."""
     grown = (1 - rate) * evidence + rate
     moved = ((1 - rate) * evidence[:, None] * mean + rate * x) / grown[:, None]
     return torch.where(on[:, None], moved, mean), torch.where(on, grown, evidence)
 
 
 def _step_shared_mean(state: State, x: Tensor, on: Tensor, rates: Rates) -> tuple[Tensor, Tensor]:
+    """Return the long-term mean that all sequences share, and its evidence, for each stream."""
     n, positions = rates.sequences, len(x) // rates.sequences
     shift = state.anchor - state.anchor[:positions].repeat(n, 1)
     groups = torch.where(on[:, None], x + shift, 0).view(n, positions, -1)
@@ -94,30 +186,6 @@ def _step_shared_mean(state: State, x: Tensor, on: Tensor, rates: Rates) -> tupl
     return mean.repeat(n, 1) - shift, evidence.repeat(n)
 
 
-def _step_covariance(
-    deviation: Tensor,
-    counted: Tensor,
-    cov: Covariance,
-    rate: float,
-    rates: Rates,
-    renew: bool,
-    scatter: Tensor | None,
-) -> Covariance:
-    """One step of Eq. 8 or 9."""
-    d, count = deviation.shape[-1], int(counted.sum())
-    total, evidence, ridge = cov.value * cov.evidence, cov.evidence, cov.ridge
-    if renew:
-        ridge = RIDGE_HIGH * rates.ridge / d * total.trace()
-    if count:
-        gram = deviation.double().T @ deviation.double() / count
-        gram = gram if scatter is None else gram + scatter
-        gram = torch.diag(gram.diagonal()) if rates.diagonal else gram
-        total = (1 - rate) * total + rate * gram
-        evidence = (1 - rate) * evidence + rate
-        ridge = (1 - rate) * ridge
-    return Covariance(total / evidence.clamp(min=1e-300), evidence, ridge)
-
-
 def _solve(
     deviation: Tensor,
     counted: Tensor,
@@ -126,7 +194,7 @@ def _solve(
     rates: Rates,
     keep_inverse: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """A term of Eq. 11 for all streams, divided by their number; the inverse; whether it failed."""
+    """Return a term of Eq. 11 divided by the counted streams, the inverse, and 1 on failure."""
     d, count = deviation.shape[-1], int(counted.sum())
     trace, evidence = cov.value.trace(), cov.evidence.clamp(min=1e-300)
     noise = noise_share(deviation.dtype) / d * other.value.trace()

@@ -1,7 +1,7 @@
-"""The statistics of a layer, described once: name, shape, dtype and start.
+"""The statistics of a layer: name, shape, dtype and initial value of each buffer.
 
-The layer's buffers, their order in memory for the compiled loop, and what the GPU kernels are given
-are all derived from `STATISTICS`.
+The layer's buffers and the arguments of the compiled loop and of the GPU kernels are all derived
+from `STATISTICS`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ class Statistic(NamedTuple):
     """One buffer of a layer.
 
     Attributes:
-        name: of the buffer.
-        shape: numbers, or what they stand for: "d" features; "streams"; "long", the rows of the
-            long-term mean, which are the streams, or the positions if the mean is shared.
-        dtype: None is that of the layer, float32 or float64.
-        start: before the first frame. "known" is 1 if the statistics start as known
-            (`start="paper"`) and 0 otherwise; "identity" is the identity times that.
+        name: Name of the buffer.
+        shape: Sizes, as numbers or names: "d" is the number of features, "streams" that of the
+            streams, "long" that of the rows of the long-term mean (streams, or positions if the
+            mean is shared).
+        dtype: None for the dtype of the layer, float32 or float64.
+        start: Initial value. "known" is 1 for layers with `start="paper"` and 0 otherwise;
+            "identity" is the identity matrix times that.
     """
 
     name: str
@@ -32,15 +33,15 @@ class Statistic(NamedTuple):
 
     @property
     def per_stream(self) -> bool:
-        """Whether it has a row for every stream."""
+        """Whether the buffer has one row per stream."""
         return bool(self.shape) and self.shape[0] in ("streams", "long")
 
     def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Its shape in numbers."""
+        """Return the shape in numbers."""
         return tuple(n if isinstance(n, int) else sizes[n] for n in self.shape)
 
     def fill(self, buffer: Tensor, known: float) -> None:
-        """Set a buffer to its start."""
+        """Set a buffer to its initial value."""
         if self.start == "identity":
             buffer.zero_().diagonal().fill_(known)
         else:
@@ -50,7 +51,7 @@ class Statistic(NamedTuple):
 def _with_rest(
     name: str, shape: tuple[int | str, ...], start: Literal["zero", "identity"] = "zero"
 ) -> tuple[Statistic, Statistic]:
-    """A statistic, and what its precision cannot hold of it."""
+    """Return a statistic and a second buffer for its rounding error."""
     return Statistic(name, shape, start=start), Statistic(f"{name}_rest", shape)
 
 
@@ -63,17 +64,19 @@ STATISTICS = (
     Statistic("long_evidence", ("long",), start="known"),
     Statistic("cov_evidence", (2,), start="known"),  # of W and B
     Statistic("ridge_level", (2,)),
-    Statistic("pull", (1, "d")),  # the gradient's own long-term mean
+    Statistic("pull", (1, "d")),  # moving average of the gradient
     Statistic("steps", (), torch.int64),
-    Statistic("left_out", (2,), torch.int64),  # unusable positions, steps without an inverse
-    Statistic("continues", (), torch.bool, "true"),  # whether the next frames may go on
+    Statistic("left_out", (2,), torch.int64),  # skipped positions, steps without an inverse
+    Statistic(
+        "continues", (), torch.bool, "true"
+    ),  # whether the next call may continue the streams
 )
 NAMES = tuple(statistic.name for statistic in STATISTICS)
 WITH_REST = tuple(n.removesuffix("_rest") for n in NAMES if n.endswith("_rest"))
 
 
 def why_not_as_described(buffers: Mapping[str, Tensor]) -> str | None:
-    """Which buffer somebody has replaced by one of another shape, dtype or layout."""
+    """Return which buffer the user replaced by one of another shape, dtype or layout, if any."""
     cov = buffers["short_cov"]
     sizes = {
         "d": len(cov),

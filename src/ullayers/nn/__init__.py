@@ -1,6 +1,6 @@
-"""What a PyTorch user imports: the UL layers and the modules used with them.
+"""PyTorch modules: the UL layers and the modules used with them.
 
 A call goes from `layers` (`UL1d`, `UL2d`) through `calls` (fresh statistics) or `running` (moving
-averages) to a kernel; `statistics` keeps the buffers, and `added_gradient` adds the gradient of J
-to the backward pass.
+averages) to a kernel. `statistics` holds the buffers, and `added_gradient` adds the gradient of J
+in the backward pass.
 """

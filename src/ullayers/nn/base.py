@@ -1,4 +1,4 @@
-"""What both UL layers share: settings, checks, and the shapes of their input."""
+"""Settings, checks and input shapes of both UL layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ullayers.nn.statistics import Statistics
 
 
 class LayerBase(Statistics):
-    """What both layers share whatever their statistics: settings, checks, shapes."""
+    """Base of both layers, for any kind of statistics."""
 
     _diagonal = False
 
@@ -33,48 +33,54 @@ class LayerBase(Statistics):
         _check_choice("reduction", reduction, ("mean", "sum"))
         _check_choice("start", start, ("warm", "paper"))
         super().__init__(features, start, ridge, long_term)
-        self.mu, self.eps, self.weight = mu, eps, weight
+        self.mu = mu
+        self.eps = eps
+        self.weight = weight
         self.reduction = reduction
         self.statistics = statistics
         self._check_settings()
-        self._clips: Packing | None = None  # set by sequences(), for the time of its block
+        self._clips: Packing | None = None  # set by sequences() within its block
 
     def extra_repr(self) -> str:
-        """Shown by print(net)."""
+        """Return the settings, for print(net)."""
         return (
             f"{self.features}, mu={self.mu}, eps={self.eps}, weight={self.weight}, "
             f"reduction={self.reduction!r}, start={self.start!r}, long_term={self.long_term!r}, "
-            f"statistics={self.statistics!r}"
+            f"statistics={self.statistics!r}, dim 0 is time"
         )
 
     def _to_positions(self, y: Tensor) -> Tensor:
-        """The input as (time, positions, features), with sequences ahead if there are many."""
+        """Return the input as (time, positions, features) or (sequences, time, ...)."""
         raise NotImplementedError
 
     def _from_positions(self, frames: Tensor, shape: torch.Size) -> Tensor:
+        """Undo `_to_positions`."""
         raise NotImplementedError
 
     def _check_shape(self, y: Tensor) -> None:
         raise NotImplementedError
 
     def _carries_on(self, layout: torch.Size) -> bool:
-        """Whether such frames may go on with the streams of the last call."""
+        """Return whether frames of this layout may continue the streams of the last call."""
         same = self._layout is None or self._layout == layout
         return self._clips is None and same
 
     def _remember(self, layout: torch.Size) -> None:
-        """Before the statistics are written: if they are not, then the streams start anew."""
+        """Set the layout before the statistics are written.
+
+        If writing them fails, the streams start again in the next call.
+        """
         if self._layout != layout:
             if self._layout is not None:
                 self.continues.fill_(False)
             self._layout = layout
 
     def _largest(self) -> float:
-        """Of what the square, and sums of it, fit the statistics."""
+        """Return the largest value whose square, and sums of it, fit the statistics."""
         return float(torch.finfo(self.short_cov.dtype).max ** 0.5 / 16)
 
     def _lengths(self, y: Tensor) -> tuple[int, ...]:
-        """Frames of each clip or stream of the input."""
+        """Return the number of frames of each clip or stream."""
         if self._clips is not None and self._clips.lengths is not None:
             return tuple(self._clips.lengths)
         return (y.shape[0],) if y.ndim % 2 == 0 else (y.shape[1],) * y.shape[0]
@@ -84,7 +90,7 @@ class LayerBase(Statistics):
         long_term: LongTerm = "clip" if as_clips else "stream"
         if self.long_term != "auto":
             long_term = self.long_term
-        # A clip's own mean moves with the weights, so there nothing drifts.
+        # A clip's own mean moves with the weights, so there is no drift to remove.
         centred = self.start == "warm" and long_term != "clip"
         return Rates(self.mu, self.eps, self.ridge, long_term, sequences, self._diagonal, centred)
 
@@ -100,11 +106,14 @@ class LayerBase(Statistics):
         if self._clips is not None:
             self._clips.check(tuple(self._to_positions(y).shape[:-2]))
         if scatter is not None:
-            expected, got = (*y.shape, self.features), tuple(scatter.shape)
-            if got != expected:
-                raise ValueError(f"expected scatter {expected}, got {got}")
-            if scatter.device != y.device:
-                raise ValueError(f"expected scatter on {y.device}, got it on {scatter.device}")
+            self._check_scatter(y, scatter)
+
+    def _check_scatter(self, y: Tensor, scatter: Tensor) -> None:
+        expected, got = (*y.shape, self.features), tuple(scatter.shape)
+        if got != expected:
+            raise ValueError(f"expected scatter {expected}, got {got}")
+        if scatter.device != y.device:
+            raise ValueError(f"expected scatter on {y.device}, got it on {scatter.device}")
 
     def _check_settings(self) -> None:
         if not 0 < self.eps <= self.mu < 1:
@@ -112,17 +121,19 @@ class LayerBase(Statistics):
         _check_choice("long_term", self.long_term, ("auto", "clip", "stream", "shared"))
         _check_choice("statistics", self.statistics, ("auto", "fresh", "running"))
         if self.start == "paper" and self.statistics == "fresh":
-            raise ValueError('start="paper" has running statistics, got statistics="fresh"')
+            raise ValueError(
+                'expected statistics="running" or "auto" with start="paper", got statistics="fresh"'
+            )
 
 
 def symmetric(scatter: Tensor) -> Tensor:
-    """The part that a covariance can take; kernels look at one half of a matrix or at both."""
+    """Return the symmetric part in float64: some kernels read only one triangle of a matrix."""
     wide = scatter.double()
     return (wide + wide.mT) / 2
 
 
 def layout_of(y: Tensor) -> torch.Size:
-    """The shape without time: streams go on only where it stays the same."""
+    """Return the shape without time; streams continue only while it stays the same."""
     return y.shape[1:] if y.ndim % 2 == 0 else y.shape[:1] + y.shape[2:]
 
 

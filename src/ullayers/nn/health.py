@@ -1,4 +1,4 @@
-"""A collapse meter: is the code still rich, and was every frame usable?"""
+"""Measures of collapse and of skipped input."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from torch import Tensor
 
 from ullayers.kernels.moments import ridges
 
-# Directions that hold less than this share of the largest are rounding errors of others.
-NULL = 1e-10
+RELATIVE_CUT = 1e-10  # directions below this share of the largest are rounding errors
 
 
 @dataclass(frozen=True)
 class Health:
-    """How a UL layer is doing. `str()` of it says in words what is wrong, if anything.
+    """State of a UL layer; `str()` describes problems in words.
 
     Attributes:
-        objective: J = (log det W - log det B) / 2; lower is better, `nan` if nothing moves.
-        rank: effective rank of B against W, 0 to `features`: in how many independent directions the
-            output varies over the long term more than within moments. B is what the layer saw while
-            the weights were changing; for a verdict on a finished network feed its output to a
-            fresh layer.
-        directions: how many directions the output has at all; fewer than features that vary is a
-            collapse, some repeat what others say.
-        dead_units: features that have not varied.
-        features: how many there are.
-        steps: steps learned from so far.
-        skipped: positions left out because their values were NaN, infinite, or too large for
-            their squares to fit the statistics (1e18 in float32).
-        singular: steps without a gradient because W or B had no inverse.
+        objective: J = (log det W - log det B) / 2; lower is better, NaN if nothing varies.
+        rank: Effective rank of B relative to W, from 0 to `features`: the number of independent
+            directions in which the output varies more over the long term than within moments.
+            With running statistics B depends on past weights; to evaluate a trained network, feed
+            its output to a new layer.
+        directions: Number of linearly independent directions in which the output varies. If it is
+            below the number of features that vary, the output has collapsed.
+        dead_units: Number of features that do not vary.
+        features: Number of features.
+        steps: Number of steps learned from.
+        skipped: Number of positions skipped because of values that are NaN, infinite, or too large
+            for their squares to fit the statistics (1e18 in float32).
+        singular: Number of steps without a gradient because W or B had no inverse.
     """
 
     objective: float
@@ -44,42 +43,44 @@ class Health:
 
     @property
     def collapsed(self) -> bool:
-        """Whether features that vary repeat each other."""
+        """Whether features that vary are linearly dependent."""
         return self.directions < self.features - self.dead_units
 
     def __str__(self) -> str:
         parts = [f"J {self.objective:.3f}, effective rank {self.rank:.2f} of {self.features}"]
         if self.steps == 0:
-            parts = ["nothing seen yet"]
+            parts = ["no frames yet"]
         elif self.dead_units == self.features:
-            parts.append("the input does not move: nothing can be learned from it")
+            parts.append("the input does not vary, so nothing can be learned from it")
         elif self.dead_units:
-            parts.append(f"{self.dead_units} of {self.features} features never vary")
+            parts.append(f"{self.dead_units} of {self.features} features do not vary")
         if self.collapsed:
-            parts.append(f"collapsed: only {self.directions} independent directions are left")
+            parts.append(f"collapsed: only {self.directions} independent directions")
         if self.skipped:
-            parts.append(
-                f"{self.skipped} positions with NaN, infinite or huge values were left out"
-            )
+            parts.append(f"{self.skipped} positions with NaN, infinite or huge values were skipped")
         if self.singular:
             parts.append(
-                f"{self.singular} steps gave no gradient, their covariance had no inverse; "
+                f"{self.singular} steps had no gradient because a covariance had no inverse; "
                 "use ridge > 0, fewer features or a smaller mu"
             )
         return "; ".join(parts)
 
 
 def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
-    """The effective rank of B against W, and the number of directions that there are.
+    """Return the effective rank of B relative to W, and the number of independent directions.
 
-    Each independent direction counts by the share b / (w + b) of its variance that is long-term.
-    Like J, neither number changes with the units or the basis of the output.
+    Each independent direction counts by its share b / (w + b) of long-term variance. Like J, both
+    numbers are invariant to scaling and to a change of basis of the output.
+
+    Args:
+        long_cov: (d, d) long-term covariance B.
+        short_cov: (d, d) short-term covariance W.
 
     >>> B, W = torch.eye(3), torch.diag(torch.tensor([1e-6, 1e-6, 1.0]))
     >>> rank, directions = effective_rank(B, W)
     >>> round(rank, 3), directions
     (2.5, 3)
-    >>> effective_rank(torch.ones(2, 2), torch.zeros(2, 2))  # two outputs that say the same
+    >>> effective_rank(torch.ones(2, 2), torch.zeros(2, 2))  # two equal outputs
     (1.0, 1)
     """
     long_cov, short_cov = long_cov.double(), short_cov.double()
@@ -89,14 +90,14 @@ def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
         return 0.0, 0
     scale = total.diagonal()[alive].rsqrt()
     values, vectors = torch.linalg.eigh(total[alive][:, alive] * scale[:, None] * scale)
-    kept = values > NULL * values[-1]
+    kept = values > RELATIVE_CUT * values[-1]
     white = vectors[:, kept] * values[kept].rsqrt()
     long_part = white.T @ (long_cov[alive][:, alive] * scale[:, None] * scale) @ white
     return round(float(long_part.trace()), 12), int(kept.sum())
 
 
 def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> Tensor:
-    """J = (log det W - log det B) / 2, both with their relative ridge; `nan` if one is zero."""
+    """Return J = (log det W - log det B) / 2, with ridges; NaN if W or B is zero."""
 
     def log_det(cov: Tensor, relative: float) -> Tensor:
         cov = cov.double()

@@ -1,67 +1,84 @@
-"""UL1d and UL2d: layers that hand their input on and add a learning signal to its gradient."""
+"""UL1d and UL2d: identity layers that add the gradient of J in the backward pass."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
 
 from ullayers.kernels.packing import Packing
 from ullayers.nn.calls import ULBase
 
+NOTHING_TO_LEARN = (
+    "ul.backward found no UL layer in train mode behind these outputs, so that nothing is learned: "
+    "add UL1d or UL2d layers to the network, or call net.train() before the forward pass"
+)
+
 
 class UL1d(ULBase):
-    """A UL layer for the output of a fully connected layer.
+    """UL layer for the output of a fully connected layer.
 
-    In value it is the identity. In training it measures how the input varies within moments (W)
-    and over the long run (B), and in the backward pass adds `weight * dJ/dy` to the gradient from
-    above, where J = (log det W - log det B) / 2 is low for outputs that are slow and rich. As the
-    last layer of a network it is the whole cost (see `backward`); after hidden layers it is a
-    local signal.
+    **Dimension 0 is time.** The rows of a (time, features) input are consecutive frames of one
+    video, not a shuffled batch; of a (sequences, time, features) input dimension 1 is time. A
+    layer cannot detect shuffled frames: do not feed it from a `DataLoader` with `shuffle=True`
+    over frames. Shuffle clips instead, and mark them with `sequences`.
 
-    With fresh statistics W and B are those of the call's own frames, the gradient is the exact
-    derivative of their J, and calls do not depend on each other. Give a call as much of the long
-    run as fits. With running statistics W and B are moving averages over all calls (Eq. 6-11):
-    frames of plain calls continue the streams of the call before, and the result does not depend
-    on how a stream is cut into calls. But averages over past weights describe networks that no
-    longer exist, and deep networks drift. `sequences` marks separate clips.
+    The output equals the input. In training the layer measures how the input varies within short
+    moments (W) and over the long term (B), and in the backward pass adds `weight * dJ/dy` to the
+    gradient, where J = (log det W - log det B) / 2 is low for outputs that change slowly but vary
+    over the long term. As the last layer of a network it is the whole cost (see `backward`); after
+    hidden layers it is a local learning signal.
 
-    Buffers hold the statistics of the last call, or the moving averages. In `eval()` nothing is
-    learned and no gradient is added; under `no_grad` in `train()` statistics are updated, as those
-    of batch normalisation are. To load a checkpoint that was made without UL layers use
+    With fresh statistics, W and B are computed from the frames of the call alone, the gradient is
+    the exact derivative of their J, and calls are independent. Each call should cover as much time
+    as fits in memory. With running statistics, W and B are moving averages over all calls (Eq.
+    6-11): each call continues the streams of the call before, and the result does not depend on
+    how a stream is split into calls. But averages over past weights do not describe the present
+    network, and deep networks drift. `sequences` marks separate clips.
+
+    The buffers hold the statistics of the last call, or the moving averages. In `eval()` nothing
+    is learned and no gradient is added; in `train()` under `no_grad` the statistics are updated,
+    as in batch normalisation. To load a checkpoint made without UL layers, use
     `load_state_dict(..., strict=False)`.
 
+    Do not write to the input's memory through a numpy array before the backward pass. With fresh
+    statistics the input is kept for it, so the gradient would silently be wrong; in-place PyTorch
+    operations are detected. In `eval()` and under `no_grad` the output is the input itself, as
+    with `torch.nn.Identity`; otherwise it is a copy.
+
     Args:
-        features: width d of the input.
-        mu: short-term rate, 0 < eps <= mu < 1.
-        eps: long-term rate.
-        weight: factor of the added gradient.
-        reduction: "mean" gives the gradient of J; "sum" multiplies it by the number of steps of
-            the call, as if every step were a call.
-        start: for running statistics. "warm" weights early frames properly and, in streams, takes
-            the gradient's own moving average off, which keeps a network from drifting; "paper"
-            starts means at 0 and W, B at the identity, uses no ridge, and is Eq. 6-11 to the
-            letter.
-        long_term: the mean that B is taken around. "stream": each stream's own moving average
-            (Eq. 7). "clip": each clip's mean over all its frames; outside `sequences` every call
-            is taken as a clip. "shared": one mean for all clips of a call, or with running
-            statistics one moving average that outlives them. "auto": "clip" inside `sequences`,
-            "stream" elsewhere.
-        ridge: what is added to the diagonal of W, relative to its mean diagonal; that of B gets
-            1e-4 times this, so that no output gains by vanishing. (Running statistics add it to
-            both, within a factor of four.) Default 1e-4, or 0 for `start="paper"`.
-        statistics: "fresh", "running", or "auto": fresh for calls of at least 32 frames (8 for
-            codes of 32 features or more; in clips of two or more), running for shorter ones, which
-            see too little of the long run. `start="paper"` is always running.
+        features: Number of features d of the input.
+        mu: Short-term rate, 0 < eps <= mu < 1.
+        eps: Long-term rate.
+        weight: Factor of the added gradient.
+        reduction: "mean" adds the gradient of J; "sum" multiplies it by the number of steps of the
+            call, as if each step were a call.
+        start: For running statistics. "warm" weights early frames correctly and, in streams,
+            subtracts the moving average of the gradient, which prevents drift; "paper" starts
+            means at 0 and W, B at the identity, uses no ridge, and is exactly Eq. 6-11.
+        long_term: Reference mean for long-term variation (B). "stream": moving average of each
+            stream (Eq. 7). "clip": mean over all frames of each clip; outside `sequences` each
+            call is a clip. "shared": one mean for all clips of a call, or with running statistics
+            one moving average for all clips of all calls. "auto": "clip" inside `sequences`,
+            "stream" outside.
+        ridge: Added to the diagonal of W, relative to its mean diagonal; B gets 1e-4 times as
+            much, so that no output gains by vanishing. (Running statistics add it to both, within
+            a factor of four.) Default 1e-4, or 0 for `start="paper"`.
+        statistics: "fresh", "running" or "auto". "auto" is fresh for calls of at least 32 frames
+            (8 for 32 features or more; frames of single-frame clips do not count) and running for
+            shorter calls, which cover too little time. `start="paper"` is always running.
 
     Shape:
-        (time, features) or (sequences, time, features), and the same out. Frames with a NaN, an
-        infinite or a huge value (in float32 beyond 1e18, and less the more values a call has, so
-        that sums of squares fit) are left out: they get no gradient here
-        and change no statistic. (A NaN in the network's own input still makes the gradients of the
+        Input and output: (time, features) or (sequences, time, features). Frames with a NaN, an
+        infinite or a very large value (above 1e18 in float32, less for calls with many values, so
+        that sums of squares fit) are skipped: they get no gradient from this layer and do not
+        change the statistics. (A NaN in the network's own input still makes the gradients of the
         layers below NaN, since 0 * NaN is NaN.)
 
     Example:
@@ -78,18 +95,18 @@ class UL1d(ULBase):
         ...     optimizer.step()
         >>> code = net.eval()(x).detach()
         >>> left = circle - code @ torch.linalg.lstsq(code, circle).solution
-        >>> bool(left.var() / circle.var() < 0.1)  # the code tells the angle
+        >>> bool(left.var() / circle.var() < 0.1)  # the code gives the angle
         True
     """
 
     def forward(self, y: Tensor, scatter: Tensor | None = None) -> Tensor:
-        """Hand `y` on.
+        """Return `y`, and in training learn from it.
 
         Args:
             y: (time, features) or (sequences, time, features).
-            scatter: optional (*y.shape, features), a covariance each frame brings along, such as
-                the spread of a mask around its centroid (`mask_moments`). Its symmetric part is
-                added to W, and its own gradient flows back.
+            scatter: Optional (*y.shape, features), a covariance for each frame, such as the spread
+                of a mask around its centroid (`mask_moments`). Its symmetric part is added to W,
+                and it receives its own gradient.
         """
         return self._forward(y, scatter)
 
@@ -108,18 +125,26 @@ class UL1d(ULBase):
 
 
 class UL2d(ULBase):
-    """A UL layer for the output of a convolutional layer.
+    """UL layer for the output of a convolutional layer.
 
-    As `UL1d`, with every position of every sequence as a stream: moving averages are kept per
-    position, the channels x channels covariances are pooled over positions and sequences.
+    **Dimension 0 is time.** A (time, channels, height, width) input holds consecutive frames of one
+    video, not a shuffled batch of pictures; of a (sequences, time, channels, height, width) input
+    dimension 1 is time.
+
+    Works as `UL1d`, with every position of every sequence as a stream: means are kept per position,
+    and the channels x channels covariances are pooled over positions and sequences.
 
     Args:
-        channels: number of feature maps C.
-        diagonal: keep one variance per channel instead of full covariances.
-        mu, eps, weight, reduction, start, long_term, ridge, statistics: as in `UL1d`.
+        channels: Number of feature maps.
+        mu: Short-term rate, as in `UL1d`.
+        eps: Long-term rate, as in `UL1d`.
+        weight: Factor of the added gradient.
+        diagonal: Whether to keep one variance per channel instead of full covariances.
+        **choices: `reduction`, `start`, `long_term`, `ridge` and `statistics`, as in `UL1d`.
 
     Shape:
-        (time, channels, height, width) or (sequences, time, channels, height, width).
+        Input and output: (time, channels, height, width) or (sequences, time, channels, height,
+        width).
 
     Example:
         >>> import torch, ullayers as ul
@@ -147,7 +172,7 @@ class UL2d(ULBase):
         self._diagonal = diagonal
 
     def forward(self, y: Tensor) -> Tensor:
-        """Hand `y` on."""
+        """Return `y`, and in training learn from it."""
         return self._forward(y, None)
 
     def _check_shape(self, y: Tensor) -> None:
@@ -166,17 +191,16 @@ class UL2d(ULBase):
 
 @contextmanager
 def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[nn.Module]:
-    """Within this block, what passes through the UL layers of `net` are separate, whole clips.
+    """Treat the input of the UL layers of `net` as separate, complete clips within this block.
 
-    Nothing leaks from one clip into the next: each gets fresh means. With activation checkpointing,
-    run the backward pass of a call before a call with other clips: recomputation takes the clips of
-    the layer's last call.
+    Each clip has its own means, so that nothing leaks from one clip into the next. Clips need two
+    frames or more to learn from. With activation checkpointing, run the backward pass of a call
+    before a call with other clips, since recomputation uses the clips of the layer's last call.
 
     Args:
-        net: any module that has UL layers in it.
-        lengths: how many frames each clip has, for frames of clips one after the other. Without
-            it, every sequence of a (sequences, time, ...) input is a clip, or a (time, ...) input
-            is one clip.
+        net: Module with UL layers in it.
+        lengths: Number of frames of each clip, for concatenated clips. Without it, each sequence
+            of a (sequences, time, ...) input is a clip, and a (time, ...) input is one clip.
 
     Example:
         >>> import torch, ullayers as ul
@@ -201,7 +225,12 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
 
 
 def backward(*outputs: Tensor) -> None:
-    """Start a backward pass with no gradient from above: the UL layers are the only cost.
+    """Run a backward pass in which the UL layers are the only cost.
+
+    Warns if there is no UL layer in train mode behind the outputs, since nothing is learned then.
+
+    Args:
+        *outputs: Outputs of a network with UL layers.
 
     Example:
         >>> import torch, ullayers as ul
@@ -212,23 +241,45 @@ def backward(*outputs: Tensor) -> None:
     """
     for y in outputs:
         if not y.requires_grad:
-            raise ValueError("expected the output of a network with gradients, got a constant")
+            raise ValueError(
+                "expected the output of a network with gradients, got a tensor without grad_fn"
+            )
+    if not torch.compiler.is_compiling() and not _may_have_ul_layers(outputs):
+        warnings.warn(NOTHING_TO_LEARN, stacklevel=2)
     torch.autograd.backward(outputs, [torch.zeros_like(y) for y in outputs])
 
 
-def mu_by_depth(net: nn.Module, nearest: float = 0.9, farthest: float = 0.5) -> dict[str, float]:
-    """Set the mu of every UL layer in `net`: the nearer the input, the larger.
+def _may_have_ul_layers(outputs: Sequence[Tensor]) -> bool:
+    """Return whether a custom autograd function took part in computing the outputs.
 
-    Near the input a unit sees little of the picture and its signal changes fast. Layers are taken
-    in the order in which they were put into the network.
+    The layers add their gradient by such functions. Others, such as those of checkpointing or of
+    torch.compile, may hide a layer, so they count as well.
+    """
+    waiting: list[Any] = [y.grad_fn for y in outputs]
+    seen: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, BackwardCFunction):
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [parent for parent, _ in node.next_functions]
+    return False
+
+
+def mu_by_depth(net: nn.Module, nearest: float = 0.9, farthest: float = 0.5) -> dict[str, float]:
+    """Set `mu` of every UL layer in `net`, larger for layers nearer to the input.
+
+    Units near the input see a small part of the picture, so their signal changes fast. Layers are
+    taken in the order in which they were added to the network.
 
     Args:
-        net: the network.
-        nearest: mu of the UL layer nearest to the input.
-        farthest: mu of the last one, and of an only one.
+        net: The network.
+        nearest: `mu` of the UL layer nearest to the input.
+        farthest: `mu` of the last UL layer, also if it is the only one.
 
     Returns:
-        the name and new mu of each layer.
+        Name and new `mu` of each layer.
 
     Example:
         >>> import torch, ullayers as ul
@@ -253,7 +304,7 @@ def mu_by_depth(net: nn.Module, nearest: float = 0.9, farthest: float = 0.5) -> 
 
 
 def ul_layers(net: nn.Module) -> list[ULBase]:
-    """The UL layers of a network, from the input on.
+    """Return the UL layers of a network, in the order in which they were added.
 
     >>> import torch, ullayers as ul
     >>> ul.ul_layers(torch.nn.Sequential(torch.nn.Linear(3, 2), ul.UL1d(2)))

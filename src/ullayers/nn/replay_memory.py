@@ -1,4 +1,4 @@
-"""A memory of recent frames, for networks that get their frames one or a few at a time."""
+"""A buffer of recent frames, for networks that receive one or a few frames at a time."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from torch import Tensor, nn
 
 
 class ReplayMemory(nn.Module):
-    """The latest frames of a stream, to draw clips from.
+    """Store the latest frames of a stream and sample clips from them.
 
-    One frame has no covariance, and averages over frames that earlier weights have seen do not
-    describe the outputs of the present ones. So keep the latest frames, and let every step learn
-    from clips drawn from all of them, with fresh statistics: W and B are then those of the present
-    network, and the gradient is exact for what the step has seen. A step with a batch of frames
-    every few frames costs less than a step for every frame, and learns more (`docs/online.md`).
+    A single frame has no covariance, and averages over outputs of past weights do not describe the
+    present network. With this memory, each step learns from clips sampled from recent frames, with
+    fresh statistics: W and B are those of the present network, and the gradient is exact for the
+    sampled clips. One step per few frames, with a batch of clips, is cheaper than one step per
+    frame and learns more (`docs/online.md`).
 
-    The buffers are the state: save and load them with `state_dict` and `load_state_dict`, and
-    learning goes on exactly. What `sample` draws depends on `seed` and on the number of frames
-    seen, on nothing else.
+    The buffers are the whole state: after `state_dict` and `load_state_dict`, learning continues
+    exactly. Samples depend only on `seed` and on the number of frames seen.
 
     Args:
-        shape: of a frame.
-        frames: how many are kept; then the oldest make room.
-        clips: in a sample.
-        length: frames of a clip.
-        seed: of the draws.
+        shape: Shape of a frame.
+        frames: Number of frames to keep; older frames are dropped.
+        clips: Number of clips per sample.
+        length: Number of frames per clip.
+        seed: Seed for sampling.
 
     Shape:
-        `add` takes (time, *shape) and `sample` gives (clips * length, *shape).
+        `add` takes (time, *shape); `sample` returns (clips * length, *shape).
 
     Example:
         >>> import torch, ullayers as ul
@@ -43,7 +42,7 @@ class ReplayMemory(nn.Module):
         ... )
         >>> optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
         >>> memory = ul.ReplayMemory((5,), frames=400)
-        >>> for count, frame in enumerate(x, 1):  # they come one at a time
+        >>> for count, frame in enumerate(x, 1):  # frames arrive one at a time
         ...     memory.add(frame[None])
         ...     if len(memory) >= 128 and count % 4 == 0:
         ...         optimizer.zero_grad()
@@ -79,43 +78,43 @@ class ReplayMemory(nn.Module):
 
     @property
     def lengths(self) -> list[int]:
-        """Of the clips in a sample, for `sequences`."""
+        """Lengths of the clips in a sample, for `sequences`."""
         return [self.length] * self.clips
 
     def __len__(self) -> int:
         return min(int(self.seen), len(self.frames))
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """Return the settings, for print(net)."""
         _, *shape = self.frames.shape
         return f"{tuple(shape)}, {len(self.frames)}, clips={self.clips}, length={self.length}"
 
     @torch.no_grad()
     def add(self, frames: Tensor) -> None:
-        """Remember frames (time, *shape) that follow those of the call before.
+        """Add frames (time, *shape) that follow those of the call before.
 
-        Frames with a NaN or an infinite value are left out, as UL layers leave them out.
+        Frames with a NaN or an infinite value are skipped, as in UL layers.
         """
         _, *shape = self.frames.shape
         if list(frames.shape[1:]) != shape or frames.ndim == 0:
             expected = ", ".join(map(str, ["time", *shape]))
             raise ValueError(f"expected frames ({expected}), got {tuple(frames.shape)}")
-        frames = frames.to(self.frames)  # in whose precision a large value may be infinite
+        frames = frames.to(self.frames)  # before the check: large values may become infinite
         usable = frames[frames.isfinite().flatten(1).all(1)]
         count = len(usable)
-        places = torch.arange(count, device=self.frames.device) + self.seen
-        kept = slice(max(0, count - len(self.frames)), count)  # the last of very many
-        self.frames[places[kept] % len(self.frames)] = usable[kept]
+        indices = torch.arange(count, device=self.frames.device) + self.seen
+        kept = slice(max(0, count - len(self.frames)), count)  # if there are more than fit
+        self.frames[indices[kept] % len(self.frames)] = usable[kept]
         self.seen += count
 
     @torch.no_grad()
     def sample(self) -> Tensor:
-        """Clips from anywhere in the memory, one after the other: (clips * length, *shape)."""
+        """Return random clips from the memory, concatenated: (clips * length, *shape)."""
         held = len(self)
         if held < self.length:
-            raise ValueError(f"expected at least {self.length} frames to draw from, got {held}")
+            raise ValueError(f"expected at least {self.length} frames in the memory, got {held}")
         seen = int(self.seen)
         random = np.random.default_rng([self.seed, seen])
         first = random.integers(seen - held, seen - self.length, (self.clips, 1), endpoint=True)
-        places = torch.from_numpy((first + np.arange(self.length)) % len(self.frames))
-        return self.frames[places.flatten().to(self.frames.device)]
+        indices = torch.from_numpy((first + np.arange(self.length)) % len(self.frames))
+        return self.frames[indices.flatten().to(self.frames.device)]

@@ -1,4 +1,4 @@
-"""Temporal consistency extended to space: where a mask is, and how far it spreads."""
+"""Spatial moments of masks, for temporal consistency extended to space."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from torch import Tensor
 
 
 def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Centroid of a mask and its spatial covariance around it.
+    """Return the centroid of a mask and its spatial covariance.
 
-    Give both to a `UL1d(2)`: the covariance is then added to W, so that the mask is pushed to be
-    compact in space as its centroid is pushed to be slow in time. From some starts a mask settles
-    on everything but the object all the same; its J is then clearly higher, so of several runs keep
-    the one with the lowest `objective`.
+    Pass both to a `UL1d(2)`: the covariance is added to W, so that the mask becomes compact in
+    space while its centroid becomes slow in time. Some initialisations converge to a mask of
+    everything but the object. Its J is clearly higher, so run several times and keep the run with
+    the lowest `objective`.
 
     Args:
-        mask: (..., height, width), of any total; a softmax over the picture or a sigmoid, say.
+        mask: (..., height, width) with any sum, such as a softmax over the picture or a sigmoid.
             Negative entries count as zero, an empty mask as uniform.
 
     Returns:
-        centroid (..., 2) as x, y in 0..1 of the picture from its top left corner, and the
-        covariance (..., 2, 2) in the same units.
+        Centroid (..., 2) as x, y from 0 to 1, measured from the top left corner of the picture,
+        and the covariance (..., 2, 2) in the same units.
 
     Example:
         >>> import torch, ullayers as ul
@@ -37,7 +37,7 @@ def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
             f"{tuple(mask.shape)}"
         )
     height, width = mask.shape[-2:]
-    # Half precision cannot hold pixel positions, let alone their squares.
+    # Half precision is too coarse for pixel positions and their squares.
     mask = mask.to(torch.promote_types(mask.dtype, torch.float32)).clamp(min=0)
     tiny = torch.finfo(mask.dtype).tiny * height * width
     total = mask.sum((-2, -1), keepdim=True)
@@ -56,9 +56,9 @@ def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def blurred(maps: Tensor, side: int) -> Tensor:
-    """The mean over a square around each pixel, as far as it lies in the picture.
+    """Return the mean over a square around each pixel, clipped at the border of the picture.
 
-    As two matrix products, which are many times faster than pooling.
+    Uses two matrix products, which are many times faster than pooling.
 
     >>> [round(value, 2) for value in blurred(torch.eye(3)[None, None], 3)[0, 0, 1].tolist()]
     [0.33, 0.33, 0.33]
@@ -68,6 +68,6 @@ def blurred(maps: Tensor, side: int) -> Tensor:
 
 
 def _band(length: int, side: int) -> Tensor:
-    """(length, length): every row takes the mean over `side` places around its own."""
+    """Return a (length, length) matrix that averages over `side` entries around each one."""
     near = torch.ones(length, length).tril(side // 2).triu(-(side // 2))
     return near / near.sum(1, keepdim=True)

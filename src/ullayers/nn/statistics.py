@@ -1,4 +1,4 @@
-"""The running statistics of a UL layer as buffers of a module, and their care."""
+"""The statistics of a UL layer as module buffers: reading, writing, loading and moving them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from ullayers.kernels.schema import STATISTICS
-from ullayers.kernels.state import Covariance, State, is_full
+from ullayers.kernels.state import Covariance, State, fitting, is_full
 from ullayers.nn.health import Health, effective_rank, log_det_ratio
 
 
 class Statistics(nn.Module):
-    """Short- and long-term means and covariances that travel with a network.
+    """Short- and long-term means and covariances, as buffers of a module.
 
-    A buffer holds each statistic in the layer's precision and a second one, `..._rest`, what that
-    precision could not hold, so that cutting a stream into calls costs no digits.
+    Each statistic is stored in the layer's precision, and its rounding error in a second buffer,
+    `..._rest`, so that splitting a stream into calls costs no digits.
     """
 
     _version = 1
     short_mean: Tensor  # (S, d)
-    long_mean: Tensor  # (S, d), or (positions, d) where it is shared
+    long_mean: Tensor  # (S, d), or (positions, d) if shared
     short_cov: Tensor  # (d, d), W
     long_cov: Tensor  # (d, d), B
     short_evidence: Tensor  # (S,)
     long_evidence: Tensor
     cov_evidence: Tensor  # (2,) of W and B
     ridge_level: Tensor  # (2,)
-    pull: Tensor  # (1, d), the gradient's own long-term mean
+    pull: Tensor  # (1, d), moving average of the gradient
     steps: Tensor  # ()
-    left_out: Tensor  # (2,) positions with unusable values, steps without an inverse
-    continues: Tensor  # () bool, whether the next frames may go on with the streams
+    left_out: Tensor  # (2,) skipped positions, steps without an inverse
+    continues: Tensor  # () bool, whether the next call may continue the streams
 
     def __init__(
         self,
@@ -44,12 +44,14 @@ class Statistics(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(features, int) or features < 1:
-            raise ValueError(f"expected a whole number of features of at least 1, got {features}")
-        self.features, self.start, self.long_term = features, start, long_term
+            raise ValueError(f"expected features to be an integer >= 1, got {features}")
+        self.features = features
+        self.start = start
+        self.long_term = long_term
         self.ridge = ridge if ridge is not None else (0.0 if start == "paper" else 1e-4)
         if not 0 <= self.ridge < 1:
             raise ValueError(f"expected 0 <= ridge < 1, got {self.ridge}")
-        self._layout: torch.Size | None = None  # of the last input, but for its time
+        self._layout: torch.Size | None = None  # shape of the last input without time
         with normal_tensors():
             self._register_buffers()
         self.reset()
@@ -61,7 +63,7 @@ class Statistics(nn.Module):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Forget everything: statistics, streams and counts."""
+        """Reset all statistics, streams and counters."""
         for each in STATISTICS:
             each.fill(getattr(self, each.name), self._known)
         self._layout = None
@@ -72,12 +74,10 @@ class Statistics(nn.Module):
         return log_det_ratio(self.short_cov, self.long_cov, self.ridge).to(self.short_cov.dtype)
 
     def health(self) -> Health:
-        """The collapse meter, for a training loop to log; see `Health`."""
+        """Return measures of collapse and skipped input, for logging; see `Health`."""
         skipped, singular = (int(n) for n in self.left_out)
-        W, B = (
-            self._read_covariance("short_cov", 0).value,
-            self._read_covariance("long_cov", 1).value,
-        )
+        W = self._read_covariance("short_cov", 0).value
+        B = self._read_covariance("long_cov", 1).value
         rank, directions = effective_rank(B, W)
         return Health(
             objective=float(self.objective),
@@ -92,50 +92,55 @@ class Statistics(nn.Module):
 
     @property
     def _known(self) -> float:
-        """The evidence of means that nothing has been seen of: the paper takes zeros for known."""
+        """Evidence of means before the first frame: the paper treats their zeros as known."""
         return float(self.start == "paper")
 
     @property
     def _shared(self) -> bool:
-        """Not kept: `long_term` may be set at any time."""
+        """Whether the long-term mean is shared; computed, as `long_term` may change any time."""
         return self.long_term == "shared"
 
     def _read(self, sequences: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
-        """The buffers as a State. Streams that do not carry on, or cannot, start anew."""
+        """Return the buffers as a State; streams that do not carry on start from the beginning."""
         streams = sequences * positions
         anchor, short, short_evidence = self._read_mean("short", streams, carry_on, work)
-        if self._shared:  # one mean per position, for all sequences and beyond their end
+        if self._shared:  # one mean per position, for all sequences and after their end
             value, rest, seen = self._read_mean("long", positions, True, work)
             value, rest = value.repeat(sequences, 1), rest.repeat(sequences, 1)
             long_evidence = seen.repeat(sequences)
         else:
             value, rest, long_evidence = self._read_mean("long", streams, carry_on, work)
-        W, B = self._read_covariance("short_cov", 0), self._read_covariance("long_cov", 1)
-        long = (value - anchor).add_(rest)
-        steps = self.steps.clone()
         return State(
-            anchor, short, long, short_evidence, long_evidence,
-            self.pull.to(work, copy=True), W, B, steps,
-        )  # fmt: skip
+            anchor=anchor,
+            short=short,
+            long=(value - anchor).add_(rest),
+            short_evidence=short_evidence,
+            long_evidence=long_evidence,
+            pull=self.pull.to(work, copy=True),
+            W=self._read_covariance("short_cov", 0),
+            B=self._read_covariance("long_cov", 1),
+            steps=self.steps.clone(),
+        )
 
     def _read_mean(
         self, term: str, streams: int, carry_on: bool, work: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor]:
-        goes_on = None
+        """Return value, rest and evidence of the short- or long-term mean."""
+        continues = None
         if carry_on and len(getattr(self, f"{term}_mean")) == streams:
             value, rest = self._read_pair(f"{term}_mean", work)
             evidence = getattr(self, f"{term}_evidence").to(work, copy=True)
-            goes_on = self.continues | (self._shared and term == "long")
-            if is_full(goes_on):
+            continues = self.continues | (self._shared and term == "long")
+            if is_full(continues):
                 return value, rest, evidence
         nothing = self.short_mean.new_zeros(streams, self.features, dtype=work)
         unknown = nothing[:, 0] + self._known
-        if goes_on is None:
+        if continues is None:
             return nothing, nothing, unknown
         return (
-            torch.where(goes_on, value, nothing),
-            torch.where(goes_on, rest, nothing),
-            torch.where(goes_on, evidence, unknown),
+            torch.where(continues, value, nothing),
+            torch.where(continues, rest, nothing),
+            torch.where(continues, evidence, unknown),
         )
 
     def _read_covariance(self, name: str, index: int) -> Covariance:
@@ -145,7 +150,7 @@ class Statistics(nn.Module):
         return Covariance(value + rest, evidence, ridge)
 
     def _read_pair(self, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """A statistic as value and rest; the rest is void once someone has set the value."""
+        """Return a statistic and its rounding error, which is ignored if the user set the value."""
         value: Tensor = getattr(self, name)
         rest: Tensor = getattr(self, f"{name}_rest")
         rest = torch.where(value + rest == value, rest, 0)
@@ -163,17 +168,17 @@ class Statistics(nn.Module):
             "long_evidence": state.long_evidence[:rows],
             "cov_evidence": torch.stack([state.W.evidence, state.B.evidence]),
             "ridge_level": torch.stack([state.W.ridge, state.B.ridge]),
-            "pull": state.pull,
+            "pull": fitting(state.pull, self.pull.dtype),
             "steps": state.steps,
             "left_out": self.left_out + left_out,
         }
         self._store(new, continues)
 
     def _store(self, new: dict[str, Tensor], continues: bool) -> None:
-        """All is computed when this is called: a failure before it has changed nothing.
+        """Write all buffers in one call, when everything is computed.
 
-        Nor does an interrupt leave one half: it comes before or after the call that writes. At
-        worst another number of streams has begun, of which nothing is known.
+        An error before it changes nothing, and an interrupt comes before or after the call, so
+        that statistics are never half written. At worst a new number of streams starts empty.
         """
         new["continues"] = torch.full_like(self.continues, continues)
         self._make_room(len(new["short_mean"]), len(new["long_mean"]))
@@ -184,8 +189,9 @@ class Statistics(nn.Module):
         return {name: value, f"{name}_rest": (base - value).add_(delta)}
 
     def _make_room(self, streams: int, long: int) -> None:
-        """For another number of streams, of which nothing is known then."""
-        sizes, new = {"d": self.features, "streams": streams, "long": long}, {}
+        """Resize the buffers for another number of streams, which start empty."""
+        sizes = {"d": self.features, "streams": streams, "long": long}
+        new = {}
         for each in STATISTICS:
             old = cast(Tensor, self._buffers[each.name])
             if each.per_stream and len(old) != each.sized(sizes)[0]:
@@ -195,7 +201,7 @@ class Statistics(nn.Module):
         self._buffers.update(new)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Statistics:
-        """Statistics move with the network but are never narrowed below float32."""
+        """Move and convert the statistics with the network, but never below float32."""
 
         def widen(t: Tensor) -> Tensor:
             moved = fn(t)
@@ -213,8 +219,8 @@ class Statistics(nn.Module):
             error_messages.append(
                 f"size mismatch for {prefix}short_cov: expected {expected}, got {got}"
             )
-            return  # torch would load the buffers that do fit, and leave a layer of two halves
-        # The number of streams belongs to the state, so the buffers take its shape.
+            return  # torch would load only those buffers that fit
+        # The number of streams is part of the state, so the buffers take its shape.
         for each in STATISTICS:
             saved, ours = state_dict.get(prefix + each.name), getattr(self, each.name)
             if each.per_stream and saved is not None and saved.shape[1:] == ours.shape[1:]:
@@ -225,15 +231,15 @@ class Statistics(nn.Module):
 
 
 def is_recomputing() -> bool:
-    """Whether this forward pass runs inside a backward pass, as activation checkpointing does.
+    """Return whether this forward pass runs inside a backward pass (activation checkpointing).
 
-    PyTorch has no public way to ask. This is the only private function we call.
+    PyTorch has no public function for this.
     """
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() >= 0
 
 
 def normal_tensors() -> AbstractContextManager[Any]:
-    """Buffers made under inference_mode could never be written to again."""
+    """Return a context for creating buffers: those made in inference_mode are read-only."""
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return nullcontext()
     return torch.inference_mode(False)

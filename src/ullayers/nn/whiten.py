@@ -1,4 +1,4 @@
-"""A running whitening front, so that plain gradients do not feel the conditioning of the input."""
+"""Running whitening of the input, so that its conditioning does not affect gradients."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from torch import Tensor, nn
 
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
-# Directions that vary by less than this share of the largest are rounding noise, not input.
+# Directions that vary less than this, relative to the largest, are rounding errors.
 RELATIVE_CUT = 1e-13
-LARGEST = 1e150  # rows with larger values are left out: their squares would overflow
+LARGEST = 1e150  # rows with larger values are skipped: their squares would overflow
 
 
 class Whiten(nn.Module):
-    """Shifts and mixes its input so that its features are uncorrelated with variance one.
+    """Whiten the input: outputs have mean zero, variance one and no correlations.
 
-    The mean and covariance are those of everything seen while training, exactly, however it was
-    cut into calls; in `eval()` they stand still. The symmetric square root is used, since it moves
-    as little as possible while the statistics settle, so that layers above can follow it. The
-    covariance is kept as a triangular root, never as itself, which would square the condition
-    number of the input. Directions in which the input has not moved come out as zero. Statistics
-    are kept in float64 whatever the network's precision. Before anything was seen, all is zero.
+    Mean and covariance are those of all rows seen in training, independent of how these are split
+    into calls; in `eval()` they do not change. The symmetric square root is used because it changes
+    least while the statistics converge, so that later layers can follow. The covariance is stored
+    as a triangular root, since the covariance itself would square the condition number.
+    Directions in which the input does not vary are zero in the output. Statistics are stored in
+    float64 in networks of any precision. Before the first training call, all outputs are zero.
 
     Args:
-        features: width of the input.
+        features: Number of input features.
 
     Shape:
-        (..., features), and the same out. Rows with a NaN, an infinite or a huge value are not
-        learned from.
+        Input and output: (..., features). Rows with a NaN, an infinite or a huge value do not
+        change the statistics.
 
     Example:
         >>> import torch, ullayers as ul
@@ -48,7 +48,7 @@ class Whiten(nn.Module):
     def __init__(self, features: int) -> None:
         super().__init__()
         if not isinstance(features, int) or features < 1:
-            raise ValueError(f"expected a whole number of features of at least 1, got {features}")
+            raise ValueError(f"expected features to be an integer >= 1, got {features}")
         self.features = features
         wide = torch.float64
         with normal_tensors():
@@ -58,11 +58,11 @@ class Whiten(nn.Module):
             self.register_buffer("basis", torch.zeros(features, features, dtype=wide))
 
     def extra_repr(self) -> str:
-        """Shown by print(net)."""
+        """Return the settings, for print(net)."""
         return str(self.features)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Whiten `x`; learn from it first if training."""
+        """Whiten `x`; in training, update the statistics with it first."""
         if x.ndim < 1 or x.shape[-1] != self.features:
             raise ValueError(f"expected (..., {self.features}), got {tuple(x.shape)}")
         if not x.is_floating_point():
@@ -73,23 +73,25 @@ class Whiten(nn.Module):
             wide = x.double()
             if self.training and not is_recomputing():
                 self._learn(wide.detach().reshape(-1, self.features))
-            # A copy, since the next call may change the basis before this one's backward pass.
+            # A copy, because the next call may change the basis before this call's backward pass.
             return ((wide - self.mean) @ self.basis.clone()).to(x.dtype)
 
     @torch.no_grad()
     def _learn(self, rows: Tensor) -> None:
-        """Merge the moments of `rows` into those of all rows before."""
-        usable = rows.abs().amax(-1, keepdim=True) <= LARGEST  # a NaN compares as false
+        """Merge the moments of `rows` into the statistics."""
+        usable = rows.abs().amax(-1, keepdim=True) <= LARGEST  # false for NaN
         n = usable.sum().double()
         first = usable.to(torch.uint8).argmax(0)
-        centre = rows[first].nan_to_num(0.0, 0.0, 0.0)  # near the mean: an offset costs no digits
+        centre = rows[first].nan_to_num(
+            0.0, 0.0, 0.0
+        )  # near the mean, so that an offset costs no digits
         rows = torch.where(usable, rows - centre, 0)
         mean = rows.sum(0) / n.clamp(min=1)
         rows = torch.where(usable, rows - mean, 0)
         total = self.count + n
         share = n / total.clamp(min=1)
         shift = torch.where(n > 0, centre[0] + mean - self.mean, 0)
-        between = (self.count * share).sqrt() * shift  # what the two means' distance adds
+        between = (self.count * share).sqrt() * shift  # added by the distance of the two means
         root = torch.linalg.qr(torch.cat([self.root, rows, between[None]]), mode="r").R
         mean = self.mean + share * shift
         self.basis.copy_(_inverse_root(root, total, mean))
@@ -98,7 +100,7 @@ class Whiten(nn.Module):
         self.count.copy_(total)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Whiten:
-        """Statistics follow the network to its device, not to its precision."""
+        """Move the statistics to the network's device, but keep them in float64."""
 
         def move(t: Tensor) -> Tensor:
             return t.to(fn(t).device)
@@ -108,9 +110,9 @@ class Whiten(nn.Module):
 
 
 def _inverse_root(root: Tensor, count: Tensor, mean: Tensor) -> Tensor:
-    """(R^T R / count)^(-1/2), symmetric in units of each feature, where the features vary."""
+    """Return (R^T R / count)^(-1/2), symmetric after scaling, zero where nothing varies."""
     scale = root.norm(dim=0)
-    # Rounding of a large offset looks like a small motion.
+    # Rounding errors of a large offset look like small variations.
     noise = 8 * torch.finfo(root.dtype).eps * mean.abs() * count.sqrt()
     scale = torch.where(scale > noise, scale, 0)
     inverse_scale = torch.where(scale > 0, 1 / scale, 0)

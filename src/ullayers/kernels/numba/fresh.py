@@ -40,7 +40,7 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
         return "these are codes, not maps"
     _, channels, positions = frames.shape
     if not has_numba():
-        return "numba is not installed"
+        return "numba is not installed, or NUMBA_DISABLE_JIT is set"
     if not frames.is_cpu:
         return "the frames are not on a CPU"
     if frames.dtype not in REDUCED_PRECISION:

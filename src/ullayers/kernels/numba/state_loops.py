@@ -1,4 +1,4 @@
-"""What the compiled loop works on. Whatever comes in pairs is of W first, then of B."""
+"""Data structures of the compiled loop. In pairs, the first is of W (or mu), the second of B."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ from typing import Any, NamedTuple
 
 from ullayers.kernels.schema import NAMES
 
-Array = Any  # numba infers types by itself
-Buffers = Any  # a tuple of the statistics as arrays, each with its name in the schema
+Array = Any  # numba infers the types
+Buffers = Any  # a StatisticsTuple
 StatisticsTuple = namedtuple("StatisticsTuple", NAMES)  # type: ignore[misc]
 
 
-class Choices(NamedTuple):
-    """What does not change in a pass."""
+class Settings(NamedTuple):
+    """Settings of a call."""
 
     rates: tuple[float, float]  # mu and eps
-    periods: tuple[int, int]  # of the ridge
-    high: float  # the ridge when it is renewed, as a share of the trace
-    low: float  # and at least
-    noise: float  # what of the other covariance may be rounding errors
+    periods: tuple[int, int]  # steps between renewals of the ridge
+    ridge_high: float  # ridge when renewed, relative to the trace
+    ridge_low: float  # lower limit of the ridge, relative to the trace
+    noise: float  # lower limit of the diagonal, relative to the trace of the other covariance
+    jump: float  # see `covariance.pull_share`
     centred: bool
-    goes_on: bool  # whether the streams may, if the buffer `continues` says so too
-    known: float  # evidence of means that nothing has been seen of
-    largest: float  # frames with a larger value are left out
-    scale: float  # of the gradients
+    carry_on: bool  # whether streams may continue, if the buffer `continues` allows it
+    known: float  # evidence of means before the first frame
+    largest: float  # frames with a larger absolute value are skipped
+    scale: float  # factor of the gradients
 
 
 class Means(NamedTuple):
-    """Means as their lags behind a frame: a scene at rest must fade without rounding errors."""
+    """Means as lags behind the latest frame: in a still scene they decay without rounding error."""
 
-    latest: Array  # (S, d), the latest frames
-    lags: Array  # (2, S, d), behind them
-    seen: Array  # (2, S), evidence
+    latest: Array  # (S, d) latest frames
+    lags: Array  # (2, S, d) latest frame minus short- and long-term mean
+    evidence: Array  # (2, S)
 
 
 class Covs(NamedTuple):
-    """W and B in units of value * evidence, lower halves only."""
+    """W and B multiplied by their evidence, lower triangles only."""
 
     totals: Array  # (2, d, d)
-    seen: Array  # (2,), evidence
+    evidence: Array  # (2,)
     ridges: Array  # (2,)
-    factors: Array  # (2, d, d), as last solved
-    scales: Array  # (2,), what a solution is multiplied with; 0 where there is none
-    pull: Array  # (d,)
+    factors: Array  # (2, d, d) Cholesky factors of the latest step
+    scales: Array  # (2,) factors of the solutions; 0 if there is none
+    pull: Array  # (d,) moving average of the gradient
+    pull_share: Array  # (1,) share of the pull that the latest step keeps

@@ -1,7 +1,7 @@
-"""Roots of inverses of symmetric positive definite matrices inside a Triton kernel.
+"""Inverse Cholesky factors of symmetric positive definite matrices inside a Triton kernel.
 
-Matrices come with ones on the diagonal, or with what elimination leaves of such: the pivots are at
-most 1, so that no digits are lost.
+Matrices have ones on the diagonal, or are what elimination leaves of such a matrix: the pivots are
+at most 1, so that no digits are lost.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import triton.language as tl
 
 @triton.jit
 def one(row, i: tl.constexpr):
-    """An entry of a row, for all to use."""
+    """Broadcast the i-th entry of a row."""
     return tl.gather(row, tl.zeros_like(row).to(tl.int32) + i, 0)
 
 
 @triton.jit
 def inverse_root(source, stride, to, b, inside, N: tl.constexpr):
-    """The inverse of the lower Cholesky factor of a small matrix, into `to`; the least pivot.
+    """Store the inverse of the lower Cholesky factor of a small matrix; return the least pivot.
 
     Rows are held one by one: a row fits into a part of a warp, so no warp waits for another.
     """
@@ -31,10 +31,10 @@ def inverse_root(source, stride, to, b, inside, N: tl.constexpr):
         roots = roots + (tl.where(b == i, 1.0, 0.0).to(dtype),)
     for k in tl.static_range(N):
         pivot = one(rows[k], k)
-        least = tl.where(pivot > 0, tl.minimum(least, pivot), 0.0)  # a NaN compares as false
+        least = tl.where(pivot > 0, tl.minimum(least, pivot), 0.0)  # false for NaN
         pivot = tl.where(pivot > 0, pivot, 1.0)
         root = tl.rsqrt(pivot)
-        root = root * (1.5 - 0.5 * pivot * root * root)  # the GPU's is not exact to the last bit
+        root = root * (1.5 - 0.5 * pivot * root * root)  # a Newton step: rsqrt is approximate
         across, down = rows[k] * root, roots[k] * root
         tl.store(to + k * N + b, down)
         left, more = (), ()
@@ -51,23 +51,23 @@ def inverse_root(source, stride, to, b, inside, N: tl.constexpr):
 
 @triton.jit
 def times_root(columns, root):
-    """Columns of the matrix times the transpose of a pivot's inverse root, in float64."""
+    """Multiply columns by the transpose of a pivot's inverse root, in float64."""
     zeros = tl.zeros([columns.shape[0], root.shape[0]], tl.float64)
     return tl.dot(columns, tl.trans(root), zeros, out_dtype=tl.float64, input_precision="ieee")
 
 
 @triton.jit
 def less(matrix, x, y):
-    """The matrix without x y^T, in float64."""
+    """Return matrix - x y^T, in float64."""
     return tl.dot(-x, tl.trans(y), matrix, out_dtype=tl.float64, input_precision="ieee")
 
 
 @triton.jit
 def inverse_root_in_blocks(matrix, scratch, to, roots, c, C: tl.constexpr, PIVOT: tl.constexpr):
-    """The inverse of the lower Cholesky factor of a C x C matrix, into `to`; the least pivot.
+    """Store the inverse of the lower Cholesky factor of a C x C matrix; return the least pivot.
 
-    Where a matrix is eliminated tile by tile, this loses as few digits as Cholesky's method; with
-    the inverses of tiles, the conditions of two of them would multiply.
+    Eliminating tiles with inverse roots loses as few digits as Cholesky's method; with inverses of
+    tiles, the condition numbers of two tiles would multiply.
     """
     least = tl.full([], 1.0, matrix.dtype)
     b = tl.arange(0, PIVOT)
@@ -90,7 +90,7 @@ def inverse_root_in_blocks(matrix, scratch, to, roots, c, C: tl.constexpr, PIVOT
         down = tl.trans(times_root(tl.trans(rows), root))
         matrix = less(matrix, across, across)
         inverse = less(inverse, across, tl.trans(down))
-        tl.debug_barrier()  # all have read
+        tl.debug_barrier()  # all threads have read
         tl.store(to + k[:, None] * C + c[None, :], down)
     tl.debug_barrier()
     return least

@@ -1,11 +1,11 @@
-"""One frame of one stream on a GPU: the step of `kernels.reference`, in Triton.
+"""One frame of a single stream on a GPU: a step of `kernels.reference`, in Triton.
 
-A camera brings one frame at a time, and what costs then is the number of kernels and the pivots
-that have to wait for each other. All is computed in float64, as on a CPU. W and B are cut into
-square tiles and solved side by side by Gauss-Jordan elimination of whole tiles: one launch for
-every tile on the diagonal, and one at the end. Nothing of the layer is written before that.
+For single frames, time is spent on kernel launches and on pivots that wait for each other. All is
+computed in float64, as on a CPU. W and B are split into square tiles and solved in parallel by
+Gauss-Jordan elimination of whole tiles: one launch for every tile on the diagonal, and one at the
+end, which alone writes the layer's buffers.
 
-Of a tile on the diagonal, L L^T, what is kept is L^-1.
+Of a tile on the diagonal, L L^T, the inverse root L^-1 is stored.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ullayers.kernels.triton.inverse_kernels import inverse_root_in_blocks, less
 
 @triton.jit
 def exact(rate, keep):
-    """A rate and one minus it, in float64, from whichever of the two is the smaller."""
+    """Return a rate and one minus the rate in float64, computed from the smaller of the two."""
     rate, keep = tl.cast(rate, tl.float64), tl.cast(keep, tl.float64)
     return tl.where(rate > 0.5, 1 - keep, rate), tl.where(rate > 0.5, keep, 1 - rate)
 
 
 @triton.jit
 def pair(value, rest, at, inside):
-    """What two buffers hold together; the rest is void once someone has set the value."""
+    """Return value plus rest; the rest is ignored if the user has set the value."""
     v, r = tl.load(value + at, mask=inside, other=0.0), tl.load(rest + at, mask=inside, other=0.0)
     return v.to(tl.float64) + tl.where(v + r == v, r, 0.0).to(tl.float64)
 
 
 @triton.jit
 def write_pair(value, rest, at, exactly, mask):
-    """In two buffers, the second for what the first cannot hold."""
+    """Store a value and its rounding error in two buffers."""
     v = exactly.to(tl.float32)
     tl.store(value + at, v, mask=mask)
     tl.store(rest + at, (exactly - v).to(tl.float32), mask=mask)
@@ -40,13 +40,13 @@ def write_pair(value, rest, at, exactly, mask):
 
 @triton.jit
 def lag_behind(mean, rest, x, share, goes_on, c, inside):
-    """How far a moving average lags behind the frame after it; `share` is what it keeps."""
+    """Return frame minus moving average after the frame; `share` is what the lag keeps."""
     return (x - tl.where(goes_on, pair(mean, rest, c, inside), 0.0)) * share
 
 
 @triton.jit
 def grow(evidence, goes_on, known, rate, keep):
-    """The evidence of a mean before and after a frame, and what it keeps of its distance."""
+    """Return the evidence of a mean before and after a frame, and the share its lag keeps."""
     seen = tl.where(goes_on, tl.load(evidence).to(tl.float64), known)
     grown = keep * seen + rate
     return seen, grown, keep * seen / grown
@@ -54,7 +54,7 @@ def grow(evidence, goes_on, known, rate, keep):
 
 @triton.jit
 def spread(value, rest, deviation, held, brought, c, inside, D: tl.constexpr):
-    """The diagonal of a covariance after the step, times its evidence."""
+    """Return the diagonal of a covariance after the step, times its evidence."""
     return held * pair(value, rest, c * (D + 1), inside) + brought * deviation * deviation
 
 
@@ -65,7 +65,7 @@ def frame_numbers(
     largest, known, mu, mu_keep, eps, eps_keep, mu_period, eps_period, high, low, noise, which,
     D: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """All that the step of W or B needs beside the covariance itself."""
+    """Return all numbers that the step of W or B needs beside the covariance itself."""
     c = tl.arange(0, WIDTH)
     inside = c < D
     x = tl.load(y + c, mask=inside, other=0.0).to(tl.float32)
@@ -109,9 +109,9 @@ def frame_begin(
     CARRY: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
     PIVOT: tl.constexpr,
 ):  # fmt: skip
-    """A tile of W or B after the frame, with its ridge and scaled; the first tile's L^-1.
+    """Compute one tile of W or B after the frame, with ridge and scaled; L^-1 of the first tile.
 
-    `vectors` receives, of W and of B: what is to be solved, the scales, and what enters.
+    `vectors` receives, for W and for B: the right-hand side, the scales, and the deviation.
     """
     TILES: tl.constexpr = WIDTH // TILE
     place, which = tl.program_id(0), tl.program_id(1)
@@ -127,7 +127,6 @@ def frame_begin(
     value, rest = short_cov, short_cov_rest
     if which == 1:
         value, rest = long_cov, long_cov_rest
-    # The tile, from the parts of the vectors that belong to it.
     row = (place // TILES) * TILE + tl.arange(0, TILE)
     column = (place % TILES) * TILE + tl.arange(0, TILE)
     row_in, column_in = row < D, column < D
@@ -175,7 +174,7 @@ def tile_part(
     y, short_mean, short_mean_rest, long_mean, long_mean_rest, usable, goes_on, share, long_share,
     is_w, c, inside,
 ):  # fmt: skip
-    """Some entries of what enters W or B."""
+    """Return some entries of the deviation that enters W or B."""
     x = tl.where(usable, tl.load(y + c, mask=inside, other=0.0).to(tl.float32), 0.0).to(tl.float64)
     within = lag_behind(short_mean, short_mean_rest, x, share, goes_on, c, inside)
     far = lag_behind(long_mean, long_mean_rest, x, long_share, goes_on, c, inside)
@@ -187,7 +186,7 @@ def put_root(
     tile, rows, scratch, inverses, roots, halves, bad, which, j, TILES: tl.constexpr,
     TILE: tl.constexpr, PIVOT: tl.constexpr,
 ):  # fmt: skip
-    """Write L^-1 of a tile on the diagonal, and its product with those rows of the vector."""
+    """Store L^-1 of a tile on the diagonal, and its product with the tile's right-hand side."""
     at, c = which * TILES + j, tl.arange(0, TILE)
     to, size = inverses + at * TILE * TILE, TILE * TILE
     room = roots + which * PIVOT * PIVOT
@@ -202,7 +201,7 @@ def frame_step(
     matrices, scratch, inverses, roots, vectors, halves, bad, j,
     TILE: tl.constexpr, WIDTH: tl.constexpr, PIVOT: tl.constexpr,
 ):  # fmt: skip
-    """Take the j-th row of tiles off another row: one tile of it. The next tile's L^-1."""
+    """Eliminate the j-th row of tiles from one tile of another row; compute the next L^-1."""
     TILES: tl.constexpr = WIDTH // TILE
     which, right = tl.program_id(1), TILES - 1 - j
     i, k = tl.program_id(0) // right, j + 1 + tl.program_id(0) % right
@@ -231,7 +230,7 @@ def frame_step(
 def solved(
     matrices, inverses, vectors, halves, bad, which, i, TILES: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Some rows of the solution, which the last row of tiles is still to be taken off."""
+    """Return some rows of the solution, after eliminating the last row of tiles."""
     WIDTH: tl.constexpr = TILES * TILE
     LAST: tl.constexpr = TILES - 1
     c = tl.arange(0, TILE)
@@ -261,7 +260,7 @@ def frame_end(
     eps, eps_keep, scale, CENTRED: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Eq. 11, and all buffers of the layer, a tile at a time."""
+    """Compute the gradient (Eq. 11) and write all buffers of the layer, one tile per program."""
     TILES: tl.constexpr = WIDTH // TILE
     place, which = tl.program_id(0), tl.program_id(1)
     row = (place // TILES) * TILE + tl.arange(0, TILE)
