@@ -315,12 +315,12 @@ def test_bad_matrices(matrix: Any, d: int, message: str) -> None:
 def test_a_link_lost_in_rounding_is_an_error_not_garbage() -> None:
     weak = np.kron(np.eye(2), np.ones((5, 5)))
     weak[0, 9] = 1e-15
-    with pytest.raises(RuntimeError, match="all but disconnected"):
+    with pytest.raises(RuntimeError, match="almost disconnected"):
         closed_form(weak, 1)
 
 
 def test_missing_convergence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigen, "MOST_STEPS", 3)
+    monkeypatch.setattr(eigen, "MAX_STEPS", 3)
     with pytest.raises(RuntimeError, match="after 3 steps"):
         closed_form(grid(50, 40), 2)
 
@@ -426,8 +426,8 @@ def test_degenerate_embeddings_cost_infinity(dtype: type) -> None:
         ([0.0, np.nan], None, "finite"),
         ([0.0, 1.0], [1, 1], "two rows"),
         ([0.0, 1.0], [1, 2], r"sum to 2.*\[1, 2\]"),
-        ([0.0, 1.0], [3, -1], "whole lengths"),
-        ([0.0, 1.0], [1.0, 1.0], "whole lengths"),
+        ([0.0, 1.0], [3, -1], "integer lengths"),
+        ([0.0, 1.0], [1.0, 1.0], "integer lengths"),
     ],
 )
 def test_bad_embeddings(y: Any, lengths: Any, message: str) -> None:
@@ -503,5 +503,5 @@ def test_complex_and_text_are_refused() -> None:
     for wrong in (np.ones((5, 2)) * 1j, np.array(["a", "b"])):
         with pytest.raises(ValueError, match="expected finite y"):
             objective(wrong)
-    with pytest.raises(ValueError, match="whole number of states"):
+    with pytest.raises(ValueError, match="integer number of states"):
         transitions([0, 1], n=2.7)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ullayers.exact.slow_features as estimator
+import ullayers.exact.slow_moments as slow_moments
 from ullayers.exact.slow_features import Floats, RankError, SlowFeatures
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -30,7 +31,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 @contextmanager
 def small_blocks() -> Iterator[None]:
     """Blocks of about twelve rows and tiles of eight, so that small data crosses their edges."""
-    with patch.multiple(estimator, BLOCK=64, TILE=40):
+    with patch.object(estimator, "BLOCK_VALUES", 64), patch.object(slow_moments, "TILE_VALUES", 40):
         yield
 
 
@@ -220,7 +221,7 @@ def test_slow_sources_are_recovered(name: str) -> None:
 def test_slow_sources_are_recovered_from_an_ill_conditioned_stream() -> None:
     slow, _ = slow_sources(10_000, 47)
     x = mixtures()["condition 1.6e7"]
-    with patch.multiple(estimator, BLOCK=50 * 300):
+    with patch.multiple(estimator, BLOCK_VALUES=50 * 300):
         model = SlowFeatures(3).fit(iter(np.array_split(x, 77)))
     assert read_out_r2(model.transform(x), slow) >= 0.999
     assert_allclose(np.square(np.diff(model.transform(x), axis=0)).mean(axis=0), 1.0, rtol=1e-6)
@@ -335,7 +336,7 @@ def test_pickle_clone_and_pipeline() -> None:
 
 def test_solution_waits_until_asked_for() -> None:
     x = walk(50, 3, 0)
-    with patch.object(estimator, "solve", wraps=estimator.solve) as solve:
+    with patch.object(estimator, "solve", wraps=slow_moments.solve) as solve:
         model = SlowFeatures(2).partial_fit(x[:20]).partial_fit(x[20:])
         assert solve.call_count == 0
         assert model.transform(x).shape == (50, 2)
@@ -358,7 +359,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "one axis": (np.ones(3), None, "Expected 2D array"),
     "empty": (np.ones((0, 3)), None, "0 sample"),
     "lengths": (GOOD, [30, 31], "60 rows, got 61"),
-    "zero length": (GOOD, [0, 60], "positive whole numbers"),
+    "zero length": (GOOD, [0, 60], "positive integers"),
     "lengths twice": ([GOOD], [60], "list of sequences"),
     "one row each": ([GOOD[:1], GOOD[:1]], None, "two rows"),
     "bad second": ([GOOD, HOLED], None, "NaN"),
@@ -371,7 +372,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("block", [2**19, 64])
 def test_bad_input_changes_nothing(name: str, block: int) -> None:
     x, lengths, message = BAD[name]
-    with patch.multiple(estimator, BLOCK=block):
+    with patch.multiple(estimator, BLOCK_VALUES=block):
         model, control = SlowFeatures(2).partial_fit(GOOD), SlowFeatures(2).partial_fit(GOOD)
         before = model.components_.copy()
         with pytest.raises(ValueError, match=message):

@@ -178,6 +178,7 @@ def test_conv_calls_do_not_matter(dtype: torch.dtype) -> None:
 # Sequences
 
 
+@pytest.mark.filterwarnings("ignore:all clips of this call have a single frame")
 def test_clips_do_not_leak() -> None:
     """With W and B held still, a clip's gradient does not depend on its neighbours."""
     torch.manual_seed(0)
@@ -638,7 +639,7 @@ def test_bad_sequences_change_nothing() -> None:
     with pytest.raises(ValueError, match=r"scatter \(4, 3, 3\), got \(4, 3\)"):
         layer(torch.randn(4, 3), torch.randn(4, 3))
     assert_unchanged(layer, before)
-    with pytest.raises(ValueError, match="got a tensor without grad_fn"):
+    with pytest.raises(ValueError, match="expected outputs that require gradients"):
         ul.backward(torch.randn(3))
-    with pytest.raises(ValueError, match="at least 1, got 0"):
+    with pytest.raises(ValueError, match=">= 1, got 0"):
         ul.UL1d(0)

@@ -1,7 +1,7 @@
-"""The smallest eigenpairs of a Markov chain's Laplacian, for a handful or a million states.
+"""The smallest eigenpairs of a Markov chain's Laplacian, for up to a million states.
 
-Three solvers: dense; plain Lanczos for chains that mix fast; and for all others a multilevel one
-that merges states into coarser and coarser chains.
+Three solvers: dense for small chains, Lanczos for chains that mix fast, and for all others a
+multilevel solver that merges states into coarser and coarser chains.
 """
 
 from dataclasses import dataclass
@@ -19,24 +19,33 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Pairs = tuple[Floats, Floats, int]  # eigenvalues, eigenvectors, steps taken
 
-DENSE = 1500  # up to this many states a dense eigensolver is the fastest
+DENSE = 1500  # up to this many states a dense eigensolver is fastest
 COARSEST = 600  # the multilevel solver inverts a matrix of about this size
-MIXES_FAST = 0.1  # above this smallest eigenvalue plain Lanczos beats the multilevel solver
-MOST_STEPS = 300  # of the multilevel solver; most chains need 15 to 40
+MIXES_FAST = 0.1  # smallest eigenvalue above which Lanczos is faster than multilevel
+MAX_STEPS = 300  # of the multilevel solver; most chains need 15 to 40
 TOLERANCE = 1e-5  # residual of an eigenpair, relative to its eigenvalue ...
-ROUNDING = 1e-14  # ... plus what double precision leaves of a matrix of norm two
+ROUNDING = 1e-14  # ... plus the rounding error of double precision for a matrix of norm two
 SWEEPS = 1 / (1.25 + 0.75 * np.cos([np.pi / 4, 3 * np.pi / 4]))  # Chebyshev roots of [0.5, 2]
 
 
 def smallest_eigenpairs(walk: Any, root: Floats, d: int) -> tuple[Floats, Floats, float, int]:
-    """The d smallest eigenpairs of I - walk after the trivial one, their residual, the steps."""
-    n = walk.shape[0]
-    if n <= max(DENSE, 20 * d):
-        # The trivial eigenvalue is moved to 3, so that no near-zero one mixes with it.
-        shifted = np.eye(n) - walk.toarray() + 3 * np.outer(root, root)
-        (values, vectors), steps = scipy.linalg.eigh(shifted, subset_by_index=(0, d - 1)), 0
+    """Return the d smallest eigenpairs of I - walk, without the trivial one.
+
+    Args:
+        walk: (n, n) symmetric normalised walk.
+        root: (n,) its trivial eigenvector, the square root of the stationary distribution.
+        d: Number of eigenpairs.
+
+    Returns:
+        Eigenvalues, eigenvectors, the largest relative residual, and the number of steps.
+
+    Raises:
+        RuntimeError: If the solver does not reach its tolerance.
+    """
+    if len(root) <= max(DENSE, 20 * d):
+        values, vectors, steps = _dense(walk, root, d)
     else:
-        start = np.random.default_rng(0).standard_normal(n)
+        start = np.random.default_rng(0).standard_normal(len(root))
         probe = eigsh(walk, 2, which="LA", ncv=20, tol=0.1, v0=start, return_eigenvectors=False)
         found = _lanczos(walk, d, start) if 1 - min(probe) > MIXES_FAST else None
         values, vectors, steps = found or _multilevel(walk, root, d)
@@ -44,21 +53,29 @@ def smallest_eigenpairs(walk: Any, root: Floats, d: int) -> tuple[Floats, Floats
     if values[0] <= ROUNDING or (error > 2 * (TOLERANCE * values + ROUNDING)).any():
         raise RuntimeError(
             f"expected residuals under {TOLERANCE}, got {error / values} for eigenvalues {values} "
-            f"after {steps} steps: the chain is all but disconnected, or too ill-conditioned"
+            f"after {steps} steps: the chain is almost disconnected, or too ill-conditioned"
         )
     return values, vectors, float((error / values).max()), steps
 
 
+def _dense(walk: Any, root: Floats, d: int) -> Pairs:
+    # The trivial eigenvalue is moved to 3, so that it does not mix with others near zero.
+    shifted = np.eye(len(root)) - walk.toarray() + 3 * np.outer(root, root)
+    values, vectors = scipy.linalg.eigh(shifted, subset_by_index=(0, d - 1))
+    return values, vectors, 0
+
+
 def _laplace(walk: Any, x: Floats) -> Floats:
+    """Return (I - walk) x."""
     return np.asarray(x - walk @ x)
 
 
 def _lanczos(walk: Any, d: int, start: Floats) -> Pairs | None:
-    """Plain Lanczos, for chains that mix fast; None where it misses a multiple eigenvalue."""
+    """Run Lanczos, for chains that mix fast; return None if it misses a multiple eigenvalue."""
     calls, size = count(), max(20, 2 * d + 8)
     whole = LinearOperator(walk.shape, lambda x: (next(calls), walk @ x)[1])
     top, vectors = eigsh(whole, d + 1, which="LA", ncv=size, tol=TOLERANCE / 10, v0=start)
-    # One start vector sees the copies of a multiple eigenvalue only by rounding: look for more.
+    # From one start vector, copies of a multiple eigenvalue are found only by rounding.
     left = LinearOperator(walk.shape, lambda x: walk @ x - vectors @ (top * (x @ vectors)))
     missed = eigsh(left, 1, which="LA", tol=0.01, v0=start)[0][0] > top[0] + TOLERANCE
     return None if missed else (1 - top[-2::-1], vectors[:, -2::-1], next(calls))
@@ -66,22 +83,24 @@ def _lanczos(walk: Any, d: int, start: Floats) -> Pairs | None:
 
 @dataclass(frozen=True)
 class _Level:
-    """A chain, and how it is merged into the next coarser one."""
+    """A chain, and how its states are merged into the next coarser chain."""
 
     walk: Any
     root: Floats
-    damping: Floats  # inverse diagonal of I - walk, or at the coarsest level all of its inverse
-    lift: Any = None  # from coarser vectors to ours; its columns are orthonormal
-    twice: bool = False  # the coarser chain is small enough to be visited twice
+    damping: Floats  # inverse diagonal of I - walk; at the coarsest level its full inverse
+    lift: Any = None  # from coarser vectors to finer ones; columns are orthonormal
+    twice: bool = False  # whether to visit the coarser chain twice per cycle
 
 
 def _merge(walk: Any, root: Floats, rng: np.random.Generator) -> Ints:
-    """Labels groups of states: each joins the one to which it is tied most strongly."""
+    """Return group labels: each state joins the one to which it is linked most strongly."""
     i, j = walk.tocoo().coords
     away = root**2 * np.maximum(1 - walk.diagonal(), 1e-15)  # probability of leaving the state
-    # Equal ties are settled by a taste for some states: groups become round instead of long.
-    taste = 1 + rng.random(root.size) / 2
-    tie = walk.data * root[i] * root[j] / np.minimum(away[i], away[j]) * taste[i] * taste[j]
+    # Equal links are decided by random preferences: groups become round instead of long.
+    preference = 1 + rng.random(root.size) / 2
+    tie = (
+        walk.data * root[i] * root[j] / np.minimum(away[i], away[j]) * preference[i] * preference[j]
+    )
     tie[i == j] = 0
     best = tie == np.maximum.reduceat(tie, walk.indptr[:-1])[i]
     graph = sp.coo_array((tie[best], (i[best], j[best])), shape=walk.shape)
@@ -89,7 +108,7 @@ def _merge(walk: Any, root: Floats, rng: np.random.Generator) -> Ints:
 
 
 def _hierarchy(walk: Any, root: Floats, coarsest: int) -> list[_Level]:
-    """The chain and its coarser and coarser versions, where merged states share one value."""
+    """Return the chain and its coarser and coarser versions."""
     levels: list[_Level] = []
     rng = np.random.default_rng(0)
     while walk.shape[0] > coarsest:
@@ -106,7 +125,7 @@ def _hierarchy(walk: Any, root: Floats, coarsest: int) -> list[_Level]:
 
 
 def _cycle(levels: list[_Level], b: Floats) -> Floats:
-    """Roughly solves (I - walk) x = b: damped sweeps, and what they leave on coarser levels."""
+    """Solve (I - walk) x = b approximately: damped sweeps, then the residual on coarser levels."""
     level = levels[0]
     if level.lift is None:
         return np.asarray(level.damping @ b)
@@ -120,7 +139,7 @@ def _cycle(levels: list[_Level], b: Floats) -> Floats:
 
 
 def _two_cycles(levels: list[_Level], b: Floats) -> Floats:
-    """Two cycles combined as in conjugate gradients (Notay's K-cycle): one is too short."""
+    """Combine two cycles as in conjugate gradients (Notay's K-cycle)."""
     first = _cycle(levels, b)
     image = _laplace(levels[0].walk, first)
     length = _fit(first, b, image)
@@ -131,14 +150,14 @@ def _two_cycles(levels: list[_Level], b: Floats) -> Floats:
 
 
 def _fit(x: Floats, b: Floats, image: Floats) -> Floats:
-    """x.b / x.image by columns, 0 where x is 0."""
+    """Return x.b / x.image by columns, 0 where x is 0."""
     over, under = np.einsum("ij,ij->j", x, b), np.einsum("ij,ij->j", x, image)
     return np.asarray(np.divide(over, under, out=np.zeros_like(over), where=under > 0))
 
 
 def _orthonormal(x: Floats, basis: Floats, root: Floats) -> Floats:
-    """The columns of x made orthonormal, also to the basis and to the trivial vector."""
-    for _ in range(2):  # once leaves rounding errors of the size of what was taken out
+    """Return the columns of x made orthonormal, also to the basis and to the trivial vector."""
+    for _ in range(2):  # once leaves rounding errors as large as what was removed
         x = x - root[:, None] * (root @ x) - basis @ (basis.T @ x)
         x /= np.maximum(np.linalg.norm(x, axis=0), 1e-300)
         size, mix = np.linalg.eigh(x.T @ x)
@@ -147,7 +166,7 @@ def _orthonormal(x: Floats, basis: Floats, root: Floats) -> Floats:
 
 
 def _davidson(levels: list[_Level], start: Floats, d: int, tolerance: float) -> Pairs:
-    """Block Davidson: a growing basis, fed with what a cycle makes of the residuals."""
+    """Run block Davidson: the basis grows by one cycle applied to the residuals."""
     walk, root, width = levels[0].walk, levels[0].root, start.shape[1]
     basis, image = np.empty((2, root.size, 5 * width))
     inner, last, m = np.empty((5 * width, 5 * width)), np.empty((0, width)), 0
@@ -156,14 +175,14 @@ def _davidson(levels: list[_Level], start: Floats, d: int, tolerance: float) -> 
         old, m = m, m + fresh.shape[1]
         basis[:, old:m], image[:, old:m] = fresh, _laplace(walk, fresh)
         inner[:m, old:m] = basis[:, :m].T @ image[:, old:m]
-        values, mix = np.linalg.eigh(inner[:m, :m], UPLO="U")  # only this half is filled
+        values, mix = np.linalg.eigh(inner[:m, :m], UPLO="U")  # only this triangle is filled
         best = mix[:, :width]
         error = image[:, :m] @ best - basis[:, :m] @ (best * values[:width])
         rough = np.linalg.norm(error, axis=0) > tolerance * values[:width] + ROUNDING
-        if not rough[:d].any() or step == MOST_STEPS:
+        if not rough[:d].any() or step == MAX_STEPS:
             break
         last = np.pad(last, ((0, m - len(last)), (0, 0)))
-        if m + width > len(inner):  # full: go on from the best vectors, now and a step ago
+        if m + width > len(inner):  # full: restart from the best vectors, now and a step ago
             keep = np.linalg.qr(np.hstack([best, last]))[0]
             mix, old, m = keep.T @ mix, m, keep.shape[1]
             basis[:, :m], image[:, :m] = basis[:, :old] @ keep, image[:, :old] @ keep
@@ -174,13 +193,13 @@ def _davidson(levels: list[_Level], start: Floats, d: int, tolerance: float) -> 
 
 
 def _multilevel(walk: Any, root: Floats, d: int) -> Pairs:
-    """Eigenpairs of the coarsest chain, made finer and finer: each level starts the next."""
-    width = d + 2 + d // 8  # spare vectors, for a cluster of eigenvalues converges as one
+    """Refine the eigenpairs of the coarsest chain level by level."""
+    width = d + 2 + d // 8  # with spare vectors, since clustered eigenvalues converge together
     levels = _hierarchy(walk, root, max(COARSEST, 6 * width))
     vectors = np.linalg.eigh(levels[-1].walk.toarray())[1][:, -2 : -2 - width : -1]
     for k in reversed(range(len(levels) - 1)):
         start = np.random.default_rng(k).standard_normal((levels[k].root.size, width))
-        start[:, : vectors.shape[1]] = levels[k].lift @ vectors  # few states have few vectors
+        start[:, : vectors.shape[1]] = levels[k].lift @ vectors  # a small chain has fewer vectors
         wanted, tolerance = (width, 0.1) if k else (d, TOLERANCE)
         values, vectors, steps = _davidson(levels[k:], start, wanted, tolerance)
     return values[:d], vectors[:, :d], steps

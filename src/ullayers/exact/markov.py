@@ -1,6 +1,6 @@
 """Eq. 2-5 of the paper: the objective, Markov chains of states, and the closed-form optimum.
 
-A chain is solved as its normalised walk S = D^-1/2 W D^-1/2, with W the symmetrised pair
+The solver works on the normalised walk S = D^-1/2 W D^-1/2, with W the symmetrised pair
 probabilities and D their row sums: L u = lambda D u reads (I - S) x = lambda x with x = D^1/2 u.
 """
 
@@ -19,13 +19,13 @@ from ullayers.exact.eigen import smallest_eigenpairs
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ROW_SUM_ERROR = 1e-5  # of a transition matrix in single precision, or written with six digits
+ROW_SUM_ERROR = 1e-5  # for a transition matrix in single precision, or with six decimal digits
 
 
 class DisconnectedError(UserError):
-    """The chain falls into parts that never meet, so J has no minimum (log 0).
+    """The chain consists of disconnected parts, so that J has no minimum (log 0).
 
-    `labels` holds the part of each state, -1 for a state that is never visited.
+    `labels` holds the part of each state, or -1 for a state that is never visited.
 
     >>> raise DisconnectedError(np.array([0, 1, 1, -1]))
     Traceback (most recent call last):
@@ -38,7 +38,8 @@ class DisconnectedError(UserError):
         shown = ", ".join(map(str, sizes[:8])) + (", ..." if sizes.size > 8 else "")
         super().__init__(
             f"expected one connected chain, got {sizes.size} parts of {shown} states; solve each "
-            "alone (part = np.flatnonzero(error.labels == 0); matrix[part][:, part]) or link them"
+            "part separately (part = np.flatnonzero(error.labels == 0); matrix[part][:, part]) or "
+            "connect them"
         )
 
 
@@ -51,8 +52,8 @@ class Spectrum:
         eigenvalues: (d,), the smallest nonzero eigenvalues of (L, D), ascending.
         objective: J of the embedding, d + log det(2 Lambda).
         stationary: (n,), the share of time spent in each state.
-        residual: largest ||L u - lambda D u|| / lambda, in the norm of D^-1 with u^T D u = 1.
-        iterations: steps of the iterative solver on the full chain, 0 for the dense one.
+        residual: Largest ||L u - lambda D u|| / lambda, in the norm of D^-1 with u^T D u = 1.
+        iterations: Steps of the iterative solver on the full chain; 0 for the dense solver.
 
     >>> closed_form([[0, 1], [1, 0]], d=1).stationary
     array([0.5, 0.5])
@@ -67,15 +68,14 @@ class Spectrum:
 
 
 def objective(y: Any, lengths: ArrayLike | None = None) -> float:
-    """Eq. 2 of a finished embedding: E||y_t - y_{t-1}||^2 - log det cov(y).
+    """Return J of an embedding (Eq. 2): E||y_t - y_{t-1}||^2 - log det cov(y).
 
     Args:
         y: (T, d) array or tensor, or (T,) for d = 1. The covariance is that of all T rows.
-        lengths: how many rows each sequence has; no step is taken from one to the next.
+        lengths: Number of rows of each sequence; steps between sequences do not count.
 
     Returns:
-        J; +inf where cov(y) is singular to within rounding (constant or dependent outputs,
-        d >= T): the degenerate case that the log det forbids.
+        J, or +inf if cov(y) is singular up to rounding (constant or dependent outputs, d >= T).
 
     >>> objective([-1.0, 1.0, -1.0, 1.0]), objective([5.0, 5.0, 5.0])
     (4.0, inf)
@@ -88,10 +88,10 @@ def objective(y: Any, lengths: ArrayLike | None = None) -> float:
     values = given.astype(np.float64).reshape(len(given), -1)
     first = _step_starts(len(values), lengths)
     if first.size == 0:
-        raise ValueError("expected a sequence of two rows or more, got none")
-    centred = values - values.mean(axis=0)  # before any square, so an offset costs nothing
+        raise ValueError("expected at least one sequence of two rows or more, got none")
+    centred = values - values.mean(axis=0)  # before squaring, so that an offset costs no digits
     spread = np.sqrt(np.mean(centred**2, axis=0))
-    noise = 16 * eps * np.abs(values).max(axis=0)  # what rounding alone would show as spread
+    noise = 16 * eps * np.abs(values).max(axis=0)  # spread caused by rounding alone
     if len(values) <= values.shape[1] or (spread <= noise).any():
         return np.inf
     axes = np.linalg.svd(centred / spread / np.sqrt(len(values)), compute_uv=False)
@@ -102,12 +102,12 @@ def objective(y: Any, lengths: ArrayLike | None = None) -> float:
 
 
 def transitions(states: Any, lengths: ArrayLike | None = None, n: int | None = None) -> Any:
-    """Counts the steps from state i (row) to state j (column), as an (n, n) `csr_array`.
+    """Count the steps from state i (row) to state j (column), as an (n, n) `csr_array`.
 
     Args:
-        states: integer state ids, as one sequence or as a list of sequences.
-        lengths: cuts one array into sequences; no pair is counted from one to the next.
-        n: the number of states; by default the largest id plus one.
+        states: Integer state ids, as one sequence or as a list of sequences.
+        lengths: Number of ids of each sequence in one array; steps between sequences do not count.
+        n: Number of states; by default the largest id plus one.
 
     >>> transitions([0, 1, 1, 0]).toarray()
     array([[0, 1],
@@ -115,13 +115,13 @@ def transitions(states: Any, lengths: ArrayLike | None = None, n: int | None = N
     """
     if isinstance(states, list | tuple) and any(np.ndim(part) for part in states):
         if lengths is not None:
-            raise ValueError("expected lengths only beside one array, got a list of sequences too")
+            raise ValueError("expected lengths only with a single array, got a list of sequences")
         parts = [_state_ids(part) for part in states]
         ids, lengths = np.concatenate(parts), [part.size for part in parts]
     else:
         ids = _state_ids(states)
     if n is not None and not _is_whole(n):
-        raise ValueError(f"expected a whole number of states n, got {n!r}")
+        raise ValueError(f"expected n to be an integer number of states, got {n!r}")
     size = int(ids.max(initial=-1)) + 1 if n is None else int(n)
     if size < 1 or ids.min(initial=0) < 0 or ids.max(initial=0) >= size:
         raise ValueError(f"expected ids from 0 to n - 1 with n = {size} >= 1, got {ids}")
@@ -131,24 +131,24 @@ def transitions(states: Any, lengths: ArrayLike | None = None, n: int | None = N
 
 
 def closed_form(transitions: Any, d: int) -> Spectrum:
-    """The embedding of a chain's states that minimises Eq. 3, by Eq. 5 with R = I.
+    """Return the embedding of a chain's states that minimises Eq. 3 (Eq. 5 with R = I).
 
-    On a pure time chain, where every frame is a state of its own and is visited once, the answer
-    is a set of cosines of the frame index and knows nothing of the data. Revisited states, or
-    pairs added between similar frames, are what makes it useful. A chain that is not reversible
-    counts with its symmetrised pairs (p_ij + p_ji) / 2, as in Eq. 4, and p_i are their row sums.
-    Signs are fixed: the largest entry of a column is positive.
+    If every frame is a state of its own and visited once, the result is a set of cosines of the
+    frame index, independent of the data. It is useful if states are visited repeatedly, or if pairs
+    of similar frames are added. A chain that is not reversible is symmetrised, (p_ij + p_ji) / 2 as
+    in Eq. 4, and p_i are the row sums. Signs are fixed: the largest entry of a column is positive.
 
     Args:
-        transitions: (n, n) array or scipy sparse matrix: counts, joint probabilities of pairs, or
-            a transition matrix (floating point, every row sums to one within 1e-5), which is
-            weighted by its stationary distribution. A state that is never visited, or left for
-            good, gets a row of NaN.
-        d: how many features, at most the number of visited states minus one.
+        transitions: (n, n) array or scipy sparse matrix of counts, of joint probabilities, or of
+            transition probabilities (floating point, each row sums to one within 1e-5), which are
+            weighted by their stationary distribution. States that are never visited, or never
+            returned to, get a row of NaN.
+        d: Number of features, at most the number of visited states minus one.
 
     Raises:
-        ValueError: for input that is no such matrix; DisconnectedError for parts that never meet.
-        RuntimeError: if the solver does not reach its tolerance.
+        ValueError: If the matrix or `d` is invalid.
+        DisconnectedError: If the chain consists of disconnected parts.
+        RuntimeError: If the solver does not reach its tolerance.
 
     >>> closed_form([[0, 1, 0], [1, 0, 1], [0, 1, 0]], d=2).eigenvalues.round(6)
     array([1., 2.])
@@ -172,7 +172,7 @@ def closed_form(transitions: Any, d: int) -> Spectrum:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """Any array-like as an array; tensors are known by their methods, so torch is not imported."""
+    """Return an array-like as an array; accepts tensors without importing torch."""
     if hasattr(values, "detach"):
         values = (values.float() if "bfloat16" in str(values.dtype) else values).detach().cpu()
     return np.asarray(values)
@@ -183,13 +183,13 @@ def _is_whole(value: Any) -> bool:
 
 
 def _step_starts(total: int, lengths: ArrayLike | None) -> Ints:
-    """Every t such that t and t + 1 belong to one sequence."""
+    """Return all t for which t and t + 1 belong to the same sequence."""
     inside = np.ones(max(total - 1, 0), dtype=bool)
     if lengths is not None:
         sizes = _array(lengths)
         whole = sizes.ndim == 1 and sizes.dtype.kind in "iu" and (sizes >= 0).all()
         if not whole or sizes.sum() != total:
-            raise ValueError(f"expected whole lengths that sum to {total}, got {lengths!r}")
+            raise ValueError(f"expected integer lengths that sum to {total}, got {lengths!r}")
         ends = np.cumsum(sizes)
         inside[ends[(ends > 0) & (ends < total)] - 1] = False
     return np.flatnonzero(inside)
@@ -203,26 +203,26 @@ def _state_ids(states: Any) -> Ints:
 
 
 def _pair_probabilities(matrix: Any) -> Any:
-    """Symmetric joint probabilities of adjacent states that sum to one, from checked input."""
+    """Return symmetric joint probabilities of adjacent states, which sum to one."""
     given: Any = matrix if sp.issparse(matrix) else _array(matrix)
     if given.ndim != 2 or given.shape[0] != given.shape[1] or given.dtype.kind not in "biuf":
         raise ValueError(f"expected a square real matrix, got {given.shape} of {given.dtype}")
     pairs: Any = sp.csr_array(given).astype(np.float64)
-    pairs.eliminate_zeros()  # a stored zero is no link
+    pairs.eliminate_zeros()  # a stored zero is not a link
     low, high = pairs.data.min(initial=0), pairs.data.max(initial=0)
     if not (low >= 0 and 0 < high < np.inf):
         raise ValueError(f"expected finite entries >= 0, not all zero, got {low} to {high}")
     rows = np.asarray(pairs.sum(axis=1))
-    # Whole numbers are counts, even where each state was left just once.
+    # Integers are counts, even if each state was left exactly once.
     if given.dtype.kind == "f" and np.abs(rows - 1).max() <= ROW_SUM_ERROR:
         pairs = sp.csr_array(sp.diags_array(1 / rows) @ pairs)
         pairs = sp.csr_array(sp.diags_array(_stationary(pairs)) @ pairs)
-    pairs = pairs / pairs.data.max()  # first, for the sum of huge entries could overflow
+    pairs = pairs / pairs.data.max()  # first, because a sum of huge entries could overflow
     return sp.csr_array((pairs + pairs.T) / (2 * pairs.sum()))
 
 
 def _stationary(chain: Any) -> Floats:
-    """The distribution that a row-stochastic matrix settles in; zero for transient states."""
+    """Return the stationary distribution of a transition matrix; zero for transient states."""
     _, label = connected_components(chain, directed=True, connection="strong")
     i, j = chain.tocoo().coords
     sinks = np.setdiff1d(label, label[i[label[i] != label[j]]])
@@ -230,8 +230,8 @@ def _stationary(chain: Any) -> Floats:
     if sinks.size > 1:
         raise DisconnectedError(np.where(np.isin(label, sinks), np.searchsorted(sinks, label), -1))
     inflow, share = sp.csr_array(chain.T), home / home.sum()
-    for _ in range(200):  # enough where the chain mixes fast, and there an LU would fill up
-        before, share = share, (share + inflow @ share) / 2  # half a step, so no period survives
+    for _ in range(200):  # enough for chains that mix fast, where LU factors would be dense
+        before, share = share, (share + inflow @ share) / 2  # a lazy chain, which is not periodic
         if np.abs(share - before).sum() < 1e-14:
             return np.asarray(share / share.sum())
     first, *others = np.argsort(~home, kind="stable")
@@ -241,7 +241,7 @@ def _stationary(chain: Any) -> Floats:
 
 
 def fix_signs(vectors: Floats) -> Floats:
-    """Makes each column's largest entry positive; the first of those alike but for rounding."""
+    """Make the largest entry of each column positive; ties go to the first."""
     size = np.abs(vectors)
     first = np.argmax(size >= (1 - 1e-6) * size.max(axis=0), axis=0)
     return np.asarray(vectors * np.sign(vectors[first, np.arange(vectors.shape[1])]))

@@ -242,7 +242,8 @@ def backward(*outputs: Tensor) -> None:
     for y in outputs:
         if not y.requires_grad:
             raise ValueError(
-                "expected the output of a network with gradients, got a tensor without grad_fn"
+                "expected outputs that require gradients, got one that does not: were they "
+                "computed under torch.no_grad()?"
             )
     if not torch.compiler.is_compiling() and not _may_have_ul_layers(outputs):
         warnings.warn(NOTHING_TO_LEARN, stacklevel=2)
