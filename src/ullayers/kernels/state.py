@@ -13,7 +13,7 @@ Two conventions preserve precision:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -61,6 +61,13 @@ class Rates:
     centred: bool = True  # subtract the pull from every gradient
 
 
+class ClipMeans(NamedTuple):
+    """For long_term="clip": the mean of each stream, and which streams have two frames or more."""
+
+    mean: Tensor  # (S, d)
+    long_enough: Tensor  # (S,) bool
+
+
 @dataclass(frozen=True)
 class Result:
     """Gradients of the pooled J and the end state."""
@@ -85,12 +92,6 @@ def fitting(values: Tensor, dtype: torch.dtype) -> Tensor:
         return values
     narrow = values.to(dtype)
     return torch.where(narrow.isinf(), 0, narrow)
-
-
-def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
-    """Return the state anchored at each stream's first frame, and the frames relative to it."""
-    state = with_anchor(y, state, active)
-    return state, relative(y, state, active)
 
 
 def with_anchor(y: Tensor, state: State, active: Tensor) -> State:

@@ -1,4 +1,4 @@
-"""The loop of `kernels.reference` for small frames on a CPU, compiled by numba.
+"""Eq. 6-11 as a loop over small frames on a CPU, compiled by numba.
 
 For frames of a few numbers, Python calls cost more than arithmetic; here a forward pass is one
 call. Plain loops replace numpy functions, most of which take seconds to compile.

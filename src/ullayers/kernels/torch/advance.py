@@ -1,8 +1,7 @@
 """The recurrence of both layers (Eq. 6-11) in blocks of steps, as PyTorch operations.
 
 Everything works on `y` of shape (T, S, d): T steps, S streams that share W and B, d features.
-`advance` computes the same gradients and the same end state as `kernels.reference`, which walks
-the steps one by one.
+The tests compare `advance` with a plain loop over steps.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from ullayers.kernels.covariance import (
     solve,
     trace_path,
 )
-from ullayers.kernels.reference import reference
 from ullayers.kernels.state import (
+    ClipMeans,
     Covariance,
     Rates,
     Result,
@@ -44,13 +43,6 @@ MAX_BLOCK, MAX_SMALL_BLOCK = 32, 128  # steps
 SMALL_STEP = 512  # values in a frame and in a covariance: below, calls cost more than arithmetic
 
 
-class _Clip(NamedTuple):
-    """For long_term="clip": the mean of each stream, and which streams have two frames or more."""
-
-    mean: Tensor  # (S, d)
-    long_enough: Tensor  # (S,) bool
-
-
 def advance(
     y: Tensor,
     state: State,
@@ -59,7 +51,7 @@ def advance(
     scatter: Tensor | None = None,
     scale: float = 1.0,
 ) -> Result:
-    """Compute what `reference` computes, without a loop over steps.
+    """Return the gradients of all frames, and the state after them.
 
     Args:
         y: (T, S, d) in float32 or wider.
@@ -69,14 +61,11 @@ def advance(
         scatter: (T, S, d, d) added to the scatter of each frame's deviation in W.
         scale: Factor of the gradients.
     """
-    if len(y) == 1 and on_host(y):  # a single step has no loop to save
-        y = y.to(state.short.dtype)
-        return scaled(reference(y, state, rates, active, scatter), scale)
     state = with_anchor(y, state, active)
     y = y.to(state.short.dtype)
     clip = None
     if rates.long_term == "clip":
-        clip = _Clip(clip_mean(relative(y, state, active), active), active.sum(0) > 1)
+        clip = ClipMeans(clip_mean(relative(y, state, active), active), active.sum(0) > 1)
     gradient = torch.empty_like(y)
     scatter_gradients = []
     singular = torch.zeros((), dtype=torch.int64, device=y.device)
@@ -111,7 +100,7 @@ def _advance_block(
     rates: Rates,
     active: Tensor,
     scatter: Tensor | None,
-    clip: _Clip | None,
+    clip: ClipMeans | None,
     target: Tensor,
 ) -> Result:
     """Run one block of steps and write its gradient to `target`."""
@@ -165,7 +154,7 @@ class _Means(NamedTuple):
 
 
 def _follow_means(
-    x: Tensor, state: State, rates: Rates, active: Tensor, clip: _Clip | None
+    x: Tensor, state: State, rates: Rates, active: Tensor, clip: ClipMeans | None
 ) -> _Means:
     """Eq. 6 and 7 over a block."""
     track = _Track.of(x, active)

@@ -1,4 +1,4 @@
-"""One frame of a single stream on a GPU: a step of `kernels.reference`, in Triton.
+"""One frame of a single stream on a GPU: Eq. 6-11 in Triton.
 
 For single frames, time is spent on kernel launches and on pivots that wait for each other. All is
 computed in float64, as on a CPU. W and B are split into square tiles and solved in parallel by

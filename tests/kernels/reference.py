@@ -1,7 +1,4 @@
-"""Eq. 6-11 as a plain loop over steps.
-
-Every faster kernel is tested against this one. It is also used for single frames.
-"""
+"""Eq. 6-11 as a plain loop over steps: every kernel for running statistics must agree with it."""
 
 from __future__ import annotations
 
@@ -20,21 +17,16 @@ from ullayers.kernels.covariance import (
     ridge_period,
 )
 from ullayers.kernels.state import (
+    ClipMeans,
     Covariance,
     Rates,
     Result,
     State,
-    anchored,
     clip_mean,
     mean_scatter,
+    relative,
+    with_anchor,
 )
-
-
-class _Clip(NamedTuple):
-    """For long_term="clip": the mean of each stream, and which streams have two frames or more."""
-
-    mean: Tensor  # (S, d)
-    long_enough: Tensor  # (S,) bool
 
 
 def reference(
@@ -44,7 +36,7 @@ def reference(
     clip = None
     if rates.long_term == "clip":
         origin, whole = anchored(y, state, active)
-        clip = _Clip(clip_mean(whole, active) + origin.anchor, active.sum(0) > 1)
+        clip = ClipMeans(clip_mean(whole, active) + origin.anchor, active.sum(0) > 1)
     steps = []
     for t in range(len(y)):
         extra = None if scatter is None else scatter[t]
@@ -58,6 +50,12 @@ def reference(
         )
     singular = torch.stack([step.singular for step in steps]).sum()
     return Result(torch.stack([s.gradient for s in steps]), scatter_gradient, state, singular)
+
+
+def anchored(y: Tensor, state: State, active: Tensor) -> tuple[State, Tensor]:
+    """Return the state anchored at each stream's first frame, and the frames relative to it."""
+    state = with_anchor(y, state, active)
+    return state, relative(y, state, active)
 
 
 class _Means(NamedTuple):
@@ -77,7 +75,7 @@ class _Step:
 
     rates: Rates
     on: Tensor  # (S,) bool, streams that have a frame
-    clip: _Clip | None
+    clip: ClipMeans | None
 
     def run(self, frame: Tensor, state: State, scatter: Tensor | None) -> Result:
         """Return the gradients (S, d) and (S, d, d) of one frame (S, d), and the next state."""
