@@ -17,6 +17,7 @@ Call = Callable[..., tuple[int, str, str]]
 QUICK = ("--steps", "2", "--restarts", "1", "--size", "16", "--quiet")
 WRITTEN = {
     "config.json", "model.safetensors", "metrics.jsonl", "report.html", "overlay.mp4", "tracks.csv",
+    "summary.json",
 }  # fmt: skip
 
 

@@ -295,7 +295,7 @@ def test_force_replaces_all_that_apply_has_written(place: Path, tmp_path: Path, 
     (out / "notes.txt").write_text("mine")
     asked = ("--out", out, "--quiet", "--force")
     assert here("apply", place / "codes", film, *asked) == (0, "", "")
-    assert files_in(out) == {"codes.csv", "notes.txt"}
+    assert files_in(out) == {"codes.csv", "summary.json", "notes.txt"}
 
 
 def test_a_folder_that_cannot_be_written_to(

@@ -42,12 +42,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_demo_finds_the_beetle_better_than_subtraction_does(demo: Path) -> None:
     from ullayers.learn.runs import load_run, sources_of
-    from ullayers.output.scores import _unlearned, distances
+    from ullayers.output.scores import _untrained, distances
 
     run = load_run(demo / "run")
     there = column(demo / "truth.csv", "x", "y")
     learned = distances(column(demo / "run" / "tracks.csv", "x", "y"), there, 0.75)
-    before = distances(_unlearned(run, sources_of(run)[0]), there, 0.75)
+    before = distances(_untrained(run, sources_of(run)[0]), there, 0.75)
     assert np.median(learned) < np.median(before)
     assert np.median(learned) < 0.03
     assert np.quantile(learned, 0.9) < np.quantile(before, 0.9)

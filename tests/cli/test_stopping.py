@@ -96,7 +96,7 @@ def test_ctrl_c_while_it_loads_reads_and_applies(place: Path, tmp_path: Path) ->
     assert (code, errors) == (0, "")
     rows = [row["sequence"] for row in read_table(out / "tracks.csv")]
     assert rows == ["ball"] * 40 + ["long"] * 2400
-    assert files_in(out) == {"tracks.csv"}
+    assert files_in(out) == {"tracks.csv", "summary.json"}
 
 
 def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path) -> None:

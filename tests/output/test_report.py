@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -48,7 +49,7 @@ def test_a_full_report_has_everything(tmp_path: Path) -> None:
 def test_every_section_says_how_to_read_it(tmp_path: Path) -> None:
     page = make(tmp_path, full())
     for section in re.findall(r"<section.*?</section>", page.text, re.S):
-        assert "class='note'" in section
+        assert 'class="note"' in section
     assert "J is low when" in page.said
 
 
@@ -123,11 +124,31 @@ def test_the_same_contents_give_the_same_page(tmp_path: Path) -> None:
 def test_an_error_leaves_the_old_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("before")
-    with pytest.raises(KeyError):
-        write_report(path, replace(full(), records=[{"objective": 1.0}]))
+    no_picture = replace(samples(1)[0], picture=np.zeros((9, 9, 5), np.uint8))
+    with pytest.raises(TypeError):
+        write_report(path, replace(full(), samples=[no_picture]))
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
         ("report.html", "before")
     ]
+
+
+def test_malformed_training_records_are_ignored(tmp_path: Path) -> None:
+    good = full().records
+    bad: list[Any] = [
+        {"objective": 1.0},
+        {"trial": "x", "step": 1, "objective": 1.0},
+        {"trial": 0, "objective": 1.0},
+        {"trial": 0, "step": 1, "objective": [1.0], "rank": "x", "features": {}, "kind": "clip"},
+        {"trial": True, "step": 1},
+        [],
+        None,
+    ]
+    page = make(tmp_path, replace(full(), records=bad + good + bad))
+    assert page.text == make(tmp_path, full()).text
+    assert "training" not in make(tmp_path, Contents("a", records=bad[:3])).ids
+    page = make(tmp_path, Contents("a", records=bad[:4]))
+    assert "No finite J" in page.said
+    assert "No effective rank" in page.said
 
 
 def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:

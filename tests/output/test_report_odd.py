@@ -11,7 +11,6 @@ import pytest
 import ullayers.output.charts as charts
 from tests.pages import (
     SECTIONS,
-    Page,
     blob,
     chart_named,
     codes,
@@ -151,10 +150,10 @@ def test_kernels_of_all_shapes(tmp_path: Path) -> None:
     assert len(read(tmp_path / "report.html").images) == 1
 
 
-def test_kernel_colours_are_symmetric() -> None:
+def test_kernel_colours_are_symmetric(tmp_path: Path) -> None:
     kernels = np.zeros((1, 3, 1, 1))
     kernels[0, :, 0, 0] = -0.5, 0, 2
-    page = Page(charts.kernel_sheet(kernels))
+    page = make(tmp_path, Contents("a", kernels={"conv1": kernels}))
     [image] = page.images
     low, zero, high = (np.asarray(image)[1, x, :3].astype(int) for x in (1, 7, 13))
     assert np.ptp(zero) < 5, "zero is grey"

@@ -237,16 +237,17 @@ def _train(given: Namespace, run: Run, sources: list[Source]) -> None:
 
 def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | None) -> None:
     from ullayers.cli.progress import Progress
-    from ullayers.output.export import Wanted, export
-    from ullayers.output.summary import report_run
+    from ullayers.output.export import ExportOptions, export
+    from ullayers.output.run_report import report_run
 
     total = sum(source.probe().frames or 0 for source in sources) or None
-    wanted = Wanted(
-        max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, skip_bad=run.skip_bad,
+    options = ExportOptions(
+        max_frames=run.max_frames, masks=run.masks, overlay=OVERLAY, samples=True,
+        skip_bad=run.skip_bad,
         resume=given.resume,
     )  # fmt: skip
     with Progress("applying", "frames", total, quiet=given.quiet) as progress:
-        done = export(run, sources, run.folder, wanted, progress.to)
+        done = export(run, sources, run.folder, options, progress.to)
     scores: list[tuple[str, str]] = []
     if truth is not None:
         from ullayers.output.scores import score
@@ -257,7 +258,9 @@ def _finish(given: Namespace, run: Run, sources: list[Source], truth: Path | Non
 
 
 def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[str, str]]) -> None:
-    share = _warn(given, run.bad | done.bad, done)
+    from ullayers.output.summary import summary_lines
+
+    _warn(given, run.bad | done.bad, done)
     objective, start = run.result["objective"], run.result.get("start")
     if start is not None and objective > start + RISE:
         _say(given, f"warning: nothing trustworthy was learned, J rose from {start:.2f} to "
@@ -266,15 +269,13 @@ def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[
         return
     for what, value in scores:
         print(f"{what:50} {value:>8}")
-    sure = f"; unsure (confidence below 0.5) in {share:.1%} of frames"
-    frames = f"{run.result['frames']:,} frames, J on clips for judging {objective:.2f}"
-    print(f"learned from {frames}, long-term mean of the {run.kind}"
-          + sure * (run.config.task == "locate"))  # fmt: skip
+    for line in summary_lines(run, done):
+        print(line)
     print(f"look at {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")
 
 
-def _warn(given: Namespace, bad: dict[str, str], done: Exported) -> float:
-    """Say what was left out, and if the rest cannot be trusted; gives the share of unsure ones."""
+def _warn(given: Namespace, bad: dict[str, str], done: Exported) -> None:
+    """Say what was left out, and if the rest cannot be trusted."""
     from ullayers.learn.results import unsure
 
     for name, error in bad.items():
@@ -283,7 +284,6 @@ def _warn(given: Namespace, bad: dict[str, str], done: Exported) -> float:
     if (share := unsure(done.answers)) > MOST:
         _say(given, f"warning: nothing trustworthy was found, unsure in {share:.1%} of frames; "
              "look at overlay.mp4" + " (--overlay)" * (given.command == "apply"))  # fmt: skip
-    return share
 
 
 def _apply(given: Namespace) -> None:
@@ -291,7 +291,8 @@ def _apply(given: Namespace) -> None:
     from ullayers.learn.folders import check_apart, check_free
     from ullayers.learn.footage import open_sources
     from ullayers.learn.runs import load_run
-    from ullayers.output.export import Wanted, export
+    from ullayers.output.export import ExportOptions, export
+    from ullayers.output.summary import summary_lines
 
     run = load_run(given.run, given.device)
     if given.masks and run.config.task != "locate":
@@ -305,17 +306,19 @@ def _apply(given: Namespace) -> None:
     frames = [info.frames for info in infos]
     total = None if None in frames else sum(frame or 0 for frame in frames)
     most = None if given.max_frames is None else -(-given.max_frames // given.stride)
-    wanted = Wanted(
+    options = ExportOptions(
         stride=given.stride, max_frames=most, masks=given.masks,
         overlay=ALL if given.overlay else None, skip_bad=given.skip_bad, resume=given.resume,
     )  # fmt: skip
     with Progress("applying", "frames", total, quiet=given.quiet) as progress:
-        done = export(run, sources, given.out, wanted, progress.to)
+        done = export(run, sources, given.out, options, progress.to)
     if given.force:
         for stale in {Path(given.out, name) for name in RESULTS} - set(done.files):
             stale.unlink(missing_ok=True)
     _warn(given, bad | done.bad, done)
     if not given.quiet:
+        for line in summary_lines(run, done):
+            print(line)
         print("wrote " + ", ".join(str(file) for file in done.files))
 
 

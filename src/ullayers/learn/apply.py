@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 import numpy as np
@@ -16,11 +16,17 @@ from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
 from ullayers.learn.training import BLOCK
+from ullayers.video.frames import Render
 from ullayers.video.reader import Clip, Reading, Source
 
 
 def answers(
-    run: Run, source: Source, *, stride: int = 1, max_frames: int | None = None
+    run: Run,
+    source: Source,
+    *,
+    stride: int = 1,
+    max_frames: int | None = None,
+    tap: Callable[[Render], None] | None = None,
 ) -> Generator[Answer, None, None]:
     """What the run's network says of a source, some hundred frames at a time, in bounded memory.
 
@@ -31,8 +37,9 @@ def answers(
         source: from `find_sources`.
         stride: look at every so many frames.
         max_frames: stop after so many.
+        tap: As in `Reading`; called for every frame in order, ahead of its answer.
     """
-    reading = replace(run.reading, stride=stride, max_frames=max_frames)
+    reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
     if isinstance(run.net, Locator):
         yield from _locate(run, run.net, source, reading)
     elif isinstance(run.net, Encoder):
@@ -68,7 +75,7 @@ def _locate(
     if run.kind == "stream":  # first look at all of it, for what stands behind everything
         stride = max(reading.stride, run.reading.stride)
         most = reading.max_frames and (reading.max_frames - 1) * reading.stride // stride + 1
-        seen = replace(reading, stride=stride, max_frames=most)
+        seen = replace(reading, stride=stride, max_frames=most, tap=None)
         if seen == run.reading and source in run.backdrops:  # learning has looked already
             behind = run.backdrops[source]
         else:

@@ -16,7 +16,7 @@ from ullayers.video.reader import Source
 OURS = (
     "model.safetensors", "checkpoint/[ab].safetensors", "checkpoint/state.json", "metrics.jsonl",
     "tensorboard/events.out.tfevents.*", "report.html", "overlay.mp4", "tracks.csv", "codes.csv",
-    "tracks.partial.*", "codes.partial.*", "config.json",
+    "summary.json", "tracks.partial.*", "codes.partial.*", "config.json",
 )  # fmt: skip
 NAMES = {*(pattern.split("/")[0] for pattern in OURS), "masks"}
 TABLES = ("tracks.csv", "codes.csv", "truth.csv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -21,6 +22,7 @@ SHORTEST = 3  # frames of a piece that something can be learned from
 LARGEST = 2**24  # bytes of a piece
 ROOM = 2**28  # bytes of all pieces that are kept
 PACE = 6.0  # frames a second that are enough to follow a thing that moves
+TAP_STEP = 64  # frames to read at once if a tap looks at them
 FEW = 500  # frames below which none is left out
 
 
@@ -120,7 +122,7 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
     finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None
-    clips = source.clips(length, reading)
+    clips = _read(source, reading, length)
     try:
         for clip in clips:
             if waiting is not None and 2 * len(clip.index) < length:
@@ -137,6 +139,27 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
         yield finish(waiting)
     if error is not None:
         raise error
+
+
+def _read(source: Source, reading: Reading, length: int) -> Generator[Clip, None, None]:
+    """Read clips of `length`; with a tap in short steps, as it may keep what is read ahead."""
+    if reading.tap is None or length % TAP_STEP:
+        yield from source.clips(length, reading)
+        return
+    parts: list[Clip] = []
+    with closing(source.clips(TAP_STEP, reading)) as clips:
+        try:
+            for clip in clips:
+                parts.append(clip)
+                if TAP_STEP * len(parts) == length:
+                    yield Clip.join(parts)
+                    parts = []
+        except VideoError:
+            if parts:
+                yield Clip.join(parts)
+            raise
+    if parts:
+        yield Clip.join(parts)
 
 
 def make_piece(number: int, clip: Clip) -> Piece:

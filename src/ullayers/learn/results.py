@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRACK = ("x", "y", "confidence")  # places in 0..1 of the frame, from its top left corner
+PIXELS = ("x_px", "y_px")  # the same places in pixels, the last columns of a table
 SURE = 0.5  # places with less confidence than this are not to be trusted
 
 
@@ -36,6 +37,7 @@ class Answer:
         columns: what the columns of `values` are: `TRACK`, or y0, y1, ...
         values: (time, columns).
         masks: (time, height, width) uint8, 255 where the object is; None if there are none.
+        size: (width, height) of the source's frames; if given, tables also have pixels.
     """
 
     sequence: str
@@ -44,6 +46,7 @@ class Answer:
     columns: tuple[str, ...]
     values: NDArray[np.float64]
     masks: NDArray[np.uint8] | None = None
+    size: tuple[int, int] | None = None
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
@@ -54,17 +57,27 @@ class Answer:
         )
         return cls(parts[0].sequence, index, seconds, parts[0].columns, values)
 
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """Columns of a table after sequence, frame and time."""
+        return self.columns if self.size is None else self.columns + PIXELS
+
     def lines(self) -> str:
         """Its rows as CSV text.
 
         >>> found = np.array([[0.5, 0.25, 1.0]])
         >>> print(Answer("a", np.array([7]), np.array([0.28]), TRACK, found).lines(), end="")
         a,7,0.280000,0.500000,0.250000,1.000000
+        >>> sized = Answer("a", np.array([7]), np.array([0.28]), TRACK, found, size=(640, 480))
+        >>> print(sized.lines(), end="")
+        a,7,0.280000,0.500000,0.250000,1.000000,320.00,120.00
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         for number, when, row in zip(self.index, self.seconds, self.values, strict=True):
-            writer.writerow([self.sequence, number, f"{when:.6f}", *(f"{v:.6f}" for v in row)])
+            pixels = [] if self.size is None else row[:2] * self.size
+            cells = [f"{when:.6f}", *(f"{v:.6f}" for v in row), *(f"{v:.2f}" for v in pixels)]
+            writer.writerow([self.sequence, number, *cells])
         return text.getvalue()
 
 
@@ -78,18 +91,19 @@ def header(columns: Iterable[str]) -> str:
 
 
 def read_answers(lines: Iterable[str]) -> list[Answer]:
-    """What a table says, a whole sequence each.
+    """What a table says, a whole sequence each; columns with pixels are left out.
 
     >>> [found] = read_answers([header(["y0"]), "a,7,0.280000,0.500000"])
     >>> found.sequence, found.index.tolist(), found.columns, found.values.tolist()
     ('a', [7], ('y0',), [[0.5]])
     """
     rows = csv.reader(lines)
-    columns, answers = tuple(next(rows)[3:]), []
+    columns, answers = tuple(name for name in next(rows)[3:] if name not in PIXELS), []
     for name, some in groupby(rows, itemgetter(0)):
         table = np.array([row[1:] for row in some]).astype(np.float64)
         index, seconds = table[:, 0].astype(np.int64), table[:, 1]
-        answers.append(Answer(name, index, seconds, columns, table[:, 2:]))
+        values = table[:, 2 : 2 + len(columns)]
+        answers.append(Answer(name, index, seconds, columns, values))
     return answers
 
 

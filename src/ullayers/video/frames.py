@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +39,7 @@ PATIENCE = 10.0  # seconds without data after which a network stream counts as l
 
 Item = tuple[Tensor, float, int]  # a picture (channels, height, width), its time, its number
 Kind = Literal["video", "images", "live"]
+Render = Callable[[tuple[int, int]], Tensor]  # a frame in colour at any (height, width)
 
 
 class VideoError(UserError):
@@ -83,6 +85,8 @@ class Reading:
         start: number of the first frame to keep; a camera knows none.
         mixed: once `size` is given, pictures of one folder may differ in size.
         follow: then cut out a square around what moves, as `footage.cut` does.
+        tap: Called in the reader's thread for every frame kept of a file, with a function that
+            renders this frame at another size. It saves decoding the file again.
 
     Example:
         >>> Reading(longest=64).target(height=480, width=640)
@@ -97,6 +101,7 @@ class Reading:
     start: int = 0
     mixed: bool = True
     follow: bool = False
+    tap: Callable[[Render], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.size is not None and self.longest is not None:
@@ -279,6 +284,7 @@ def read_video(
     """The frames of a video file or stream, with their times and numbers."""
     # One reformatter for all frames: a frame's own builds its tables anew, at a third the speed.
     reformatter = load_av().video.reformatter.VideoReformatter()
+    tapped = load_av().video.reformatter.VideoReformatter()
     with open_video(path, live) as (container, stream):
         decoded = enumerate(decode_frames(path, live, container, stream, stop))
         kept = islice(decoded, reading.start, None, reading.stride)
@@ -287,6 +293,8 @@ def read_video(
             if target is None:  # later frames of another size are brought to that of the first
                 swap = -1 if quarter_turns(frame) % 2 else 1
                 target = reading.target(*(frame.height, frame.width)[::swap])
+            if reading.tap is not None:
+                reading.tap(partial(to_picture, path, tapped, frame, grey=False))
             yield to_picture(path, reformatter, frame, target, reading.grey), seconds, index
 
 
@@ -382,6 +390,8 @@ def read_pictures(
                 f"{files[index]}: {now} pixels, but {first[0]} has {was}; make them alike, "
                 "or give a size, as height x width"
             )
+        if reading.tap is not None:
+            reading.tap(partial(_open_at_size, files[index]))
         yield pixels, index / PICTURE_RATE, index
     if bad:
         more = f" (so it is with {len(bad)} of {len(files)} pictures)" if len(bad) > 1 else ""
@@ -410,6 +420,12 @@ def _read_picture(picture: Image.Image, reading: Reading, size: tuple[int, int])
         upright = upright.resize((width, height), Image.Resampling.BOX)
     pixels = torch.from_numpy(np.array(upright))
     return pixels[None] if reading.grey else pixels.permute(2, 0, 1)
+
+
+def _open_at_size(file: str, size: tuple[int, int]) -> Tensor:
+    """Read a picture once more: JPEG decodes straight to the size that is wanted."""
+    with open_picture(file) as picture:
+        return _read_picture(picture, Reading(size=size), upright_size(picture))
 
 
 def _eight_bit(picture: Image.Image, mode: str) -> Image.Image:

@@ -20,14 +20,14 @@ from typing import Any
 
 import ullayers.learn.apply
 import ullayers.learn.footage
-import ullayers.output.summary
+import ullayers.output.run_report
 import ullayers.video.reader
 from ullayers.learn.config import Config
 from ullayers.learn.runs import learn_run, plan_run
 from ullayers.learn.training import Trial
-from ullayers.output.export import Wanted, export
+from ullayers.output.export import ExportOptions, export
 from ullayers.output.overlay import Overlay
-from ullayers.output.summary import report_run
+from ullayers.output.run_report import report_run
 from ullayers.research.bench.timing import POOLS, Row
 from ullayers.video.frames import READ_AS_IS
 from ullayers.video.reader import Clip, Reading, Source
@@ -42,7 +42,7 @@ ROOMS: list[tuple[Any, str, str]] = [
     (ullayers.learn.apply, "make_piece", "camera and backdrop"),
     (ullayers.learn.apply, "_track", "locating"),
     (Overlay, "add", "overlay.mp4"),
-    (ullayers.output.summary, "frames_at", WAITING),
+    (ullayers.output.run_report, "frames_at", WAITING),
 ]
 SHOWN = 1500  # frames of the overlay, as `ul learn` has it
 
@@ -155,7 +155,7 @@ def learn(video: str, folder: str, config: Config) -> Row:
         run, sources = plan_run([video], folder, config)
         for _ in learn_run(run, sources):
             pass
-        done = export(run, sources, folder, Wanted(overlay=SHOWN))
+        done = export(run, sources, folder, ExportOptions(overlay=SHOWN, samples=True))
         with stages(REPORT):
             report_run(run, sources, done)
     seconds, processor = time.perf_counter() - begin, time.process_time() - used
