@@ -302,7 +302,7 @@ def _add_legend(axes: Axes) -> None:
         ncols=max(1, 64 // (6 + max(map(len, named)))),
         borderaxespad=0.2,
         borderpad=0,
-        handlelength=1.2,
+        handlelength=1.8,
         columnspacing=1.2,
     )
 

@@ -99,7 +99,7 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     facts = [
         ("frames", f"{done.frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("evaluation J", f"{run.result['objective']:.2f}"),
+        ("evaluation J", f"{run.result['objective']:.2f}".replace("-", "\N{MINUS SIGN}")),
         *_training_facts(records, run.result["trial"]),
         ("long-term mean", run.kind),
     ]
