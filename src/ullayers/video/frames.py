@@ -38,8 +38,8 @@ LARGE = 2**28  # bytes of a chunk that are set aside before its frames are there
 PATIENCE = 10.0  # seconds without data after which a network stream counts as lost
 
 Item = tuple[Tensor, float, int]  # a picture (channels, height, width), its time, its number
-Kind = Literal["video", "images", "live"]
 Render = Callable[[tuple[int, int]], Tensor]  # a frame in colour at any (height, width)
+Kind = Literal["video", "images", "live"]
 
 
 class VideoError(UserError):
@@ -85,8 +85,7 @@ class Reading:
         start: number of the first frame to keep; a camera knows none.
         mixed: once `size` is given, pictures of one folder may differ in size.
         follow: then cut out a square around what moves, as `footage.cut` does.
-        tap: Called in the reader's thread for every frame kept of a file, with a function that
-            renders this frame at another size. It saves decoding the file again.
+        tap: Called for every kept frame of a file, with a function that renders it at any size.
 
     Example:
         >>> Reading(longest=64).target(height=480, width=640)
@@ -272,10 +271,9 @@ def _is_cut_short(container: InputContainer, stream: VideoStream, end: float) ->
     if last and last.pos + last.size > container.size:
         return True
     # Matroska's index is at the end and lost first; its duration is the longest stream's.
-    if "matroska" not in container.format.name or len(container.streams) > 1:
-        return False
+    is_single = "matroska" in container.format.name and len(container.streams) == 1
     duration = (container.duration or 0) / 1e6
-    return duration - end > max(0.5, 0.05 * duration)
+    return is_single and duration - end > max(0.5, 0.05 * duration)
 
 
 def read_video(
@@ -283,8 +281,7 @@ def read_video(
 ) -> Generator[Item, None, None]:
     """The frames of a video file or stream, with their times and numbers."""
     # One reformatter for all frames: a frame's own builds its tables anew, at a third the speed.
-    reformatter = load_av().video.reformatter.VideoReformatter()
-    tapped = load_av().video.reformatter.VideoReformatter()
+    reformatter, tapped = (load_av().video.reformatter.VideoReformatter() for _ in range(2))
     with open_video(path, live) as (container, stream):
         decoded = enumerate(decode_frames(path, live, container, stream, stop))
         kept = islice(decoded, reading.start, None, reading.stride)
@@ -308,9 +305,7 @@ def to_picture(
     try:
         small = reformatter.reformat(frame, width, height, layout, interpolation="AREA", threads=1)
     except (load_av().FFmpegError, ValueError) as error:
-        raise VideoError(
-            f"{path}: frames of format {frame.format.name} cannot be converted"
-        ) from error
+        raise VideoError(f"{path}: cannot convert frames of format {frame.format.name}") from error
     pixels = torch.from_numpy(small.to_ndarray())
     return torch.rot90(pixels[None] if grey else pixels.permute(2, 0, 1), turns, (1, 2))
 
@@ -331,10 +326,8 @@ def suffix_of(file: str) -> str:
 
 def list_pictures(place: str) -> list[str]:
     """The picture files of a folder or pattern, in natural order."""
-    files = (
-        list_folder(place) if os.path.isdir(place) else sorted(glob.glob(place), key=natural_key)
-    )
-    files = [file for file in files if suffix_of(file) in PICTURES]
+    found = list_folder(place) if os.path.isdir(place) else glob.glob(place)
+    files = [file for file in sorted(found, key=natural_key) if suffix_of(file) in PICTURES]
     if not files:
         raise VideoError(f"{place}: holds no picture")
     return files
@@ -391,11 +384,15 @@ def read_pictures(
                 "or give a size, as height x width"
             )
         if reading.tap is not None:
-            reading.tap(partial(_open_at_size, files[index]))
+            reading.tap(partial(_render_picture, files[index]))
         yield pixels, index / PICTURE_RATE, index
     if bad:
         more = f" (so it is with {len(bad)} of {len(files)} pictures)" if len(bad) > 1 else ""
         raise VideoError(f"{bad[0]}{more}")
+
+
+def _render_picture(file: str, size: tuple[int, int]) -> Tensor:  # a JPEG decodes to any size
+    return next(read_pictures(glob.escape(file), Reading(size=size), threading.Event()))[0]
 
 
 def probe_pictures(place: str) -> Info:
@@ -420,12 +417,6 @@ def _read_picture(picture: Image.Image, reading: Reading, size: tuple[int, int])
         upright = upright.resize((width, height), Image.Resampling.BOX)
     pixels = torch.from_numpy(np.array(upright))
     return pixels[None] if reading.grey else pixels.permute(2, 0, 1)
-
-
-def _open_at_size(file: str, size: tuple[int, int]) -> Tensor:
-    """Read a picture once more: JPEG decodes straight to the size that is wanted."""
-    with open_picture(file) as picture:
-        return _read_picture(picture, Reading(size=size), upright_size(picture))
 
 
 def _eight_bit(picture: Image.Image, mode: str) -> Image.Image:
