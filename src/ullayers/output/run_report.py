@@ -74,15 +74,15 @@ def _settings(run: Run) -> dict[str, Any]:
     height, width = run.reading.size or (0, 0)
     stride = run.reading.stride
     reading = {
-        "frame size": f"{width} x {height} pixels",
+        "size": f"{width} x {height} pixels",
         "colour": not run.reading.grey,
         "crop around motion": run.reading.follow,
-        "frames used": "all" if stride == 1 else f"one in {stride}",
+        "frames": "all" if stride == 1 else f"one in {stride}",
         "frames per source": "all" if run.max_frames is None else f"the first {run.max_frames}",
     }
     learning = vars(run.config) | {
         "outputs": "x and y" if run.config.task == "locate" else run.config.outputs,
-        "long_mean": run.config.long_mean or f"{run.kind} (lowest J)",
+        "long_mean": run.config.long_mean or f"{run.kind}, chosen by J",
         "local": run.config.local or "off",
         "tolerance": run.config.tolerance or "off",
     }
