@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import ullayers.video.frames as frames
+import ullayers.video.decoding as decoding
 from tests.command import (
     QUICK,
     Call,
@@ -219,12 +219,12 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
         check_refused(here(*command), "is a file; give the folder of a run")
     check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
-    check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is an address", "watch")
+    check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is a URL", "watch")
     assert not run.exists()
 
 
 def test_a_sender_that_does_not_answer(here: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "PATIENCE", 0.5)
+    monkeypatch.setattr(decoding, "TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         said = here("watch", f"http://me:secret@127.0.0.1:{server.getsockname()[1]}/hall")
     check_refused(said, "no answer within 0.5 seconds", "is the address right")

@@ -13,7 +13,7 @@ from tests.command import Call, check_refused
 from tests.films import column
 from ullayers.video.follow import SIDE, cut_squares, follow
 from ullayers.video.frames import Clip
-from ullayers.video.reader import VideoWriter
+from ullayers.video.writer import VideoWriter
 
 
 def turning(frames: int, size: tuple[int, int] = (120, 160)) -> tuple[torch.Tensor, np.ndarray]:

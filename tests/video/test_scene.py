@@ -13,8 +13,10 @@ from scipy import ndimage
 
 import ullayers.video.scene as scene
 from ullayers.nn.spatial import mask_moments
-from ullayers.video.reader import VideoError, VideoWriter, find_sources, read_all
+from ullayers.video.frames import VideoError
+from ullayers.video.reader import find_sources, read_all
 from ullayers.video.scene import render, write_scene
+from ullayers.video.writer import VideoWriter
 
 SHAPES = [(120, 160), (90, 200), (161, 81)]  # the demo's, a wide one, a tall odd one
 ALL = slice(None)

@@ -19,7 +19,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ullayers.video.atomic_files import replacing
-from ullayers.video.reader import VideoWriter
+from ullayers.video.writer import VideoWriter
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
