@@ -17,7 +17,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 import ullayers.video.decoding as decoding
 import ullayers.video.frames as frames
@@ -214,11 +214,12 @@ def test_frames_of_an_absurd_size_are_refused(tmp_path: Path) -> None:
         find_sources([str(path)])
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.h264"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.h264", "jpeg.avi"])
 def test_the_size_of_frames_that_are_too_large_is_named(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_video(tmp_path / name, 2)
+    codec, pix_fmt = ("mjpeg", "yuvj420p") if "jpeg" in name else ("libx264", "yuv420p")
+    path = write_video(tmp_path / name, 2, codec, pix_fmt=pix_fmt)
     monkeypatch.setattr(frames, "MAX_PIXELS", 1000)
     monkeypatch.setattr(decoding, "MAX_PIXELS", 1000)
     with pytest.raises(VideoError, match=f"{name}: 64 x 48 pixels, but the limit"):
@@ -300,8 +301,11 @@ def test_any_exception_of_pillow_is_reported(
                 read(folder)
 
 
-def test_an_image_that_pillow_would_hand_to_another_program(tmp_path: Path) -> None:
+def test_pillow_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.eps")
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    started: list[Any] = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args: started.append(args))
     with pytest.raises(VideoError, match=r"a\.png: cannot be read as an image"):
         read(str(tmp_path))
+    assert started == []
