@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import ullayers.video.decoding as decoding
 import ullayers.video.reader as reader
@@ -34,6 +37,84 @@ def test_probe(tmp_path: Path) -> None:
     assert source.probe().frames == 30, "from the duration in its header"
     [source] = find_sources([write_images(tmp_path / "pictures", 12)])
     assert source.probe() == Info(width=64, height=48, rate=25.0, frames=12)
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that have been probed by opening them."""
+    paths: list[str] = []
+
+    def record(name: str, probe: Callable[..., Info]) -> None:
+        def recorded(path: str, *args: Any, **options: Any) -> Info:
+            paths.append(path)
+            return probe(path, *args, **options)
+
+        monkeypatch.setattr(reader, name, recorded)
+
+    record("probe_video", reader.probe_video)
+    record("probe_images", reader.probe_images)
+    return paths
+
+
+def test_a_file_is_probed_once_until_it_changes(tmp_path: Path, probed: list[str]) -> None:
+    path = write_video(tmp_path / "a.mp4", 30)
+    [source], [again] = find_sources([path]), find_sources([path])
+    with ThreadPoolExecutor(4) as pool:
+        infos = list(pool.map(lambda _: source.probe(), range(20)))
+    assert set(infos) == {Info(64, 48, 25.0, 30)}
+    assert len(probed) <= 4, "each thread may be the first"
+    probed.clear()
+    assert again.probe() == infos[0]
+    assert probed == []
+    write_video(tmp_path / "a.mp4", 20, size=(32, 48))
+    assert source.probe() == Info(48, 32, 25.0, 20)
+    assert probed == [path]
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_date(
+    tmp_path: Path, probed: list[str]
+) -> None:
+    path = write_video(tmp_path / "a.mp4", 30)
+    [source] = find_sources([path])
+    source.probe()
+    before = os.stat(path)
+    other = tmp_path / "b.mp4"
+    other.write_bytes(Path(path).read_bytes())
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    source.probe()
+    assert probed == [path, path]
+
+
+def test_image_folders_are_probed_once_until_they_change(tmp_path: Path, probed: list[str]) -> None:
+    folder = write_images(tmp_path / "a", 3)
+    (tmp_path / "a" / "img0.png").write_text("not an image")
+    for place in (folder, f"{folder}/img*.png"):
+        probed.clear()
+        [source] = find_sources([place])
+        assert source.probe() == source.probe() == Info(64, 48, 25.0, 3)
+        assert len(probed) == 1
+    (tmp_path / "a" / "img3.png").write_bytes((tmp_path / "a" / "img2.png").read_bytes())
+    assert source.probe().frames == 4
+    Image.new("RGB", (10, 20)).save(tmp_path / "a" / "img1.png")
+    assert source.probe() == Info(10, 20, 25.0, 4)
+    assert len(probed) == 3
+
+
+def test_errors_and_live_sources_are_probed_again(tmp_path: Path, probed: list[str]) -> None:
+    path = write_video(tmp_path / "a.mp4", 3)
+    live = open_live(path)
+    assert live.probe() == live.probe()
+    assert probed == [path, path]
+    missing = Source("b", str(tmp_path / "b.mp4"), "video")
+    for _ in range(2):
+        with pytest.raises(VideoError, match="cannot be read"):
+            missing.probe()
+    assert len(probed) == 4
+
+
+def test_the_memory_for_probes_is_bounded() -> None:
+    assert reader._probe_unchanged.cache_info().maxsize == reader.PROBES_KEPT
 
 
 def test_reading_options(tmp_path: Path) -> None:
