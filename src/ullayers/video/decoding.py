@@ -211,31 +211,32 @@ def _open_container(path: str, live: bool, **options: str) -> InputContainer:
 
 def _open_error(path: str, live: bool, error: Any) -> VideoError:
     """Return what to tell the user if FFmpeg cannot open a container."""
-    av = load_av()
+    errors = load_av().error
     shown = without_password(path)
     reason = f"{error.strerror}".lower()
-    hint = "is it complete?"
-    if isinstance(error, av.error.ExitError):
+    if isinstance(error, errors.ExitError):
         reason = f"no answer within {TIMEOUT:g} seconds"
     if live and "://" in path:
         hint = "is the address right, the sender on, and the network there?"
-    elif isinstance(error, av.error.ArgumentError):  # among others: the format is not allowed
-        if _is_text(path):
-            return VideoError(
-                f"{shown}: is a playlist that refers to other files or streams; "
-                "give the video files themselves"
-            )
-        if suffix_of(path) in IMAGE_SUFFIXES:
-            return _not_a_video(path)
+    elif isinstance(error, errors.ArgumentError) and _is_text(path):  # a format not allowed
+        return VideoError(
+            f"{shown}: is a playlist that refers to other files or streams; "
+            "give the video files themselves"
+        )
+    elif isinstance(error, errors.ArgumentError) and suffix_of(path) in IMAGE_SUFFIXES:
+        return _not_a_video(path)
+    else:
+        hint = "it looks like a text file" if _is_text(path) else "is it complete?"
     return VideoError(f"{shown}: cannot be read as a video ({reason}); {hint}")
 
 
 def _is_text(path: str) -> bool:
     try:
         with open(path, "rb") as file:
-            return b"\0" not in file.read(HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
     except OSError:
         return False
+    return bool(head) and b"\0" not in head
 
 
 def _not_a_video(path: str) -> VideoError:
@@ -341,7 +342,7 @@ def _check_complete(video: OpenVideo, clock: _Clock, damage: _Damage) -> None:
     if damage.first is not None:
         raise VideoError(
             f"{shown}: broken after frame {damage.first}; "
-            f"{clock.count} frames can be read, and are with --skip-bad"
+            f"{clock.count} frames can be read; use --skip-bad to keep them"
         )
 
 

@@ -31,7 +31,8 @@ class VideoError(UserError):
         """Return this error, with a hint to use --skip-bad if it concerns one of several inputs."""
         if count < 2 or "--skip-bad" in str(self):
             return self
-        return VideoError(f"{self}; --skip-bad leaves such files out")
+        separator = "" if str(self).endswith("?") else ";"
+        return VideoError(f"{self}{separator} --skip-bad leaves such files out")
 
 
 @dataclass(frozen=True)
