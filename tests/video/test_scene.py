@@ -62,8 +62,8 @@ def test_a_seed_says_everything() -> None:
 
 def test_fewer_frames_are_the_first_of_more() -> None:
     """Whatever the blocks they are rendered in."""
-    more, long = render(seed=2, frames=2 * scene.BLOCK + 3)
-    for frames in (1, scene.BLOCK, scene.BLOCK + 1):
+    more, long = render(seed=2, frames=2 * scene.FRAMES_AT_ONCE + 3)
+    for frames in (1, scene.FRAMES_AT_ONCE, scene.FRAMES_AT_ONCE + 1):
         fewer, short = render(seed=2, frames=frames)
         assert np.array_equal(fewer, more[:frames])
         np.testing.assert_array_equal(short.x, long.x[:frames])
@@ -111,7 +111,7 @@ def test_object_stays_inside(height: int, width: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_object_goes_everywhere_and_does_not_rest(seed: int) -> None:
-    truth, length = make(seed).truth, scene.LENGTH * 160
+    truth, length = make(seed).truth, scene.BEETLE_LENGTH * 160
     for place in (truth.x, truth.y):
         assert 0 < place.min() < 0.15
         assert 0.85 < place.max() < 1
@@ -148,7 +148,7 @@ def test_it_is_not_easy(seed: int) -> None:
     made = make(seed, 600)
     object_only = made.beetle[:3, made.beetle[3] > 0.99]
     assert made.table.std((0, 1)).mean() > 2 / 3 * object_only.std(1).mean()
-    assert 0.03 < np.abs(made.light - 1).max() <= scene.DRIFT
+    assert 0.03 < np.abs(made.light - 1).max() <= scene.LIGHT_DRIFT
     assert np.abs(np.diff(made.light)).max() < 0.002  # slower than anything else
     assert abs(np.corrcoef(made.lamp[1:], made.lamp[:-1])[0, 1]) < 0.15  # as fast as can be
     video, _ = render(seed, 150)
@@ -184,7 +184,7 @@ def test_the_mp4_shows_what_was_rendered(written: Path) -> None:
     energy = ndimage.gaussian_filter(np.square(off).sum(-1), (0, 3, 3))
     y, x = np.unravel_index(energy.reshape(150, -1).argmax(1), (120, 160))
     far = np.hypot(x + 0.5 - made.truth.x * 160, y + 0.5 - made.truth.y * 120)
-    assert far.max() < scene.LENGTH * 160 / 2
+    assert far.max() < scene.BEETLE_LENGTH * 160 / 2
 
 
 def test_rate_and_missing_folder(tmp_path: Path) -> None:
