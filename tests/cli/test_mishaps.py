@@ -130,7 +130,7 @@ def test_a_bad_picture_does_not_take_others_with_it(tmp_path: Path, here: Call) 
     code, said, errors = here("learn", folder, "--out", run, *QUICK, "--skip-bad")
     assert (code, said, errors.count("\n")) == (0, "", 1)
     assert f"left out: {folder}/img0.png" in errors
-    assert "2 of 30 pictures" in errors
+    assert "2 of 30 images" in errors
     kept = [number for number in range(30) if number not in (0, 4)]
     assert column(run / "tracks.csv", "frame")[:, 0].tolist() == kept
     assert np.median(np.abs(column(run / "tracks.csv", "x", "y") - ball(30)[1][kept])) < 0.05

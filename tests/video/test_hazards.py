@@ -17,11 +17,10 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from PIL import EpsImagePlugin, Image
+from PIL import EpsImagePlugin, Image, ImageOps
 
 import ullayers.video.decoding as decoding
 import ullayers.video.frames as frames
-import ullayers.video.images as images
 from tests.video.samples import level, pattern, read, write_images, write_video
 from ullayers.video.decoding import open_video
 from ullayers.video.frames import MAX_PIXELS, VideoError
@@ -123,7 +122,7 @@ def test_a_playlist_is_refused_and_what_it_names_not_opened(
         open_live(str(path)) if live else find_sources([str(path)])
     for kind in ("live", "video"):
         with pytest.raises(VideoError, match="is a playlist"):
-            next(Source("list", str(path), kind).clips(4))  # type: ignore[arg-type]
+            next(Source("list", str(path), kind).clips(4))
     check()
 
 
@@ -294,7 +293,7 @@ def test_any_exception_of_pillow_is_reported(
     def fail(*_: Any, **__: Any) -> None:
         raise TypeError("a damaged TIFF")
 
-    for owner, name in ((images.Image, "open"), (images.ImageOps, "exif_transpose")):
+    for owner, name in ((Image, "open"), (ImageOps, "exif_transpose")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, fail)
             with pytest.raises(VideoError, match=r"img0\.png: cannot be read .*2 of 2 images"):

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 import ullayers.video.decoding as decoding
+import ullayers.video.images as images
 import ullayers.video.reader as reader
 from tests.video.samples import (
     level,
@@ -51,8 +52,8 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(reader, name, recorded)
 
-    record("probe_video", reader.probe_video)
-    record("probe_images", reader.probe_images)
+    record("probe_video", decoding.probe_video)
+    record("probe_images", images.probe_images)
     return paths
 
 
