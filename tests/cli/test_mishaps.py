@@ -208,7 +208,7 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     first, *others = (Image.fromarray(frame) for frame in ball(5)[0])
     first.save(tmp_path / "a.webp", save_all=True, append_images=others)
     for command in (["learn"], ["apply", place / "run"], ["watch"]):
-        check_refused(here(*command, tmp_path / "pipe"), "is no file", "file")
+        check_refused(here(*command, tmp_path / "pipe"), "is not a file", "file")
         check_refused(here(*command, tmp_path / "a.webp"), "animated", "mp4")
     for options, told in (
         ("--stride 30", "with --stride 30; use a smaller --stride"),

@@ -75,7 +75,7 @@ def _find(path: str, bad: dict[str, str] | None) -> list[Place]:
             f"{without_password(path)}: is a URL; download it to a file, or use ul watch"
         )
     if os.path.exists(path):  # each file is read several times, which a pipe does not allow
-        raise VideoError(f"{path}: is a pipe or a device; save it to a file first")
+        raise VideoError(f"{path}: is not a file but a pipe or a device; save it to a file first")
     raise VideoError(f"{path}: does not exist; check the spelling")
 
 
