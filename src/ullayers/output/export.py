@@ -24,7 +24,7 @@ from ullayers.learn.results import Answer, header, read_answers
 from ullayers.learn.runs import Run
 from ullayers.output.overlay import Overlay
 from ullayers.video.atomic_files import replacing, sweep, write_json
-from ullayers.video.frames import PICTURE_RATE
+from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Info, Reading, Source, VideoError
 
 SHOWN = 480  # pixels of the longer side of what is made to be looked at
@@ -117,7 +117,7 @@ def export(
                     count += part
                     progress(count)
             except VideoError as error:
-                raise error.among(len(sources)) from None
+                raise error.with_skip_hint(len(sources)) from None
             if done.answers and done.answers[-1].sequence == source.name:
                 table.write(done.answers[-1], source)
         if not table.names and done.bad:
@@ -322,7 +322,7 @@ class _Masks:
 
 
 def _rate(info: Info, stride: int) -> float:
-    return min(60.0, max(1.0, (info.rate or PICTURE_RATE) / stride))
+    return min(60.0, max(1.0, (info.rate or DEFAULT_FPS) / stride))
 
 
 def _rows(answer: Answer, rows: slice) -> Answer:

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ullayers.learn.results import SURE, TRACK, Answer
-from ullayers.video.reader import VideoWriter
+from ullayers.video.writer import VideoWriter
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
