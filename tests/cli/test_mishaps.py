@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import ullayers.video.frames as frames
+import ullayers.video.decoding as decoding
 from tests.command import (
     QUICK,
     Call,
@@ -130,7 +130,7 @@ def test_a_bad_picture_does_not_take_others_with_it(tmp_path: Path, here: Call) 
     code, said, errors = here("learn", folder, "--out", run, *QUICK, "--skip-bad")
     assert (code, said, errors.count("\n")) == (0, "", 1)
     assert f"left out: {folder}/img0.png" in errors
-    assert "2 of 30 pictures" in errors
+    assert "2 of 30 images" in errors
     kept = [number for number in range(30) if number not in (0, 4)]
     assert column(run / "tracks.csv", "frame")[:, 0].tolist() == kept
     assert np.median(np.abs(column(run / "tracks.csv", "x", "y") - ball(30)[1][kept])) < 0.05
@@ -208,7 +208,7 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     first, *others = (Image.fromarray(frame) for frame in ball(5)[0])
     first.save(tmp_path / "a.webp", save_all=True, append_images=others)
     for command in (["learn"], ["apply", place / "run"], ["watch"]):
-        check_refused(here(*command, tmp_path / "pipe"), "is no file", "file")
+        check_refused(here(*command, tmp_path / "pipe"), "is not a file", "file")
         check_refused(here(*command, tmp_path / "a.webp"), "animated", "mp4")
     for options, told in (
         ("--stride 30", "with --stride 30; use a smaller --stride"),
@@ -219,12 +219,12 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
         check_refused(here(*command), "is a file; give the folder of a run")
     check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
-    check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is an address", "watch")
+    check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is a URL", "watch")
     assert not run.exists()
 
 
 def test_a_sender_that_does_not_answer(here: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "PATIENCE", 0.5)
+    monkeypatch.setattr(decoding, "TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         said = here("watch", f"http://me:secret@127.0.0.1:{server.getsockname()[1]}/hall")
     check_refused(said, "no answer within 0.5 seconds", "is the address right")

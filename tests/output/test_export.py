@@ -202,7 +202,7 @@ def test_a_report_of_nothing_but_broken_sources(either: Run, tmp_path: Path) -> 
     assert len(done.answers[0].index) == 5
     assert len(read_all(find_sources([str(tmp_path / "out" / "overlay.mp4")])[0]).index) == 5
     report_run(replace(either, folder=with_metrics(either, tmp_path)), sources, done)
-    assert "cannot be read as a picture" in done.bad["in"]
+    assert "cannot be read as an image" in done.bad["in"]
     assert (tmp_path / "report.html").exists()
 
 
@@ -255,7 +255,7 @@ def test_pictures_of_changing_size_can_be_shown(run: Run, tmp_path: Path) -> Non
     folder = Path(write_pictures(tmp_path / "in", ball(4)[0]))
     Image.fromarray(ball(1, 24, 20)[0][0]).save(folder / "img9.png")
     sources = find_sources([str(folder)])
-    with pytest.raises(VideoError, match="make them alike, or give a size"):
+    with pytest.raises(VideoError, match="make them the same size, or give a size"):
         export(run, sources, tmp_path / "out", ExportOptions(overlay=9))
     mixed = replace(run, reading=replace(run.reading, mixed=True))
     done: Exported = export(mixed, sources, tmp_path / "out", ExportOptions(overlay=9))

@@ -192,7 +192,8 @@ def gather(
 
     Example:
         >>> import tempfile, numpy as np
-        >>> from ullayers.video.reader import VideoWriter, find_sources
+        >>> from ullayers.video.reader import find_sources
+        >>> from ullayers.video.writer import VideoWriter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:
         ...         for t in range(20):
@@ -216,7 +217,7 @@ def gather(
                     footage.pieces, every = footage.pieces[::2], 2 * every
         except VideoError as error:
             if not skip_bad:
-                raise error.among(len(sources)) from None
+                raise error.with_skip_hint(len(sources)) from None
             footage.bad[source.name] = str(error)
     return footage
 
@@ -238,7 +239,7 @@ def open_sources(
             sources.append(source)
         except VideoError as error:
             if not skip_bad:
-                raise error.among(len(found)) from None
+                raise error.with_skip_hint(len(found)) from None
             bad[source.path] = str(error)
     if not sources:
         raise VideoError(next(iter(bad.values())))

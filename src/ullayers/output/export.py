@@ -25,7 +25,7 @@ from ullayers.output.overlay import Overlay
 from ullayers.output.summary import write_summary
 from ullayers.output.tables import PartialTable
 from ullayers.video.atomic_files import replacing, sweep
-from ullayers.video.frames import PICTURE_RATE
+from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Info, Reading, Source, VideoError
 
 DRAWN_AT_ONCE = 64  # frames of a code's overlay in memory
@@ -137,7 +137,7 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
                     count += frames
                     progress(count)
             except VideoError as error:
-                raise error.among(len(sources)) from None
+                raise error.with_skip_hint(len(sources)) from None
         if not table.finished and job.done.bad:
             raise VideoError(next(iter(job.done.bad.values())))
 
@@ -285,7 +285,7 @@ def _overlay_share(options: ExportOptions, sources: int) -> int:
 
 
 def _overlay_fps(info: Info, stride: int) -> float:
-    return min(60.0, max(1.0, (info.rate or PICTURE_RATE) / stride))
+    return min(60.0, max(1.0, (info.rate or DEFAULT_FPS) / stride))
 
 
 def _sampled(sources: Sequence[Source]) -> list[Source]:

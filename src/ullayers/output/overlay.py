@@ -20,7 +20,7 @@ from ullayers.output.drawing import (
     Trail,
     paint_dot,
 )
-from ullayers.video.reader import VideoWriter
+from ullayers.video.writer import VideoWriter
 
 
 def draw_track(frames: Pixels, answer: Answer, trail: Floats | None = None) -> Pixels:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.video.frames import PICTURE_RATE
+from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Clip, VideoError
 
 Floats = NDArray[np.floating[Any]]
@@ -162,7 +162,7 @@ def load(sequence: Sequence, size: tuple[int, int], *, grey: bool = False) -> Cl
     stack = torch.stack(frames)
     stack = stack[:, None] if grey else stack.permute(0, 3, 1, 2).contiguous()
     count = torch.arange(len(stack))
-    return Clip(stack, count.double() / PICTURE_RATE, count)
+    return Clip(stack, count.double() / DEFAULT_FPS, count)
 
 
 def _there(folder: str | Path, part: str) -> Path:
