@@ -19,7 +19,15 @@ from torch import Tensor
 import ullayers as ul
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
-from ullayers.learn.online import CLIPS, EVERY, LENGTH, MEMORY, WINDOW, Sighting, Watcher
+from ullayers.learn.online import Sighting
+from ullayers.learn.watcher import (
+    CLIP_FRAMES,
+    CLIPS_PER_STEP,
+    FRAMES_PER_STEP,
+    MEMORY_FRAMES,
+    WINDOW,
+    Watcher,
+)
 from ullayers.video.camera_motion import LiveBackdrop
 from ullayers.video.reader import Reading, VideoError, find_sources, read_all
 from ullayers.video.scene import write_scene
@@ -110,11 +118,11 @@ def test_what_is_kept_does_not_grow() -> None:
         tensors, rest = watcher.state()
         return sum(t.numel() for t in tensors.values()) + len(rest["history"])
 
-    for t in range(max(MEMORY, CLIPS * LENGTH + 2 * WINDOW * EVERY)):
+    for t in range(max(MEMORY_FRAMES, CLIPS_PER_STEP * CLIP_FRAMES + 2 * WINDOW * FRAMES_PER_STEP)):
         watcher.see(ball(t % 200))
     before = size()
-    assert len(watcher.memory) == MEMORY
-    assert len(watcher.history) == 2 * WINDOW
+    assert len(watcher.memory) == MEMORY_FRAMES
+    assert len(watcher.trainer.history) == 2 * WINDOW
     for t in range(50):
         watcher.see(ball(t))
     assert size() == before
@@ -126,8 +134,10 @@ def test_learning_stops_when_it_has_settled() -> None:
     while watcher.learning:
         watcher.see(ball(frames))
         frames += 1
-        assert len(watcher.history) == max(0, (frames - CLIPS * LENGTH) // EVERY + 1)
-    assert len(watcher.history) == 2 * WINDOW
+        assert len(watcher.trainer.history) == max(
+            0, (frames - CLIPS_PER_STEP * CLIP_FRAMES) // FRAMES_PER_STEP + 1
+        )
+    assert len(watcher.trainer.history) == 2 * WINDOW
     before = watcher.net.state_dict()["conv1.weight"].clone()
     values, _ = watcher.see(ball(0))
     assert torch.equal(watcher.net.state_dict()["conv1.weight"], before)

@@ -18,13 +18,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ullayers
-import ullayers.learn.runs as runs
+import ullayers.learn.run_training as run_training
 from tests.films import contents, files_in, write_ball
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError, load_state, save_state
 from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free
-from ullayers.learn.runs import Run, learn_run, load_run, plan_run, sources_of
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, load_run, plan_run, sources_of
 from ullayers.video.reader import VideoError
 
 SHORT = Config(steps=5, trial_steps=3, restarts=1, batch=2, clip=12)
@@ -50,7 +51,7 @@ def finished(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "EVERY", 1)
+    monkeypatch.setattr(run_training, "CHECKPOINT_STEPS", 1)
 
 
 def stopped(film: str, folder: Path, steps: int, config: Config = SHORT) -> None:
@@ -128,7 +129,7 @@ def test_tensorboard_has_every_step(finished: Path) -> None:
 def test_tensorboard_is_not_needed(
     film: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "find_spec", lambda name: None)
+    monkeypatch.setattr(run_training, "find_spec", lambda name: None)
     run = learn(film, tmp_path / "run")
     assert not (run.folder / "tensorboard").exists()
     assert records(run.folder) == records(finished)
@@ -376,7 +377,7 @@ def test_inputs_mean_the_same_in_any_folder(
     monkeypatch.chdir(tmp_path)
     stopped("b*l.mp4", tmp_path / "run", 2)
     monkeypatch.chdir("/")
-    assert resume(tmp_path / "run").result["sources"] == ["ball"]
+    assert resume(tmp_path / "run").outcome.sources == ["ball"]
 
 
 @pytest.mark.parametrize("max_frames", [None, 31])

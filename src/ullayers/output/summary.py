@@ -49,7 +49,7 @@ def report_run(
         title=_title(run),
         config=_shown_config(run),
         records=records,
-        winner=run.result["trial"],
+        winner=run.outcome.trial or 0,
         answers=done.answers,
         samples=_samples(sources, done, stride),
         kernels=_kernels(run),
@@ -67,7 +67,7 @@ def _title(run: Run) -> str:
         "orient": "Which way it is turned",
         "features": "Slow features",
     }
-    names = run.result["sources"]
+    names = run.outcome.sources
     return f"{what[run.config.task]}: {names[0]}" + (
         f" and {len(names) - 1} more" if len(names) > 1 else ""
     )
@@ -102,11 +102,11 @@ def _shown_config(run: Run) -> dict[str, Any]:
 
 def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     frames = sum(len(answer.index) for answer in done.answers)
-    last = [record for record in records if record["trial"] == run.result["trial"]][-1]
+    last = [record for record in records if record["trial"] == run.outcome.trial][-1]
     facts = [
         ("frames", f"{frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("J on clips for judging", f"{run.result['objective']:.2f}"),
+        ("J on clips for judging", f"{run.outcome.objective:.2f}"),
         ("network outputs in use", f"{last['rank']:.1f} of {last['features']}"),
         ("long-term mean", run.kind),
         ("learned in", f"{records[-1]['seconds']:.0f} s"),
@@ -114,7 +114,7 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     if run.config.task == "locate":
         sure = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(sure):.2f}"))
-        facts.append(("camera", "moves, compensated" if run.result["camera"] else "static"))
+        facts.append(("camera", "moves, compensated" if run.outcome.camera else "static"))
     return facts
 
 
