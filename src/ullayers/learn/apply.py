@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -72,6 +73,20 @@ def _clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, 
 def _kept(run: Run, source: Source, reading: Reading) -> list[Piece] | None:
     """Return the frames of a source as learning has kept them, if it has read the same ones."""
     return run.pieces.get((source, reading))
+
+
+def first_piece(run: Run, source: Source) -> Piece:
+    """Return the beginning of a source as learning sees it, from memory if it is there.
+
+    Raises:
+        VideoError: The source cannot be read.
+    """
+    kept = _kept(run, source, run.reading)
+    if kept:
+        return kept[0]
+    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
+    with closing(cut(source, reading)) as clips:
+        return make_piece(0, next(clips))
 
 
 def _split(clip: Clip) -> Generator[Clip, None, None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ullayers.learn.footage import PIECE, cut, make_piece
+from ullayers.learn.apply import first_piece
 from ullayers.learn.models import Encoder, Locator
 from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run
@@ -187,10 +186,7 @@ def _maps(
     run: Run, sources: Sequence[Source]
 ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.uint8]]:
     """Every layer's response to the surest frame of the first stretch, and that frame."""
-    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
-    clips = cut(sources[0], reading)
-    piece = make_piece(0, next(clips))
-    clips.close()
+    piece = first_piece(run, sources[0])
     assert run.net is not None
     row = len(piece) // 2
     with torch.no_grad():
