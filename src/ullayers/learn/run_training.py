@@ -111,9 +111,9 @@ def _resume(run: Run, learner: Learner) -> int:
         if learner.state()[0].keys() != tensors.keys():
             raise ValueError("the checkpoint is of another run")
         lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8")
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise RunError(
-            f"{run.folder}: its checkpoint is damaged; start again with --force"
+            f"{run.folder}: its checkpoint or metrics.jsonl is damaged; start again with --force"
         ) from error
     with replacing(run.folder / "metrics.jsonl") as file:
         file.writelines(lines.splitlines(keepends=True)[: learner.done])
