@@ -217,7 +217,7 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     ):
         check_refused(here("learn", film, "--out", run, *QUICK, *options.split()), told)
     for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
-        check_refused(here(*command), "is a file; give the folder of a run")
+        check_refused(here(*command), "is a file; give")
     check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
     check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is an address", "watch")
     assert not run.exists()
