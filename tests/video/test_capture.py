@@ -200,16 +200,16 @@ def test_an_error_of_the_consumer_frees_the_camera(opened: list[Any]) -> None:
     assert not opened[0].isOpened()
 
 
-@pytest.mark.parametrize("where", ["capture._to_picture", "video._collect"])
+@pytest.mark.parametrize("where", ["capture._to_picture", "reader._collect"])
 def test_a_bug_frees_the_camera(
     opened: list[Any], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(items: Any, *_: Any) -> None:
-        if where == "video._collect":
+        if where == "reader._collect":
             next(items)
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(f"ullayers.{where}", fail)
+    monkeypatch.setattr(f"ullayers.video.{where}", fail)
     with pytest.raises(RuntimeError, match="a bug") as caught:
         next(CAMERA.clips(2))
     assert caught.value.__traceback__  # which holds the frames that read

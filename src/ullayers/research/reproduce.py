@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ullayers import __version__, datasets
+import ullayers.research.datasets as datasets
+from ullayers import __version__
 from ullayers.research.experiments.common import Claim, Outcome, Picture, Setting, Table
 from ullayers.research.experiments.names import NAMES
 from ullayers.video.atomic_files import replacing, write_json
