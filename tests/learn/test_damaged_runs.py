@@ -68,10 +68,13 @@ def make_folder(path: Path) -> None:
 MANY_OUTPUTS = {  # weights of 8 TB
     "learn": {"task": "orient", "outputs": 10**6},
     "reading": {
-        "size": [2048, 2048], "grey": True, "stride": 1, "max_frames": None,
+        "size": [2048, 2048],
+        "grey": True,
+        "stride": 1,
+        "max_frames": None,
     },
     "result": {"kind": "clip"},
-}  # fmt: skip
+}
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda run: (run / "config.json").unlink(), "is not a run"),
     "half a config": (lambda run: truncate(run / "config.json"), "config.json is damaged"),

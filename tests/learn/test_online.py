@@ -192,8 +192,11 @@ def test_lines_for_a_pipe(scene: Path, here: Call) -> None:
     assert [line.split(",")[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
     shown = subprocess.run(
         f"{' '.join(ul_watch(str(scene / 'scene.mp4'), '--size', '32'))} | head -3",
-        shell=True, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert len(shown.stdout.splitlines()) == 3
     assert shown.stderr == ""
 

@@ -257,9 +257,11 @@ def test_no_pickle_is_read_or_written(
     assert load_run(tmp_path / "run").net is not None
     for path in Path(ullayers.__file__).parent.rglob("*.py"):
         names = {
-            name.name for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, (ast.Import, ast.ImportFrom)) for name in node.names
-        }  # fmt: skip
+            name.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in node.names
+        }
         assert not names & {"pickle", "joblib", "shelve", "marshal", "dill"}, path
 
 

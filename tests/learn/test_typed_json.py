@@ -30,9 +30,15 @@ class Outer:
 
 def test_values_of_the_right_type_are_taken() -> None:
     content = {
-        "count": 3, "rate": 1, "name": "a", "kind": "stream", "flag": True, "scores": [1, None],
-        "bad": {"a": "b"}, "inner": {"size": [4, 5]},
-    }  # fmt: skip
+        "count": 3,
+        "rate": 1,
+        "name": "a",
+        "kind": "stream",
+        "flag": True,
+        "scores": [1, None],
+        "bad": {"a": "b"},
+        "inner": {"size": [4, 5]},
+    }
     found = from_json(Outer, content)
     assert found == Outer(3, 1.0, "a", "stream", True, [1.0, None], {"a": "b"}, Inner((4, 5)))
     assert isinstance(found.rate, float)
