@@ -26,9 +26,10 @@ from tests.films import (
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.config import Config
-from ullayers.learn.footage import PIECE
+from ullayers.learn.footage import PIECE, LongMean
 from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.runs import Run, learn_run, plan_run
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, plan_run
 from ullayers.output.export import Exported, Wanted, _Table, export
 from ullayers.output.summary import report_run
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
@@ -57,8 +58,8 @@ def either(request: pytest.FixtureRequest, run: Run, codes: Run) -> Run:
     return run if request.param == "locate" else codes
 
 
-def of_kind(run: Run, kind: str) -> Run:
-    return replace(run, result={**run.result, "kind": kind})
+def of_kind(run: Run, kind: LongMean) -> Run:
+    return replace(run, result=replace(run.outcome, kind=kind))
 
 
 def sources_in(folder: Path, *counts: int) -> list[Source]:
@@ -89,7 +90,7 @@ def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_the_ball_is_found(run: Run, tmp_path: Path, kind: str) -> None:
+def test_the_ball_is_found(run: Run, tmp_path: Path, kind: LongMean) -> None:
     frames, places = ball(60)
     [source] = find_sources([write_film(tmp_path / "a.mp4", frames)])
     found = np.concatenate([part.values for part in answers(of_kind(run, kind), source)])
@@ -218,7 +219,7 @@ def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: str) -> None:
+def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: LongMean) -> None:
     sources = broken_middle(tmp_path / "in")
     wanted = Wanted(skip_bad=True, overlay=10**9)
     done = export(of_kind(run, kind), sources, tmp_path / "out", wanted)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ullayers.learn.apply import answers, csv_name
+from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import clear_masks
 from ullayers.learn.footage import Spread
 from ullayers.learn.results import Answer, header, read_answers
-from ullayers.learn.runs import Run
+from ullayers.learn.runs import Run, csv_name
 from ullayers.output.overlay import Overlay
 from ullayers.video.atomic_files import replacing, sweep, write_json
 from ullayers.video.frames import DEFAULT_FPS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ullayers.learn.footage import PIECE, cut, make_piece
+from ullayers.learn.apply import first_piece
 from ullayers.learn.models import Encoder, Locator
 from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run
@@ -49,7 +48,7 @@ def report_run(
         title=_title(run),
         config=_shown_config(run),
         records=records,
-        winner=run.result["trial"],
+        winner=run.outcome.trial or 0,
         answers=done.answers,
         samples=_samples(sources, done, stride),
         kernels=_kernels(run),
@@ -67,7 +66,7 @@ def _title(run: Run) -> str:
         "orient": "Which way it is turned",
         "features": "Slow features",
     }
-    names = run.result["sources"]
+    names = run.outcome.sources
     return f"{what[run.config.task]}: {names[0]}" + (
         f" and {len(names) - 1} more" if len(names) > 1 else ""
     )
@@ -102,11 +101,11 @@ def _shown_config(run: Run) -> dict[str, Any]:
 
 def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     frames = sum(len(answer.index) for answer in done.answers)
-    last = [record for record in records if record["trial"] == run.result["trial"]][-1]
+    last = [record for record in records if record["trial"] == run.outcome.trial][-1]
     facts = [
         ("frames", f"{frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("J on clips for judging", f"{run.result['objective']:.2f}"),
+        ("J on clips for judging", f"{run.outcome.objective:.2f}"),
         ("network outputs in use", f"{last['rank']:.1f} of {last['features']}"),
         ("long-term mean", run.kind),
         ("learned in", f"{records[-1]['seconds']:.0f} s"),
@@ -114,7 +113,7 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     if run.config.task == "locate":
         sure = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(sure):.2f}"))
-        facts.append(("camera", "moves, compensated" if run.result["camera"] else "static"))
+        facts.append(("camera", "moves, compensated" if run.outcome.camera else "static"))
     return facts
 
 
@@ -187,10 +186,7 @@ def _maps(
     run: Run, sources: Sequence[Source]
 ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.uint8]]:
     """Every layer's response to the surest frame of the first stretch, and that frame."""
-    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
-    clips = cut(sources[0], reading)
-    piece = make_piece(0, next(clips))
-    clips.close()
+    piece = first_piece(run, sources[0])
     assert run.net is not None
     row = len(piece) // 2
     with torch.no_grad():
