@@ -26,8 +26,8 @@ from torch import Tensor, nn
 import ullayers as ul
 from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
-from ullayers.learn.online import Watcher
-from ullayers.learn.training import make_optimizer
+from ullayers.learn.trainer import make_optimizer
+from ullayers.learn.watcher import Watcher
 from ullayers.output.scores import distances
 from ullayers.research.bench.video import MOUSE, TRACK
 from ullayers.research.experiments.gridworlds import Gridworld

@@ -9,12 +9,13 @@ from tests.films import (
     write_ball,
     write_truncated,
 )
+from ullayers.learn.footage import LongMean
 from ullayers.learn.runs import Run
 from ullayers.video.reader import Source, find_sources
 
 
-def of_kind(run: Run, kind: str) -> Run:
-    return replace(run, result={**run.result, "kind": kind})
+def of_kind(run: Run, kind: LongMean) -> Run:
+    return replace(run, result=replace(run.outcome, kind=kind))
 
 
 def sources_in(folder: Path, *counts: int) -> list[Source]:

@@ -33,7 +33,7 @@ from tests.films import (
     write_raw,
     write_truncated,
 )
-from ullayers.learn.checkpoint import locked
+from ullayers.learn.locks import locked
 
 
 def make_bad(folder: Path) -> dict[str, tuple[str, str]]:
@@ -173,9 +173,9 @@ def test_learning_that_went_astray(place: Path, tmp_path: Path, here: Call) -> N
     longer = write_ball(tmp_path / "longer.mp4", 240)  # watching makes a step every eighth frame
     for task in ("locate", "orient"):
         how = ("--task", task, "--out", out, "--size", "16", "--quiet", "--force", "--steps", "30")
-        check_refused(here("learn", film, *how, "--lr", "1e5"), "astray", "smaller --lr")
+        check_refused(here("learn", film, *how, "--lr", "1e5"), "diverged", "smaller --lr")
         watched = ("watch", longer, "--task", task, "--out", tmp_path / task, "--quiet")
-        check_refused(here(*watched, "--lr", "1e5"), "astray", "smaller --lr")
+        check_refused(here(*watched, "--lr", "1e5"), "diverged", "smaller --lr")
     check_refused(here("learn", film, "--lr", "1e9", *how), "between 0 and 1e6")
     code, said, errors = here("learn", film, *how, "--lr", "10", "--restarts", "1")
     assert (code, said, errors.count("\n")) == (0, "", 1)
@@ -217,7 +217,7 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: Call) -> None:
     ):
         check_refused(here("learn", film, "--out", run, *QUICK, *options.split()), told)
     for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
-        check_refused(here(*command), "is a file; give the folder of a run")
+        check_refused(here(*command), "is a file; give")
     check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
     check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is a URL", "watch")
     assert not run.exists()

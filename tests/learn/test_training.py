@@ -109,7 +109,9 @@ def test_learning_stops_when_nothing_is_gained(footage: Footage) -> None:
     config = short(steps=60, trial_steps=2, restarts=1, long_mean="clip")
     assert len(run(footage, config).best.history) == 60
     settled = Learner(footage, short(**{**vars(config), "tolerance": 1e6}))
+    assert settled.total == 60
     assert len(list(settled)) == 40, "as soon as there are two windows to compare"
+    assert (settled.done, settled.total) == (40, 40), "none are to come"
 
 
 def test_more_steps_than_the_race_are_for_the_winner_alone(footage: Footage) -> None:

@@ -11,7 +11,8 @@ from tests.films import (
     write_ball,
 )
 from ullayers.learn.config import Config
-from ullayers.learn.runs import Run, learn_run, plan_run
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, plan_run
 
 
 def learned(folder: Path, task: Any) -> Run:

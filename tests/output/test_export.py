@@ -24,7 +24,7 @@ from tests.films import (
 )
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.footage import PIECE
+from ullayers.learn.footage import PIECE, LongMean
 from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run
 from ullayers.output.export import Exported, ExportOptions, export
@@ -57,7 +57,7 @@ def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_the_ball_is_found(run: Run, tmp_path: Path, kind: str) -> None:
+def test_the_ball_is_found(run: Run, tmp_path: Path, kind: LongMean) -> None:
     frames, places = ball(60)
     [source] = find_sources([write_film(tmp_path / "a.mp4", frames)])
     found = np.concatenate([part.values for part in answers(of_kind(run, kind), source)])
@@ -180,7 +180,7 @@ def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: str) -> None:
+def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: LongMean) -> None:
     sources = broken_middle(tmp_path / "in")
     wanted = ExportOptions(skip_bad=True, overlay=10**9)
     done = export(of_kind(run, kind), sources, tmp_path / "out", wanted)

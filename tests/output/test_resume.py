@@ -160,7 +160,7 @@ def test_links_in_masks_are_not_followed(run: Run, tmp_path: Path, link: str, ma
     (out / link).symlink_to(place if link == "masks" else place / "film0")
     before = contents(place)
     sources = sources_in(tmp_path / "in", 3)
-    with pytest.raises(RunError, match=r"masks.*: is a symbolic link.*; remove it"):
+    with pytest.raises(RunError, match=r"masks.*: is a link that leads out of .*; remove the link"):
         export(run, sources, out, ExportOptions(masks=masks))
     assert contents(place) == before
     assert (out / link).is_symlink()
@@ -180,7 +180,7 @@ def test_a_partial_table_that_is_a_link_is_not_followed(
         file.write(" ")
     (out / name).symlink_to(target)
     before = target.read_bytes()
-    with pytest.raises(RunError, match=rf"{name}: is a symbolic link"):
+    with pytest.raises(RunError, match=rf"{name}: is a link that leads out"):
         export(run, sources, out, ExportOptions(resume=resume))
     assert target.read_bytes() == before
 

@@ -22,6 +22,7 @@ from tests.films import (
     write_pictures,
 )
 from tests.pages import read as read_page
+from ullayers.learn.checkpoint import RunError
 from ullayers.learn.runs import Run
 from ullayers.output.export import ExportOptions, export
 from ullayers.output.run_report import report_run
@@ -43,13 +44,13 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert summary["trusted"] == (not summary["reasons"])
     [line] = summary_lines(either, done)
     assert line.startswith("35 frames of 2 sequences")
-    assert f"; learned from 40 frames, evaluation J {either.result['objective']:.2f}" in line
+    assert f"; learned from 40 frames, evaluation J {either.outcome.objective:.2f}" in line
     assert ("confidence of at least 0.5 in" in line) == locate
 
 
 def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) -> None:
     sources = find_sources([write_film(tmp_path / "a.mp4", still(9))])
-    rising = replace(run, result={**run.result, "start": -2.0, "objective": -1.0})
+    rising = replace(run, result=replace(run.outcome, start=-2.0, objective=-1.0))
     export(rising, sources, tmp_path, ExportOptions())
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["found"] == 0
@@ -110,10 +111,11 @@ def test_frames_kept_for_the_report_are_those_of_the_video(run: Run, tmp_path: P
         assert all(torch.equal(frame, whole[row]) for row, frame in kept.items())
 
 
-def test_damaged_metrics_do_not_stop_the_report(run: Run, tmp_path: Path) -> None:
+def test_damaged_metrics_are_said_to_be(run: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 5)
     done = export(run, sources, tmp_path / "out", ExportOptions())
-    lines = [{"step": 1}, {"trial": run.result["trial"], "step": 9, "rank": "x", "features": 2}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    report_run(replace(run, folder=tmp_path), sources, done)
-    assert "No effective rank was recorded" in read_page(tmp_path / "report.html").said
+    for line in ({"step": 1}, {"trial": run.outcome.trial, "step": 9, "rank": "x"}):
+        (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        with pytest.raises(RunError, match=r"metrics\.jsonl"):
+            report_run(replace(run, folder=tmp_path), sources, done)
+    assert not (tmp_path / "report.html").exists()

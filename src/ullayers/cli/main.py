@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _alone(given: Namespace) -> AbstractContextManager[None]:
     """Two processes in one folder would ruin each other's work."""
-    from ullayers.learn.checkpoint import locked
+    from ullayers.learn.locks import locked
 
     return nullcontext() if given.out is None else locked(given.out)
 
@@ -146,8 +146,8 @@ def _config(given: Namespace) -> Config:
 
 
 def _demo(given: Namespace) -> None:
-    from ullayers.learn.checkpoint import locked
     from ullayers.learn.folders import check_free
+    from ullayers.learn.locks import locked
     from ullayers.video.scene import write_scene
 
     out = Path(given.out)
@@ -212,7 +212,7 @@ def _check_same(given: Namespace, run: Run, first: Source | None = None) -> None
 
 def _train(given: Namespace, run: Run, sources: list[Source]) -> None:
     from ullayers.cli.progress import Progress
-    from ullayers.learn.runs import learn_run
+    from ullayers.learn.run_training import learn_run
 
     _silence_threads()
     with _stoppable() as stopped, ExitStack() as stack:
@@ -229,8 +229,7 @@ def _train(given: Namespace, run: Run, sources: list[Source]) -> None:
                 reading.bar.close()
                 learning = Progress("learning", "steps", learner.total, quiet=given.quiet)
                 stack.enter_context(learning)
-            done = sum(len(trial.history) for trial in learner.trials)
-            learning.to(done, f"J {record.objective:.2f} ({record.kind})")
+            learning.to(learner.done, f"J {record.objective:.2f} ({record.kind})")
             if stopped:
                 raise KeyboardInterrupt
 
@@ -261,7 +260,8 @@ def _summary(given: Namespace, run: Run, done: Exported, scores: Sequence[tuple[
     from ullayers.output.summary import summary_lines
 
     _warn(given, run.bad | done.bad, done)
-    objective, start = run.result["objective"], run.result.get("start")
+    objective, start = run.outcome.objective, run.outcome.start
+    assert objective is not None
     if start is not None and objective > start + RISE:
         _say(given, f"warning: nothing trustworthy was learned, J rose from {start:.2f} to "
              f"{objective:.2f}; try a smaller --lr")  # fmt: skip

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.learn.apply import answers, csv_name
+from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import clear_masks
+from ullayers.learn.folders import check_inside, clear_masks
 from ullayers.learn.footage import Spread
 from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.runs import Run
+from ullayers.learn.runs import Run, csv_name
 from ullayers.output.display import DisplayTap, display_size
 from ullayers.output.exported import Exported as Exported
-from ullayers.output.links import refuse_link, refuse_mask_links
 from ullayers.output.overlay import Overlay
 from ullayers.output.summary import write_summary
 from ullayers.output.tables import PartialTable
@@ -151,12 +150,10 @@ def _open_table(job: _Job) -> PartialTable:
 @contextmanager
 def _only_finished_masks(place: Path, table: PartialTable) -> Iterator[None]:
     """Remove the masks of sequences that are not in the table, now and after an error."""
-    refuse_mask_links(place)
     clear_masks(place, table.finished)
     try:
         yield
     except BaseException:
-        refuse_mask_links(place)
         clear_masks(place, table.finished)
         raise
 
@@ -254,8 +251,8 @@ class _MaskWriter:
 
     def __init__(self, place: Path, source: Source, info: Info) -> None:
         self.size = info.width, info.height
-        masks = refuse_link(place / "masks")
-        self.folder = refuse_link(masks / source.name)
+        self.folder = place / "masks" / source.name
+        check_inside(place, self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, answer: Answer) -> None:

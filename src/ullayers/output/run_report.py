@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ullayers.learn.footage import PIECE, cut, make_piece
+from ullayers.learn.apply import first_piece
 from ullayers.learn.models import Encoder, Locator
 from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run
@@ -50,7 +49,7 @@ def report_run(
         title=_title(run),
         config=_settings(run),
         records=records,
-        winner=run.result["trial"],
+        winner=run.outcome.trial or 0,
         answers=done.answers,
         samples=_samples(sources, done, stride),
         kernels=_kernels(run),
@@ -64,7 +63,7 @@ def report_run(
 
 def _title(run: Run) -> str:
     tasks = {"locate": "Object location", "orient": "Orientation", "features": "Slow features"}
-    names = run.result["sources"]
+    names = run.outcome.sources
     title = f"{tasks[run.config.task]}: {names[0]}"
     return title if len(names) == 1 else f"{title} and {len(names) - 1} more"
 
@@ -99,14 +98,14 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     facts = [
         ("frames", f"{done.frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("evaluation J", f"{run.result['objective']:.2f}".replace("-", "\N{MINUS SIGN}")),
-        *_training_facts(records, run.result["trial"]),
+        ("evaluation J", f"{run.outcome.objective:.2f}".replace("-", "\N{MINUS SIGN}")),
+        *_training_facts(records, run.outcome.trial or 0),
         ("long-term mean", run.kind),
     ]
     if run.config.task == "locate":
         confidence = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(confidence):.2f}"))
-        facts.append(("camera", "moving, compensated" if run.result["camera"] else "static"))
+        facts.append(("camera", "moving, compensated" if run.outcome.camera else "static"))
     return facts
 
 
@@ -223,9 +222,7 @@ def _maps(
 
     For `locate` it is the frame with the highest confidence, otherwise one from the middle.
     """
-    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
-    with closing(cut(sources[0], reading)) as clips:
-        piece = make_piece(0, next(clips))
+    piece = first_piece(run, sources[0])
     assert run.net is not None
     row = len(piece) // 2
     with torch.no_grad():

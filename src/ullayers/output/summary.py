@@ -28,9 +28,9 @@ def summary_lines(run: Run, exported: Exported) -> list[str]:
         found += f" of {_count(len(exported.answers), 'sequence')}"
     if (share := found_share(run, exported)) is not None:
         found += f", confidence of at least {SURE} in {share:.1%}"
-    learned = f"learned from {_count(run.result['frames'], 'frame')}"
-    if (objective := run.result["objective"]) is not None:  # None if `ul watch` took no step
-        learned += f", evaluation J {objective:.2f}"
+    learned = f"learned from {_count(run.outcome.frames or 0, 'frame')}"
+    if run.outcome.objective is not None:  # `ul watch` may have taken no step
+        learned += f", evaluation J {run.outcome.objective:.2f}"
     return [f"{found}; {learned}, long-term mean of the {run.kind}"]
 
 
@@ -42,7 +42,7 @@ def distrust_reasons(run: Run, exported: Exported) -> list[str]:
         exported: What `export` found.
     """
     reasons = []
-    objective, start = run.result["objective"], run.result.get("start")
+    objective, start = run.outcome.objective, run.outcome.start
     if objective is None:
         reasons.append("The network was never trained.")
     elif start is not None and objective > start + MAX_RISE:

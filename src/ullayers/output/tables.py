@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ullayers.learn.checkpoint import RunError
+from ullayers.learn.folders import check_inside
 from ullayers.learn.results import Answer, header, read_answers
-from ullayers.output.links import refuse_link
 from ullayers.video.atomic_files import write_json
 from ullayers.video.reader import Source
 
@@ -34,8 +34,9 @@ class PartialTable:
 
     def __init__(self, path: Path, request: list[Any], resume: bool, masks: bool = False) -> None:
         self.path = path
-        self.partial = refuse_link(path.with_suffix(".partial.csv"))
-        self.note = refuse_link(path.with_suffix(".partial.json"))
+        self.partial = path.with_suffix(".partial.csv")
+        self.note = path.with_suffix(".partial.json")
+        check_inside(path.parent, self.partial, self.note)
         self.request = request
         self.masks = masks
         self.finished: dict[str, str] = {}
@@ -95,7 +96,8 @@ class PartialTable:
     def __enter__(self) -> PartialTable:
         if not self.finished:
             self.note.unlink(missing_ok=True)
-        self.file = open(refuse_link(self.partial), "ab" if self.finished else "wb")
+        check_inside(self.path.parent, self.partial)
+        self.file = open(self.partial, "ab" if self.finished else "wb")
         return self
 
     def write(self, answer: Answer, source: Source) -> None:

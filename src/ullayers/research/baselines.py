@@ -21,7 +21,7 @@ from ullayers.exact.slow_features import SlowFeatures
 from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
 from ullayers.learn.models import Model
-from ullayers.learn.training import build
+from ullayers.learn.trainer import build
 
 Floats = NDArray[np.floating[Any]]
 Coder = Callable[[Floats], Floats]  # rows of pixels (n, pixels) to codes (n, outputs)

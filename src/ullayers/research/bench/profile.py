@@ -23,7 +23,8 @@ import ullayers.learn.footage
 import ullayers.output.run_report
 import ullayers.video.reader
 from ullayers.learn.config import Config
-from ullayers.learn.runs import learn_run, plan_run
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import plan_run
 from ullayers.learn.training import Trial
 from ullayers.output.export import ExportOptions, export
 from ullayers.output.overlay import Overlay

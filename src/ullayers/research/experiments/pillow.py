@@ -132,7 +132,7 @@ def _learn_paper(frames: list[NDArray[np.uint8]], seed: int) -> Tracked:
     j = float(cost.objective)
     net.eval()
     with torch.no_grad():
-        return Tracked([net(clip).numpy() for clip in clips], result={"objective": j})
+        return Tracked([net(clip).numpy() for clip in clips], objective=j)
 
 
 def _together(seeds: list[Tracked]) -> list[Answer]:
@@ -152,7 +152,7 @@ def _scaled(name: str, tracked: Tracked, ours: Tracked) -> Tracked:
     if name not in (PHYSICS, PAPER, *CODERS):
         return tracked
     known = [p if i < TRAINED else p[:0] for i, p in enumerate(ours.places)]
-    return Tracked(read_linearly(tracked.places, known), result=tracked.result)
+    return Tracked(read_linearly(tracked.places, known), objective=tracked.objective)
 
 
 def free_flight(places: Floats) -> Floats:
@@ -179,7 +179,7 @@ def _figures(tracked: Tracked, ours: Tracked) -> list[float]:
     held_answers = tracked.answers[TRAINED:]
     confident = 100 * (1 - unsure(held_answers)) if held_answers else np.nan
     x, y = 100 * np.sqrt(off).mean(0)
-    j = float(tracked.result.get("objective", np.nan))
+    j = np.nan if tracked.objective is None else tracked.objective
     return [1 - left / max(spread, 1e-12), x, y, 100 * path, *agree, confident, j]
 
 

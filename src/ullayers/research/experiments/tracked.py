@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,9 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import gather
 from ullayers.learn.models import Locator
 from ullayers.learn.results import TRACK, Answer, header
-from ullayers.learn.runs import Run, learn_run, plan_run
+from ullayers.learn.run_result import RunResult
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, plan_run
 from ullayers.output.overlay import draw_track
 from ullayers.research.baselines import Coder, random_weights, similarity_codes, slow_codes
 from ullayers.research.datasets import Sequence as Pictures
@@ -48,12 +49,12 @@ class Tracked:
     Attributes:
         places: for each sequence (time, 2) x and y in 0..1, or (time, 1) x alone.
         answers: what `ul apply` says, where it is asked.
-        result: of the run: its J, the kind of long-term mean, ...
+        objective: evaluation J of the run, if there is one.
     """
 
     places: list[Floats]
     answers: list[Answer] = field(default_factory=list)
-    result: dict[str, Any] = field(default_factory=dict)
+    objective: float | None = None
 
 
 def part(pictures: Pictures, rows: slice) -> Pictures:
@@ -88,7 +89,7 @@ def apply(run: Run, sequences: Sequence[Pictures]) -> Tracked:
     with folder_of(sequences) as inputs:
         parts = {source.name: list(answers(run, source)) for source in find_sources([inputs])}
     found = [_joined(parts[pictures.name]) for pictures in sequences]
-    return Tracked([answer.values[:, :2] for answer in found], found, run.result)
+    return Tracked([answer.values[:, :2] for answer in found], found, run.outcome.objective)
 
 
 def _joined(parts: list[Answer]) -> Answer:
@@ -109,7 +110,7 @@ def apply_unlearned(
     teach(net)
     with folder_of(sequences) as inputs:
         run, _ = plan_run([inputs], f"{inputs}/run", config, size=size)
-    return apply(replace(run, net=net, result={"kind": "clip"}), sequences)
+    return apply(replace(run, net=net, result=RunResult(kind="clip")), sequences)
 
 
 def foregrounds(sequences: Sequence[Pictures], size: Size) -> list[torch.Tensor]:
