@@ -15,7 +15,7 @@ from PIL import Image
 from tests.command import (
     QUICK,
     WRITTEN,
-    Call,
+    UlCommand,
     check_refused,
     ul,
     unfinished,
@@ -45,7 +45,7 @@ def test_help_needs_no_torch(command: list[str]) -> None:
     assert shown.stdout.endswith("loaded:\n")
 
 
-def test_version_and_mistakes_on_the_command_line(here: Call) -> None:
+def test_version_and_mistakes_on_the_command_line(here: UlCommand) -> None:
     code, out, _ = here("--version")
     assert code == 0
     assert out.startswith("ullayers ")
@@ -103,7 +103,7 @@ def test_codes_have_a_table_of_their_own(place: Path) -> None:
     assert np.allclose(values.std(0), 1, atol=0.1)
 
 
-def test_features_of_any_number(place: Path, tmp_path: Path, here: Call) -> None:
+def test_features_of_any_number(place: Path, tmp_path: Path, here: UlCommand) -> None:
     out = tmp_path / "run"
     asked = ("--task", "features", "--outputs", "5", "--out", out, *QUICK)
     assert here("learn", place / "ball.mp4", *asked) == (0, "", "")
@@ -126,7 +126,7 @@ def test_apply_to_other_videos(place: Path, tmp_path: Path) -> None:
     assert not unfinished(out)
 
 
-def test_apply_gives_what_learn_gave(place: Path, tmp_path: Path, here: Call) -> None:
+def test_apply_gives_what_learn_gave(place: Path, tmp_path: Path, here: UlCommand) -> None:
     for run, table in (("run", "tracks.csv"), ("codes", "codes.csv")):
         out = tmp_path / run
         assert here("apply", place / run, place / "ball.mp4", "--out", out, "--quiet")[0] == 0
@@ -145,7 +145,7 @@ SHAPES: dict[str, tuple[tuple[int, int], list[str], list[int]]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_videos_of_all_shapes(tmp_path: Path, here: Call, shape: str) -> None:
+def test_videos_of_all_shapes(tmp_path: Path, here: UlCommand, shape: str) -> None:
     size, options, small = SHAPES[shape]
     film, run = write_ball(tmp_path / "a.mp4", 20, *size), tmp_path / "run"
     quick = ("--steps", "2", "--restarts", "1", "--quiet", "--out", run)
@@ -161,7 +161,7 @@ def test_videos_of_all_shapes(tmp_path: Path, here: Call, shape: str) -> None:
     assert height / width == pytest.approx(size[0] / size[1], rel=0.1)
 
 
-def test_many_sources_of_all_sizes_with_odd_names(tmp_path: Path, here: Call) -> None:
+def test_many_sources_of_all_sizes_with_odd_names(tmp_path: Path, here: UlCommand) -> None:
     videos, when = tmp_path / "videos", [0, 40, 50, 400, 410, 1000, 3000, 3001]
     videos.mkdir()
     write_ball(videos / 'a, "b".mp4', 9, 48, 64)

@@ -15,8 +15,9 @@ import pytest
 
 from tests.command import (
     QUICK,
+    STOPPED,
     WRITTEN,
-    Call,
+    UlCommand,
     check_refused,
     check_stopped,
     lines_of,
@@ -47,7 +48,7 @@ STOPS = {
 
 @pytest.mark.parametrize("task", STOPS)
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits(
-    place: Path, tmp_path: Path, here: Call, task: str
+    place: Path, tmp_path: Path, here: UlCommand, task: str
 ) -> None:
     """Stopped within a trial, and again after the race."""
     optimizer, how = STOPS[task]
@@ -63,7 +64,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(
             wait_until(process, lambda stop=stop: lines_of(metrics) >= stop)  # type: ignore[misc]
             process.send_signal(how)
             if how != signal.SIGKILL:
-                check_stopped(process, "what is finished is kept, --resume goes on")
+                check_stopped(process)
         assert not files_in(run) & {"model.safetensors", "codes.csv", "tracks.csv", "report.html"}
         assert how == signal.SIGKILL or not unfinished(run)
     assert here("learn", place / "ball.mp4", "--out", run, *options, "--resume")[0] == 0
@@ -84,12 +85,12 @@ def test_ctrl_c_while_it_loads_reads_and_applies(place: Path, tmp_path: Path) ->
         said = check_stopped(process, "stopped; ")
     # An import goes on to its end, so that the first steps may be done when it is heard.
     begun = (run / "checkpoint" / "state.json").exists()
-    assert ("--resume goes on" if begun else "nothing is finished, begin anew") in said
+    assert (STOPPED if begun else "nothing was finished; start again") in said
     inputs = (film, long)
     with start("apply", place / "run", *inputs, "--out", out, "--overlay", "--quiet") as process:
         wait_until(process, (out / "tracks.partial.json").exists)
         process.send_signal(signal.SIGINT)
-        check_stopped(process, "what is finished is kept, --resume goes on")
+        check_stopped(process)
     assert files_in(out) == {"tracks.partial.csv", "tracks.partial.json"}
     assert {row["sequence"] for row in read_table(out / "tracks.partial.csv")} == {"ball"}
     code, _, errors = ul("apply", place / "run", *inputs, "--out", out, "--resume")
@@ -106,7 +107,7 @@ def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path) -> None:
     with start("learn", *asked, "--out", run, "--stride", "8") as process:
         wait_until(process, (run / "tracks.partial.json").exists)
         process.send_signal(signal.SIGTERM)
-        check_stopped(process, "what is finished is kept, --resume goes on")
+        check_stopped(process)
     partial = run / "tracks.partial.csv"
     partial.write_text(partial.read_text().replace("ball,0,0.000000", "ball,0,0.123456"))
     assert ul("learn", "--out", run, "--resume", "--quiet") == (0, "", "")
@@ -117,7 +118,7 @@ def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path) -> None:
     assert not list(run.glob("*.partial.*"))
 
 
-def test_a_resumed_run_has_its_own_options(place: Path, here: Call) -> None:
+def test_a_resumed_run_has_its_own_options(place: Path, here: UlCommand) -> None:
     run, film = place / "run", place / "ball.mp4"
     same = (film, "--size", "16", "--steps", "2", "--restarts", "1", "--quiet")
     assert here("learn", *same, "--out", run, "--resume")[0] == 0, "the same ones may be repeated"
@@ -128,7 +129,7 @@ def test_a_resumed_run_has_its_own_options(place: Path, here: Call) -> None:
     check_refused(here("learn", other, "--out", run, "--resume"), "leave the inputs out")
 
 
-def test_masks_are_remembered(place: Path, tmp_path: Path, here: Call) -> None:
+def test_masks_are_remembered(place: Path, tmp_path: Path, here: UlCommand) -> None:
     run = tmp_path / "run"
     asked = ("learn", place / "ball.mp4", "--out", run, *QUICK, "--masks", "--max-frames", "5")
     assert here(*asked)[0] == 0
@@ -147,7 +148,7 @@ def limited(size: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("size", ["4k", "60k", "200k"])
 def test_a_full_disk(
-    place: Path, tmp_path: Path, mount: Callable[[str], bool], here: Call, size: str
+    place: Path, tmp_path: Path, mount: Callable[[str], bool], here: UlCommand, size: str
 ) -> None:
     """Full at once, at the first checkpoint, and when the results are written."""
     run, quick = tmp_path / "disk" / "run", ("--steps", "22", "--restarts", "1", "--size", "12")
@@ -157,7 +158,7 @@ def test_a_full_disk(
     how = {} if small else limited("150k")
     said = ul("learn", place / "ball.mp4", "--out", run, *quick, "--quiet", **how)
     begun = (run / "checkpoint" / "state.json").exists()
-    check_refused(said, "the disk is full", "--resume" if begun else "begin anew")
+    check_refused(said, "the disk is full", "--resume" if begun else "start again")
     assert not unfinished(run)
     assert "report.html" not in files_in(run)
     assert not (run / "tracks.csv").exists() or len(read_table(run / "tracks.csv")) == 40

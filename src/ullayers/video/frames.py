@@ -19,7 +19,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ullayers.errors import UserError
+from ullayers.errors import MissingPackageError, UserError
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -151,7 +151,7 @@ def load_av() -> ModuleType:
     try:
         import av
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("reading video needs the package av: pip install av") from error
+        raise MissingPackageError("reading video needs the package av: pip install av") from error
     return av
 
 
