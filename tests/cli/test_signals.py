@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,16 @@ class SignalWhenDeleted:
         signal.raise_signal(self.number)
 
 
+def signal_in_weakref_callback(number: int) -> None:
+    """Python drops the exception that the handler raises there."""
+    thing = Thing()
+    watcher = weakref.ref(thing, lambda _: signal.raise_signal(number))
+    del thing
+    assert watcher() is None
+
+
 def wait_for_interrupt() -> None:
+    """Go on with other work for longer than a signal may take."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
         time.sleep(0.001)
@@ -47,43 +57,49 @@ def wait_for_interrupt() -> None:
 def test_a_signal_in_a_weakref_callback_is_not_lost(
     number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(KeyboardInterrupt), stop_with_interrupt():
-        thing = Thing()
-        watcher = weakref.ref(thing, lambda _: signal.raise_signal(number))
-        del thing
-        assert watcher() is None, "Python has dropped the first KeyboardInterrupt"
-        wait_for_interrupt()
+    def lose_signal_and_go_on() -> None:
+        with stop_with_interrupt():
+            signal_in_weakref_callback(number)
+            wait_for_interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        lose_signal_and_go_on()
     assert capsys.readouterr().err == ""
 
 
 def test_a_signal_in_del_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), stop_with_interrupt():
-        SignalWhenDeleted(signal.SIGINT)
-        cycle = [SignalWhenDeleted(signal.SIGINT)]
-        cycle.append(cycle)  # type: ignore[arg-type]
-        del cycle
-        gc.collect()
-        wait_for_interrupt()
+    def lose_signals_and_go_on() -> None:
+        with stop_with_interrupt():
+            SignalWhenDeleted(signal.SIGINT)
+            cycle: list[object] = [SignalWhenDeleted(signal.SIGINT)]
+            cycle.append(cycle)
+            del cycle
+            gc.collect()
+            wait_for_interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        lose_signals_and_go_on()
     assert capsys.readouterr().err == ""
 
 
 def test_the_second_signal_is_not_lost_either() -> None:
-    with pytest.raises(KeyboardInterrupt), stop_with_interrupt(), stop_at_checks() as stop:
-        signal.raise_signal(signal.SIGINT)
-        assert stop.is_set
-        SignalWhenDeleted(signal.SIGINT)
-        wait_for_interrupt()
+    def send_twice_and_go_on() -> None:
+        with stop_with_interrupt(), stop_at_checks() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert stop.is_set
+            SignalWhenDeleted(signal.SIGINT)
+            wait_for_interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        send_twice_and_go_on()
 
 
 def test_the_first_signal_waits_for_a_check() -> None:
-    steps = 0
-    with pytest.raises(KeyboardInterrupt), stop_at_checks() as stop:  # noqa: PT012
+    with stop_at_checks() as stop:
         stop.check()
         signal.raise_signal(signal.SIGTERM)
-        steps += 1
-        stop.check()
-        steps += 1
-    assert steps == 1
+        with pytest.raises(KeyboardInterrupt):
+            stop.check()
 
 
 def test_a_signal_waits_for_the_end_of_an_import(
@@ -93,11 +109,14 @@ def test_a_signal_waits_for_the_end_of_an_import(
         "import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(KeyboardInterrupt), stop_with_interrupt():
-        import slow_module  # type: ignore[import-not-found]
 
-        assert slow_module.whole
-        wait_for_interrupt()
+    def import_and_go_on() -> None:
+        with stop_with_interrupt():
+            assert import_module("slow_module").whole
+            wait_for_interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        import_and_go_on()
     del sys.modules["slow_module"]
 
 
@@ -138,10 +157,7 @@ def test_ignored_signals_stay_ignored() -> None:
 def test_a_pending_signal_ends_with_the_command() -> None:
     """What is sent again must not reach the program that has called the command."""
     with stop_with_interrupt():
-        thing = Thing()
-        watcher = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
-        del thing
-        assert watcher() is None
+        signal_in_weakref_callback(signal.SIGINT)
     time.sleep(0.2)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import ullayers as ul
+from tests.command import start
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
 from ullayers.learn.online import CLIPS, EVERY, LENGTH, MEMORY, WINDOW, Sighting, Watcher
@@ -199,8 +200,7 @@ def test_lines_for_a_pipe(scene: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_learned(scene: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = ul_watch(str(scene / "scene.mp4"), "--out", str(out), "--lines")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start("watch", scene / "scene.mp4", "--out", out, "--lines")
     assert process.stdout is not None
     for _ in range(10):
         process.stdout.readline()

@@ -195,9 +195,9 @@ def _add_watch(commands: Any) -> None:
 Learn from each frame as it arrives, in constant memory, until the video ends or
 you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise.""",
         examples="""\
-  ul watch 0                            the first camera
-  ul watch rtsp://door/hall --out hall  a network camera; keep table and network
-  ul watch day.mp4 > day.csv            a file""",
+  ul watch 0                              the first camera
+  ul watch rtsp://door/hall --out hall    a network camera; keep table and network
+  ul watch day.mp4 > day.csv              a file""",
     )
     parser.add_argument(
         "source",
