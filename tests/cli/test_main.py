@@ -1,4 +1,4 @@
-"""The command `ul`, run as a user would: whole results from videos of all kinds."""
+"""The `ul` command as a user runs it: results of videos of all kinds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from tests.films import (
 from ullayers.video.reader import find_sources, read_all
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["learn"], ["apply"], ["watch"]])
+@pytest.mark.parametrize(
+    "command", [[], ["demo"], ["learn"], ["apply"], ["watch"], ["reproduce"], ["bench"]], ids=str
+)
 def test_help_needs_no_torch(command: list[str]) -> None:
     code = (
         "import sys\nfrom ullayers.cli.main import main\n"
@@ -115,7 +117,8 @@ def test_apply_to_other_videos(place: Path, tmp_path: Path) -> None:
         write_ball(tmp_path / f"film{number}.mp4", 10 + number, *shape)
     out = tmp_path / "out"
     code, said, errors = ul("apply", place / "run", tmp_path, "--out", out, "--overlay", "--masks")
-    assert (code, errors) == (0, "")
+    assert code == 0
+    assert all(line.startswith("applying: ") for line in errors.splitlines()), "on a slow machine"
     assert "tracks.csv" in said
     rows = [row["sequence"] for row in read_table(out / "tracks.csv")]
     assert rows == ["film0"] * 10 + ["film1"] * 11 + ["film2"] * 12

@@ -1,4 +1,4 @@
-"""What `ul` learns is worth it: on a made scene with known truth, and on a real mouse."""
+"""Accuracy of what `ul` learns, on a synthetic scene and on a real mouse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ullayers.video.scene import write_scene
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short demo: the scene and what was learned from it."""
+    """A short version of `ul demo`."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -16,6 +16,7 @@ import pytest
 
 from ullayers.cli.failures import quiet_writer_threads
 from ullayers.cli.signals import stop_at_checks, stop_with_interrupt
+from ullayers.video.reader import find_sources
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +176,22 @@ def test_only_write_errors_of_threads_are_hidden(
         thread.start()
         thread.join()
     assert bool(seen) == shown
+
+
+def test_an_interrupt_while_a_reader_starts_leaves_no_thread(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that outlives the command aborts the process at its end."""
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    [source] = find_sources([str(place / "ball.mp4")])
+    with pytest.raises(KeyboardInterrupt):
+        next(source.clips(1))
+    assert [thread.is_alive() for thread in started] == [False]

@@ -112,8 +112,8 @@ def _in_background(
             box.put(end)
 
     thread = threading.Thread(target=work, name="ullayers-video", daemon=True)
-    thread.start()
     try:
+        thread.start()  # in the block, so that an interrupt here stops the thread, too
         while (got := box.get()) is not None:
             if isinstance(got, Exception):
                 raise got
@@ -121,7 +121,8 @@ def _in_background(
     finally:
         stop.set()
         _empty(box, ahead)  # makes room, so that a waiting put ends and the thread sees `stop`
-        thread.join(2 * PATIENCE)
+        with suppress(RuntimeError):  # interrupted while it starts: it will see `stop`
+            thread.join(2 * PATIENCE)
 
 
 def _empty(box: queue.Queue[Any], count: int) -> None:
