@@ -1,4 +1,4 @@
-"""`ul learn --resume` on a finished run: makes what is missing, and nothing else."""
+"""`--resume` on finished runs: makes what is missing, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ullayers.cli.learn
-from tests.command import UlCommand
-from tests.films import contents, files_in
+from tests.command import UlCommand, check_refused
+from tests.films import contents, files_in, read_table
 
 
 @pytest.fixture
@@ -64,3 +64,14 @@ def test_masks_can_be_added(run: Path, here: UlCommand) -> None:
     assert len(list((run / "masks" / "ball").iterdir())) == 40
     shutil.rmtree(run / "masks")
     assert contents(run) == before
+
+
+def test_watch_continues_with_the_options_of_its_run(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    watch = ("watch", place / "ball.mp4", "--out", tmp_path / "watched", "--quiet")
+    assert here(*watch, "--size", "16", "--max-frames", "5") == (0, "", "")
+    assert here(*watch, "--resume", "--size", "16", "--max-frames", "5") == (0, "", "")
+    check_refused(here(*watch, "--resume", "--size", "24"), "this run has --size 12x16")
+    check_refused(here(*watch, "--resume", "--grey"), "this run has no --grey")
+    assert len(read_table(tmp_path / "watched" / "tracks.csv")) == 10
