@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import Self, TextIO
 
-if TYPE_CHECKING:
-    from ullayers.video.reader import Source
+from ullayers.learn.footage import expected_frames
+from ullayers.video.reader import Reading, Source
 
 LOG_PERIOD = 15.0  # seconds between two lines in a log
 
@@ -105,9 +105,6 @@ def count_frames(
         stride: Every how many frames one is read.
         max_frames: Number of frames of each source that count, before the stride.
     """
-    from ullayers.learn.footage import expected_frames
-    from ullayers.video.reader import Reading
-
     kept = None if max_frames is None else -(-max_frames // stride)
     reading = Reading(stride=stride, max_frames=kept)
     return expected_frames([source.probe() for source in sources], reading)
