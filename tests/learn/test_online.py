@@ -18,7 +18,7 @@ from torch import Tensor
 
 import ullayers as ul
 import ullayers.learn.watcher as watching
-from tests.command import Call, check_refused
+from tests.command import UlCommand, check_refused, start
 from tests.films import read_table
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
@@ -166,7 +166,7 @@ def test_live_backdrop_forgets_what_passes_and_follows_the_camera() -> None:
 
 
 def test_a_folder_keeps_table_checkpoint_and_network(
-    scene: Path, tmp_path: Path, here: Call
+    scene: Path, tmp_path: Path, here: UlCommand
 ) -> None:
     out, video = tmp_path / "run", str(scene / "scene.mp4")
     command = ("watch", video, "--size", "32", "--max-frames", "30", "--out", out, "--quiet")
@@ -184,7 +184,7 @@ def test_a_folder_keeps_table_checkpoint_and_network(
     assert len((applied / "tracks.csv").read_text().splitlines()) == 10
 
 
-def test_lines_for_a_pipe(scene: Path, here: Call) -> None:
+def test_lines_for_a_pipe(scene: Path, here: UlCommand) -> None:
     code, out, errors = here("watch", scene / "scene.mp4", "--size", "32", "--max-frames", "5")
     assert (code, errors) == (0, "")
     lines = out.splitlines()
@@ -203,8 +203,7 @@ def test_lines_for_a_pipe(scene: Path, here: Call) -> None:
 
 def test_ctrl_c_keeps_what_was_learned(scene: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = ul_watch(str(scene / "scene.mp4"), "--out", str(out), "--lines")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start("watch", scene / "scene.mp4", "--out", out, "--lines")
     assert process.stdout is not None
     for _ in range(10):
         process.stdout.readline()
@@ -239,7 +238,7 @@ def test_checkpoints_come_by_the_clock(scene: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    scene: Path, arguments: list[str], says: str, here: Call, monkeypatch: pytest.MonkeyPatch
+    scene: Path, arguments: list[str], says: str, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(scene)
     check_refused(here("watch", *arguments), says)

@@ -334,7 +334,7 @@ def test_a_run_says_what_is_missing(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, folder)
     run = load_run(folder)
     assert not run.finished
-    assert run.missing() == ["tracks.csv", "overlay.mp4", "report.html"]
+    assert run.missing() == ["tracks.csv", "summary.json", "overlay.mp4", "report.html"]
     for name in run.missing():
         (folder / name).touch()
     assert load_run(folder).finished

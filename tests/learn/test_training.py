@@ -133,7 +133,7 @@ def test_codes_have_one_kind_that_follows_from_the_footage(footage: Footage) -> 
     [
         ({"steps": 0}, "steps of at least 1"),
         ({"restarts": 0}, "restarts of at least 1"),
-        ({"clip": 2}, "at least 3 frames"),
+        ({"clip": 2}, "clip of at least 3"),
         ({"mu": 1.0}, "eps <= mu < 1"),
         ({"eps": 0.9}, "eps <= mu < 1"),
         ({"task": "dance"}, "expected task"),

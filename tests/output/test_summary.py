@@ -43,9 +43,9 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert summary["found"] == (np.mean(confidence >= 0.5) if locate else None)
     assert summary["trusted"] == (not summary["reasons"])
     [line] = summary_lines(either, done)
-    assert line.startswith("35 frames of 2 sequences")
-    assert f"; learned from 40 frames, evaluation J {either.outcome.objective:.2f}" in line
-    assert ("confidence of at least 0.5 in" in line) == locate
+    assert line.startswith("35 frames")
+    assert f"; trained on 40 frames, evaluation J {either.outcome.objective:.2f}" in line
+    assert ("(confidence of at least 0.5)" in line) == locate
 
 
 def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import ullayers.research.bench.layers as layers
 import ullayers.research.bench.timing as timing
-from tests.command import Call, check_refused
+from tests.command import UlCommand, check_refused
 from ullayers.research.bench.timing import How, Row
 
 
@@ -61,7 +61,7 @@ def test_the_machine_has_a_name_and_versions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("load", "busy"), [(0.3, False), (7.25, True)])
 def test_what_makes_numbers_doubtful_is_said(
-    load: float, busy: bool, here: Call, monkeypatch: pytest.MonkeyPatch
+    load: float, busy: bool, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -73,7 +73,7 @@ def test_what_makes_numbers_doubtful_is_said(
 
 
 def test_the_command_prints_and_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     row = {"kind": "frame", "shape": "1 x 2", "microseconds": {"ours": 9.0}, "times": {"norm": 2.5}}
     monkeypatch.setattr(layers, "rows", lambda how: iter([row, timing.missing("abacus")]))
@@ -95,7 +95,7 @@ def test_the_command_prints_and_writes(
 
 
 def test_a_stop_is_no_traceback_and_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     def stopped(how: How) -> Iterator[Row]:
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ import pytest
 
 import ullayers.research.bench.profile as profile
 import ullayers.research.bench.video as video
-from tests.command import Call
+from tests.command import UlCommand
 from tests.films import write_ball
 from ullayers.learn.config import Config
 from ullayers.learn.training import Trial
@@ -46,7 +46,9 @@ def test_every_read_is_noted_and_everything_is_as_before_after_it(tmp_path: Path
     assert (Source.clips, Trial.step) == before
 
 
-def test_the_command_learns_reads_and_locates(monkeypatch: pytest.MonkeyPatch, here: Call) -> None:
+def test_the_command_learns_reads_and_locates(
+    monkeypatch: pytest.MonkeyPatch, here: UlCommand
+) -> None:
     def same_process(path: str, folder: str, **brief: Any) -> Row:
         return profile.learn(path, folder, Config(**brief))
 

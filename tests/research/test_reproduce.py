@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from tests.command import Call, check_refused
+from tests.command import UlCommand, check_refused
 from tests.films import column
 from ullayers.research.datasets import thrown_pillow, walking
 from ullayers.research.experiments.common import (
@@ -70,7 +70,7 @@ def test_the_page_says_everything(tmp_path: Path, made_up: pytest.MonkeyPatch) -
 
 
 def test_goals_that_are_missed_are_failures(
-    tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     made_up.setattr(
         "ullayers.research.experiments.synthetic.run", lambda setting: found(setting, np.nan)
@@ -80,7 +80,9 @@ def test_goals_that_are_missed_are_failures(
     assert "synthetic: does not hold: overlap: nan" in errors
 
 
-def test_what_is_there_is_kept(tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call) -> None:
+def test_what_is_there_is_kept(
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: UlCommand
+) -> None:
     out = tmp_path / "out"
     assert here("reproduce", "synthetic", "--out", out)[0] == 0
     check_refused(here("reproduce", "synthetic", "--out", out), "--resume", "--force")
@@ -93,7 +95,7 @@ def test_what_is_there_is_kept(tmp_path: Path, made_up: pytest.MonkeyPatch, here
 
 
 def test_data_must_be_given_and_be_there(
-    tmp_path: Path, here: Call, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ULLAYERS_DATA", raising=False)
     check_refused(here("reproduce", "walk", "--out", tmp_path / "a"), "--data")
@@ -138,7 +140,7 @@ def test_every_experiment_learns(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_or_of_another_source_is_run_again(
-    tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     out = tmp_path / "out"
     assert here("reproduce", "synthetic", "--out", out)[0] == 0

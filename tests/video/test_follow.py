@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.command import Call, check_refused
+from tests.command import UlCommand, check_refused
 from tests.films import column
 from ullayers.video.follow import SIDE, cut_squares, follow
 from ullayers.video.frames import Clip
@@ -63,7 +63,7 @@ def test_nothing_that_moves_is_no_error() -> None:
     assert (follow(clip_of(frames)).frames == 9).all()
 
 
-def test_the_command_follows(tmp_path: Path, here: Call) -> None:
+def test_the_command_follows(tmp_path: Path, here: UlCommand) -> None:
     count = 150
     frames, angles = turning(count)
     with VideoWriter(tmp_path / "bar.mp4", fps=25) as video:
@@ -89,7 +89,7 @@ def test_the_command_follows(tmp_path: Path, here: Call) -> None:
     assert np.allclose(again, codes, atol=1e-4)
 
 
-def test_follow_is_for_codes(tmp_path: Path, here: Call) -> None:
+def test_follow_is_for_codes(tmp_path: Path, here: UlCommand) -> None:
     with VideoWriter(tmp_path / "a.mp4", fps=25) as video:
         for t in range(12):
             video.write(np.full((48, 64, 3), 9 * t, np.uint8))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from ullayers.learn.config import LongMean as LongMean
 from ullayers.video.camera_motion import backdrop, find_path, foreground
 from ullayers.video.follow import follow
 from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
 
-LongMean = Literal["clip", "stream"]
 T = TypeVar("T")
 
 PIECE = 256  # frames of a piece, which has a background of its own

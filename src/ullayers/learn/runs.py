@@ -87,7 +87,7 @@ class Run:
         A table that was begun again counts as missing.
         """
         table = csv_name(self)
-        names = [table, "overlay.mp4", "report.html"] + ["masks"] * self.masks
+        names = [table, "summary.json", "overlay.mp4", "report.html"] + ["masks"] * self.masks
         begun = any(self.folder.glob(f"{Path(table).stem}.partial.*"))
         return [
             name for name in names if not (self.folder / name).exists() or (name == table and begun)

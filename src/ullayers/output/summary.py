@@ -23,15 +23,13 @@ def summary_lines(run: Run, exported: Exported) -> list[str]:
         run: The finished run.
         exported: What `export` found.
     """
-    found = _count(exported.frames, "frame")
-    if len(exported.answers) > 1:
-        found += f" of {_count(len(exported.answers), 'sequence')}"
+    found = f"{exported.frames:,} frames"
     if (share := found_share(run, exported)) is not None:
-        found += f", confidence of at least {SURE} in {share:.1%}"
-    learned = f"learned from {_count(run.outcome.frames or 0, 'frame')}"
-    if run.outcome.objective is not None:  # `ul watch` may have taken no step
-        learned += f", evaluation J {run.outcome.objective:.2f}"
-    return [f"{found}; {learned}, long-term mean of the {run.kind}"]
+        found += f", object found in {share:.1%} (confidence of at least {SURE})"
+    objective = run.outcome.objective
+    evaluation = "unknown" if objective is None else f"{objective:.2f}"
+    learned = f"trained on {run.outcome.frames or 0:,} frames, evaluation J {evaluation}"
+    return [f"{found}; {learned}, long-term mean: {run.kind}"]
 
 
 def distrust_reasons(run: Run, exported: Exported) -> list[str]:
@@ -92,7 +90,3 @@ def _sequences(exported: Exported) -> list[dict[str, Any]]:
         }
         for answer, info in zip(exported.answers, exported.infos, strict=True)
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

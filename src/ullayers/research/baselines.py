@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
+from ullayers.errors import MissingPackageError
 from ullayers.exact.markov import DisconnectedError, closed_form, transitions
 from ullayers.exact.slow_features import SlowFeatures
 from ullayers.learn.config import Config
@@ -290,7 +291,7 @@ def moving_centroids(frames: NDArray[np.uint8], passes: int = 4) -> Floats:
         anything has moved the first, and the middle if nothing ever does.
 
     Raises:
-        ModuleNotFoundError: OpenCV is not installed.
+        MissingPackageError: OpenCV is not installed.
 
     Example:
         >>> frames = np.zeros((20, 32, 40, 3), np.uint8)
@@ -303,7 +304,7 @@ def moving_centroids(frames: NDArray[np.uint8], passes: int = 4) -> Floats:
     try:
         import cv2
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
+        raise MissingPackageError(
             "background subtraction needs OpenCV: pip install 'ullayers[camera]'"
         ) from error
     mixture = cv2.createBackgroundSubtractorMOG2(

@@ -16,6 +16,7 @@ import torch
 
 import ullayers.research.datasets as datasets
 from ullayers import __version__
+from ullayers.errors import UserError
 from ullayers.research.experiments.common import Claim, Outcome, Picture, Setting, Table
 from ullayers.research.experiments.names import NAMES
 from ullayers.video.atomic_files import replacing, write_json
@@ -94,7 +95,7 @@ def reproduce(
 def seeds_from(first: int, count: int) -> range:
     """The seeds of every row."""
     if first < 0 or first + count > MOST:
-        raise ValueError(f"expected seeds from 0 to {MOST}, got {count} from {first} on")
+        raise UserError(f"expected seeds from 0 to {MOST}, got {count} from {first} on")
     return range(first, first + count)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ullayers.errors import MissingPackageError
 from ullayers.video.frames import (
     DEFAULT_FPS,
     IMAGE_SUFFIXES,
@@ -53,7 +54,7 @@ def load_av() -> ModuleType:
     try:
         import av
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("reading video needs the package av: pip install av") from error
+        raise MissingPackageError("reading video needs the package av: pip install av") from error
     return av
 
 

@@ -267,8 +267,8 @@ def _in_background(
             box.put(end)
 
     thread = threading.Thread(target=work, name="ullayers-video", daemon=True)
-    thread.start()
     try:
+        thread.start()  # in the block, so that an interrupt here stops the thread, too
         while (got := box.get()) is not None:
             if isinstance(got, Exception):
                 raise got
@@ -276,7 +276,8 @@ def _in_background(
     finally:
         stop.set()
         _drop(box, ahead)  # so that a waiting put returns and the thread sees `stop`
-        thread.join(2 * TIMEOUT)
+        with suppress(RuntimeError):  # interrupted while it starts: it will see `stop`
+            thread.join(2 * TIMEOUT)
 
 
 def _drop(box: queue.Queue[Any], count: int) -> None:

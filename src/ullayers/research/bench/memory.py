@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ullayers.errors import UserError
 from ullayers.research.bench.curves import CURVES
 from ullayers.research.bench.timing import Step, pinned
 
@@ -63,7 +64,9 @@ class Meter:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise OSError(f"the memory of {curve} at {size} could not be measured; is there enough")
+            raise UserError(
+                f"the memory of {curve} at {size} could not be measured; is there enough?"
+            )
         return int(answer)
 
 

@@ -22,6 +22,7 @@ import ullayers.learn.apply
 import ullayers.learn.footage
 import ullayers.output.run_report
 import ullayers.video.reader
+from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import plan_run
@@ -183,7 +184,7 @@ def profile(video: str, folder: str, **config: Any) -> Row:
     free = {name: value for name, value in os.environ.items() if name not in POOLS}
     done = subprocess.run(command, capture_output=True, text=True, env=free)
     if done.returncode:
-        raise ValueError((done.stderr.strip().splitlines() or ["ul learn was stopped"])[-1])
+        raise UserError((done.stderr.strip().splitlines() or ["ul learn was stopped"])[-1])
     found: Row = json.loads(done.stdout)
     return found
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from ullayers.errors import UserError
 from ullayers.research.bench.timing import How, Row, pinned, write
 
 BUSY = 0.5  # processes that wait for a core, in the last minute
@@ -25,9 +26,7 @@ def run(
     """
     cores, rows = os.cpu_count() or 1, list[Row]()
     if how.threads > cores:
-        raise ValueError(
-            f"expected --threads of at most {cores}, the cores here, got {how.threads}"
-        )
+        raise UserError(f"expected --threads of at most {cores}, the cores here, got {how.threads}")
     for doubt in _doubts(how, cores):
         say(doubt)
     with pinned(how.threads):
