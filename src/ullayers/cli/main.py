@@ -350,37 +350,29 @@ def _watch(given: Namespace) -> int:
 
 
 def _reproduce(given: Namespace) -> int:
-    import ullayers.research.reproduce as experiments
     from ullayers.cli.progress import Progress
-    from ullayers.research.experiments.names import NAMES
+    from ullayers.research.reproduce import PAGE, reproduce_all
 
-    names = NAMES if "all" in given.names else tuple(dict.fromkeys(given.names))
-    if given.data is None and any(name in experiments.NEEDED for name in names):
-        raise ValueError("give --data, the folder of the data sets")
-    count = given.seeds or (1 if given.quick else 5)
-    if given.resume and given.force:
-        raise ValueError("--resume keeps what --force replaces; give one of them")
-    out, data = Path(given.out), Path(given.data or "")
-    page, seeds = out / experiments.PAGE, experiments.seeds_from(given.seed, count)
-    experiments.check_data(names, data)
-    if not (given.resume or given.force) and page.exists():
-        raise ValueError(f"{page}: exists; --resume keeps it, --force replaces it")
+    results = reproduce_all(
+        given.names,
+        given.data,
+        given.out,
+        first_seed=given.seed,
+        seed_count=given.seeds,
+        quick=given.quick,
+        resume=given.resume,
+        force=given.force,
+        progress=partial(Progress, unit="runs", quiet=given.quiet),
+    )
     failed = False
-    for name in names:
-        result = experiments.load_result(out, name) if given.resume else None
-        if result is None or not experiments.is_done(result, seeds, given.quick):
-            with Progress(name, "runs", quiet=given.quiet) as progress:
-                result = experiments.reproduce(
-                    name, data, out, seeds, quick=given.quick, progress=progress.one
-                )
+    for result in results:
         if not given.quiet:
-            print(f"{name}: {result.seconds:.0f} s", flush=True)
+            print(f"{result.name}: {result.seconds:.0f} s", flush=True)
         for claim in result.failed:
-            _say(given, f"{name}: does not hold: {claim.what}: {claim.value:.4g}")
+            _say(given, f"{result.name}: does not hold: {claim.what}: {claim.value:.4g}")
             failed = True
-    experiments.write_page(out)
     if not given.quiet:
-        print(f"look at {page}")
+        print(f"look at {Path(given.out, PAGE)}")
     return int(failed)
 
 
