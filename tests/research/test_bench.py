@@ -1,4 +1,4 @@
-"""What `ul bench` measures is the right thing, and told in full; how fast it is is not tested."""
+"""`ul bench`: rows, tables and files are complete. Speed itself is not tested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import ullayers.research.bench.layers as layers
 import ullayers.research.bench.timing as timing
 from tests.command import Call, check_refused
-from ullayers.research.bench.timing import How, Row
+from ullayers.research.bench.timing import BenchOptions, Row
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_the_command_prints_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
 ) -> None:
     row = {"kind": "frame", "shape": "1 x 2", "microseconds": {"ours": 9.0}, "times": {"norm": 2.5}}
-    monkeypatch.setattr(layers, "rows", lambda how: iter([row, timing.missing("abacus")]))
+    monkeypatch.setattr(layers, "rows", lambda options: iter([row, timing.missing("abacus")]))
     code, out, _ = here("bench", "--json", tmp_path / "rows.json")
     assert code == 0
     header, table = out.splitlines()[:2]
@@ -97,7 +97,7 @@ def test_the_command_prints_and_writes(
 def test_a_stop_is_no_traceback_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
 ) -> None:
-    def stopped(how: How) -> Iterator[Row]:
+    def stopped(options: BenchOptions) -> Iterator[Row]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(layers, "rows", stopped)

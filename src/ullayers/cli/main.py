@@ -380,14 +380,14 @@ def _bench(given: Namespace) -> None:
     from ullayers.learn.runs import check_device
     from ullayers.research.bench.names import PARTS
     from ullayers.research.bench.run import run
-    from ullayers.research.bench.timing import How
+    from ullayers.research.bench.timing import BenchOptions
 
     check_device(given.device)
     file = Path(given.json) if given.json else None
     if file and (file.is_dir() or not os.access(file.absolute().parent, os.W_OK)):
         raise ValueError(f"{file}: cannot be written there; give another --json")
-    how = How(**{key: getattr(given, key) for key in vars(How())})
-    run(PARTS if given.what == "all" else [given.what], how, partial(print, flush=True), file)
+    options = BenchOptions(**{key: getattr(given, key) for key in vars(BenchOptions())})
+    run(PARTS if given.what == "all" else [given.what], options, partial(print, flush=True), file)
 
 
 def _check_watch(given: Namespace) -> None:
