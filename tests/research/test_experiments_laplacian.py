@@ -1,4 +1,4 @@
-"""`ul reproduce laplacian`: its worlds, its scores, and that learning works on a small one."""
+"""`ul reproduce laplacian`: worlds, scores, and learning in a small world."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_linear_maps_of_the_outputs_are_undone() -> None:
 
 @pytest.mark.parametrize("name", ["GridMaze-9", "GridMaze-19"])
 def test_samples_tell_the_eigenvectors(name: str) -> None:
-    ((cosine, shared),) = laplacian.floor_scores(Run(name, FRESH, (0,)))
+    ((cosine, shared),) = laplacian.closed_form_scores(Run(name, FRESH, (0,)))
     assert cosine > 0.99
     assert shared > 0.99
 

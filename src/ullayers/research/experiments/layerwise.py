@@ -225,11 +225,12 @@ def _bars(setting: Setting, table: Table) -> Picture:
 
 TEXT = f"""
 A blob wanders through {FRAMES:,} frames of {SIDE} x {SIDE} pixels with noise {NOISE}. Two
-convolutions and two linear layers learn two outputs from the first {FRAMES - SCORED:,} frames, with
-{STEPS} steps of Adam at {LR} on consecutive chunks of {CHUNK} frames. The position is decoded by one
-linear map, fitted to those frames and scored on the others. The objects and their network are those
-of `recognise`, without class scores: video of 14 objects, {recognise.STEPS} steps, then the nearest
-of one labelled view per object in the metric of W. Labels are used only to read the code.
+convolutions and two linear layers learn two outputs from the first {FRAMES - SCORED:,} frames,
+with {STEPS} steps of Adam at {LR} on consecutive chunks of {CHUNK} frames. The position is decoded
+by one linear map, fitted to those frames and scored on the others. The objects and their network
+are those of `recognise`, without class scores: video of 14 objects, {recognise.STEPS} steps, then
+the nearest of one labelled view per object in the metric of W. Labels are used only to read the
+code.
 
 *End to end* passes gradients through the whole network. *Layer by layer* passes none between
 layers: each learns only from the UL layer after it, all at the same time. The objects are easy to
