@@ -27,7 +27,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
 from ullayers.learn.online import Watcher
 from ullayers.learn.training import make_optimizer
-from ullayers.output.scores import distances
+from ullayers.output.scores import Floats, distances
 from ullayers.research.bench.video import MOUSE, MOUSE_SIZE, MOUSE_TRACK, read_columns
 from ullayers.research.experiments.gridworlds import Gridworld
 from ullayers.video.reader import Reading, find_sources
@@ -342,7 +342,7 @@ def learn(task: Task, make: Callable[[nn.Sequential], Learner]) -> tuple[float, 
         return task.score(task.net), 1e3 * spent / len(task.frames)
 
 
-def watch(frames: Tensor, truth: NDArray[np.float64], watcher: Watcher) -> list[float]:
+def watch(frames: Tensor, truth: Floats, watcher: Watcher) -> list[float]:
     """Return the median error in each third, the 90 % quantile in the last, and ms per frame."""
     begin = time.process_time()
     found = np.array([watcher.see(frame)[0][:2] for frame in frames])
@@ -353,7 +353,7 @@ def watch(frames: Tensor, truth: NDArray[np.float64], watcher: Watcher) -> list[
     return [*medians, float(np.nanquantile(thirds[-1], 0.9)), 1e3 * spent / len(frames)]
 
 
-def films(data: Path | None) -> Iterator[tuple[str, Tensor, NDArray[np.float64]]]:
+def films(data: Path | None) -> Iterator[tuple[str, Tensor, Floats]]:
     """Yield titles, small frames and true positions in 0..1."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)

@@ -35,7 +35,8 @@ def test_the_fastest_round_counts_and_all_take_turns(monkeypatch: pytest.MonkeyP
     assert calls == "aabb" + "ababab"  # two calls of each to warm up
 
 
-def test_rows_of_the_layers() -> None:
+def test_rows_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "VIDEO_FRAMES", 4)
     rows = [
         layers.maps_row(4, 3, 8, "cpu"),
         layers.codes_row(8, 4, "cpu"),

@@ -11,7 +11,7 @@ from PIL import Image
 
 import ullayers.research.bench.chart as chart
 import ullayers.research.bench.growth as growth
-from tests.command import ul
+from tests.command import Call
 from ullayers.exact.markov import closed_form
 from ullayers.research.bench.curves import CURVES, Curve, grid
 from ullayers.research.bench.memory import RESET, peak_increase
@@ -51,9 +51,9 @@ def test_the_peak_is_seen_after_it_is_gone() -> None:
     assert 0.95 < peak_increase(step) / 2**25 < 1.2
 
 
-def test_the_command_measures_draws_and_writes(tmp_path: Path) -> None:
+def test_the_command_measures_draws_and_writes(tmp_path: Path, here: Call) -> None:
     file, plots = tmp_path / "rows.json", tmp_path / "a" / "plots"
-    code, out, errors = ul("bench", "growth", "--quick", "--json", file, "--plots", plots)
+    code, out, errors = here("bench", "growth", "--quick", "--json", file, "--plots", plots)
     assert (code, errors) == (0, "")
     rows = json.loads(file.read_text())["rows"]
     assert {row["part"] for row in rows} == {"growth"}

@@ -15,6 +15,7 @@ from ullayers.research.bench.timing import BenchOptions, Row, Step, fastest, for
 
 MAPS = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # time, channels, size
 CODES = [(time, features) for features in (2, 16, 64, 256, 1024) for time in (16, 128, 1024)]
+VIDEO_FRAMES = 64  # per training step
 FRAME_FEATURES = [2, 8, 32, 64, 128, 256]  # for one frame at a time
 
 
@@ -77,7 +78,7 @@ def frame_row(features: int, device: str) -> Row:
 
 def training_row(network: str, device: str) -> Row:
     """Compare training steps of a small video network with and without UL layers."""
-    video = torch.rand(64, 3, 64, 64, device=device)
+    video = torch.rand(VIDEO_FRAMES, 3, 64, 64, device=device)
     torch.manual_seed(0)
     nets = {"ours": NETWORKS[network](True), "without them": NETWORKS[network](False)}
     if network == PLAIN:
