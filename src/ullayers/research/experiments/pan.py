@@ -218,7 +218,7 @@ def _decoded(setting: Setting, found: dict[str, Floats]) -> Picture:
 def _sequence(setting: Setting, view: str) -> Picture:
     heads = read_heads(str(setting.data), view)
     _, unseen = people_of(heads)
-    frames = heads.frames[heads.of(unseen)[0], heads.frames.shape[1] // 2, :, 0]
+    frames = heads.frames[heads.of(unseen)[0], heads.frames.shape[1] // 2, :, 0].numpy()
     figure = Figure(figsize=(13, 1.4))
     panels = figure.subplots(1, len(heads.pan))
     for axes, frame, pan in zip(panels, frames, heads.pan, strict=True):
