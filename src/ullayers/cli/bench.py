@@ -11,14 +11,14 @@ import ullayers.research.bench.run as benchmarks
 from ullayers.errors import UserError
 from ullayers.learn.runs import check_device
 from ullayers.research.bench.names import PARTS
-from ullayers.research.bench.timing import How
+from ullayers.research.bench.timing import BenchOptions
 
 
 def run(arguments: Namespace) -> None:
     """Run the benchmarks and print their tables."""
     check_device(arguments.device)
     parts = PARTS if arguments.what == "all" else [arguments.what]
-    options = How(**{name: getattr(arguments, name) for name in vars(How())})
+    options = BenchOptions(**{name: getattr(arguments, name) for name in vars(BenchOptions())})
     benchmarks.run(parts, options, partial(print, flush=True), _json_file(arguments.json))
 
 

@@ -1,4 +1,4 @@
-"""Processes that experiments run their jobs in."""
+"""Worker processes of the experiments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ullayers.errors import UserError
 
 @contextmanager
 def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one thread each, which are stopped if the block fails.
+    """Open a pool of processes with one thread each; stop them if the block fails.
 
     Raises:
-        UserError: A process was killed.
+        UserError: A worker process was killed.
     """
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
@@ -30,5 +30,5 @@ def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()  # else they would finish what nobody waits for
+                worker.terminate()  # otherwise they would finish their jobs first
             raise
