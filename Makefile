@@ -1,13 +1,15 @@
-# make demo   learn from a video, see a report   make test   run every test
-# make check  lint and types                     make bench  measure against peers
-# make results DATA=folder                        run every experiment anew, for docs/results.md
+# make demo                 learn from a synthetic video and write a report
+# make check                lint, types and import contracts
+# make test                 all tests, one worker per core
+# make bench                benchmarks, compared with other packages
+# make results DATA=folder  all experiments, for docs/results.md
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .PHONY: demo test check bench results clean
 
-# torch is installed alone and exactly pinned: any looser request pulls gigabytes of CUDA.
+# torch is installed first and pinned exactly: a looser requirement downloads gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"

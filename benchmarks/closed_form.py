@@ -1,7 +1,9 @@
-"""Time, memory and accuracy of the closed form on a million states, against plain Lanczos.
+"""Time, memory and accuracy of the closed form on a million states, compared with plain Lanczos.
 
-Each row runs in a process of its own, so that its peak memory is its own; one that needs more than
-CAP seconds is stopped.   python benchmarks/closed_form.py [states]
+    python benchmarks/closed_form.py [states]
+
+Each row runs in a separate process, which gives its peak memory, and is stopped after TIMEOUT
+seconds.
 """
 
 import json
@@ -19,12 +21,12 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from ullayers.exact.markov import closed_form, transitions
 from ullayers.research.bench.curves import grid
 
-CAP = 120
+TIMEOUT = 120  # seconds
 D = 4
 
 
 def random_graph(states: int) -> Any:
-    """One sequence that jumps anywhere: six pairs a state, a graph that mixes fast."""
+    """Return counts of one sequence of random states: six pairs per state, mixes fast."""
     return transitions(np.random.default_rng(0).integers(states, size=6 * states + 1), n=states)
 
 
@@ -38,7 +40,7 @@ def ours(counts: Any) -> dict[str, Any]:
 
 
 def plain_eigsh(counts: Any) -> dict[str, Any]:
-    """What a user would write: the normalised walk's largest eigenvalues by scipy's Lanczos."""
+    """Compute the largest eigenvalues of the normalised walk with scipy's Lanczos solver."""
     pairs = sp.csr_array(counts + counts.T, dtype=float)
     visited = np.flatnonzero(pairs.sum(axis=1))
     pairs = pairs[visited][:, visited]
@@ -70,7 +72,7 @@ SOLVERS: dict[str, Callable[[Any], dict[str, Any]]] = {"ours": ours, "eigsh": pl
 
 
 def measure(graph: str, solver: str, states: int) -> None:
-    """One row, printed as JSON for the parent process."""
+    """Measure one row and print it as JSON for the parent process."""
     counts = GRAPHS[graph](states)
     before = time.perf_counter()
     row = SOLVERS[solver](counts)
@@ -80,15 +82,15 @@ def measure(graph: str, solver: str, states: int) -> None:
 
 
 def main(states: int) -> None:
-    print(f"{states} states, six pairs a state, d = {D}")
+    print(f"{states} states, six pairs per state, d = {D}")
     print("graph   solver  seconds  peak GB  steps  residual  eigenvalues")
     for graph in GRAPHS:
         for solver in SOLVERS:
             command = [sys.executable, __file__, graph, solver, str(states)]
             try:
-                done = subprocess.run(command, capture_output=True, timeout=CAP, check=True)
+                done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=True)
             except subprocess.TimeoutExpired:
-                print(f"{graph:7} {solver:7} stopped after {CAP} s")
+                print(f"{graph:7} {solver:7} stopped after {TIMEOUT} s")
                 continue
             row = json.loads(done.stdout)
             values = " ".join(f"{value:.7g}" for value in row["eigenvalues"])

@@ -1,11 +1,7 @@
-"""What the parts of `ul learn --task locate` bring, on the scene of `ul demo` with its truth.
-
-Labels score the rows here; they choose nothing in the product.
-"""
+"""Ablations of `ul learn --task locate` on the scene of `ul demo`, scored with its truth."""
 
 from __future__ import annotations
 
-import csv
 import tempfile
 from pathlib import Path
 
@@ -17,26 +13,33 @@ from ullayers.learn.footage import Footage, LongMean, gather
 from ullayers.learn.models import Locator
 from ullayers.learn.training import Trial
 from ullayers.output.scores import distances
+from ullayers.research.bench.video import read_columns
 from ullayers.video.reader import Reading, find_sources
 from ullayers.video.scene import write_scene
 
 SEEDS = (0, 1)
+ASPECT = 0.75  # height over width of the scene
 
 
 def scene(folder: str) -> tuple[Footage, np.ndarray]:
     video = write_scene(Path(folder))
-    with open(Path(folder, "truth.csv"), encoding="utf-8") as file:
-        truth = np.array([[float(row["x"]), float(row["y"])] for row in csv.DictReader(file)])
+    truth = read_columns(Path(folder, "truth.csv"), "x", "y")
     return gather(find_sources([str(video)]), Reading(longest=64)), truth
 
 
-def trial(
-    footage: Footage, kind: LongMean, seed: int, *, local: float = 0.0, size: bool = True,
-    steps: int = 120, spread: bool = True,
-) -> Trial:  # fmt: skip
+def train(
+    footage: Footage,
+    kind: LongMean,
+    seed: int,
+    *,
+    local: float = 0.0,
+    size: bool = True,
+    steps: int = 120,
+    spread: bool = True,
+) -> Trial:
     config = Config(local=local, seed=seed).resolved(many=False)
-    made = Trial(footage, config, kind, seed)
-    net = made.net
+    trial = Trial(footage, config, kind, seed)
+    net = trial.net
     assert isinstance(net, Locator)
     if not size:
         net.size.zero_()
@@ -44,19 +47,19 @@ def trial(
         judge = net.judge
         net.judge = lambda found: judge(found._replace(spread=0 * found.spread))  # type: ignore
     for _ in range(steps):
-        made.step()
-    return made
+        trial.step()
+    return trial
 
 
-def apart(made: Trial, truth: np.ndarray) -> np.ndarray:
+def errors(trial: Trial, truth: np.ndarray) -> np.ndarray:
     found = []
-    made.net.eval()
+    net = trial.net.eval()
+    assert isinstance(net, Locator)
     with torch.no_grad():
-        for piece in made.footage.pieces:
-            net, behind = made.net, made.behind.get(piece.source)
-            assert isinstance(net, Locator)
-            found.append(net(piece.foreground(behind=behind)).centroid.numpy())
-    return distances(np.concatenate(found), truth, 0.75)
+        for piece in trial.footage.pieces:
+            background = trial.behind.get(piece.source)
+            found.append(net(piece.foreground(behind=background)).centroid.numpy())
+    return distances(np.concatenate(found), truth, ASPECT)
 
 
 def main() -> None:
@@ -73,13 +76,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         footage, truth = scene(folder)
         for name, change in rows.items():
-            how = {"kind": "stream", **change}
-            made = [trial(footage, seed=seed, **how) for seed in SEEDS]  # type: ignore[arg-type]
-            far = [apart(one, truth) for one in made]
-            scores = " ".join(f"{one.history[-1]:5.2f}" if one.history else "    -" for one in made)
-            middle = " ".join(f"{np.median(d):7.2%}" for d in far)
-            tail = " ".join(f"{np.quantile(d, 0.9):8.2%}" for d in far)
-            print(f"{name:46} {scores:>12} {middle} {tail}", flush=True)
+            options = {"kind": "stream", **change}
+            trials = [train(footage, seed=seed, **options) for seed in SEEDS]  # type: ignore[arg-type]
+            print(f"{name:46} {row(trials, truth)}", flush=True)
+
+
+def row(trials: list[Trial], truth: np.ndarray) -> str:
+    """Return J, median error and 90 % quantile of all trials."""
+    of_trials = [errors(trial, truth) for trial in trials]
+    scores = " ".join(f"{trial.history[-1]:5.2f}" if trial.history else "    -" for trial in trials)
+    medians = " ".join(f"{np.median(values):7.2%}" for values in of_trials)
+    quantiles = " ".join(f"{np.quantile(values, 0.9):8.2%}" for values in of_trials)
+    return f"{scores:>12} {medians} {quantiles}"
 
 
 if __name__ == "__main__":

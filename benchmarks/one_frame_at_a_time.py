@@ -1,15 +1,14 @@
-"""Learning from frames that come one at a time: running statistics, and what comes closer to fresh.
+"""Online learning from single frames: running statistics and alternatives closer to fresh ones.
 
-    python benchmarks/one_frame_at_a_time.py             all that needs no data; about ten minutes
-    python benchmarks/one_frame_at_a_time.py --data DIR  the mouse video too (DIR/tracktor/...)
+    python benchmarks/one_frame_at_a_time.py             without data; about ten minutes
+    python benchmarks/one_frame_at_a_time.py --data DIR  also the mouse video (DIR/tracktor/...)
 
-Every learner sees each frame once, in order. The time is that of one processor core.
+Every learner sees each frame once, in order. Times are processor times on one core.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,23 +25,24 @@ from torch import Tensor, nn
 import ullayers as ul
 from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
-from ullayers.learn.online import Watcher
-from ullayers.learn.training import make_optimizer
-from ullayers.output.scores import distances
-from ullayers.research.bench.video import MOUSE, TRACK
+from ullayers.learn.trainer import make_optimizer
+from ullayers.learn.watcher import Watcher
+from ullayers.output.scores import Floats, distances
+from ullayers.research.bench.video import MOUSE, MOUSE_SIZE, MOUSE_TRACK, read_columns
 from ullayers.research.experiments.gridworlds import Gridworld
 from ullayers.video.reader import Reading, find_sources
 from ullayers.video.scene import write_scene
 
 SEEDS = (0, 1, 2)
-RATE = 1e-3  # of Adam
-WALL, DOOR = 6, 2  # cells from one wall to the next, and where its doors are
-ACTIONS = [3, 1, 2, 0]  # right, down, left, up, of those of a `Gridworld`
-TINY = 1e-12  # keeps a matrix of zeros invertible
+RATE = 1e-3  # learning rate of Adam
+WALL_SPACING = 6  # cells from one wall to the next
+DOOR = 2  # position of the door in each wall
+ACTIONS = [3, 1, 2, 0]  # indices of right, down, left and up in the actions of a `Gridworld`
+TINY = 1e-12  # keeps a zero matrix invertible
 
 
 class Learner(Protocol):
-    """What learns from one frame after the other."""
+    """A learner that is given one frame at a time."""
 
     def see(self, frame: Tensor) -> None:
         """Learn from the next frame."""
@@ -50,7 +50,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """A stream of frames, a network to learn from it, and how good it is in the end."""
+    """A stream of frames, a network to train on it, and the score of the trained network."""
 
     frames: Tensor
     net: nn.Sequential  # its last layer is linear
@@ -61,40 +61,50 @@ class Task:
 
 
 def blob(seed: int, count: int = 6000, later: int = 2000) -> Task:
-    """A blob wanders through noise; scored by R2 of its place, read out linearly, later on."""
-    frames, places = blob_film(seed, count + later)
+    """A blob wanders through noise; scored by R2 of its position, decoded on later frames."""
+    frames, positions = blob_film(seed, count + later)
 
     def score(net: nn.Module) -> float:
         outputs = net(frames[count:]).double()
         rows = torch.cat([outputs, torch.ones(later, 1)], 1)
-        fitted, tested = slice(0, later // 2), slice(later // 2, None)
-        truth = places[count:].double()
+        fitted = slice(0, later // 2)
+        tested = slice(later // 2, None)
+        truth = positions[count:].double()
         readout = torch.linalg.lstsq(rows[fitted], truth[fitted]).solution
         error = (rows[tested] @ readout - truth[tested]).square().sum()
         return float(1 - error / (truth[tested] - truth[tested].mean(0)).square().sum())
 
     torch.manual_seed(seed)
     net = nn.Sequential(
-        nn.Conv2d(1, 8, 5, 2), nn.Tanh(), nn.Conv2d(8, 16, 5, 2), nn.Tanh(), nn.Flatten(),
-        nn.Linear(400, 32), nn.Tanh(), nn.Linear(32, 2),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 5, 2),
+        nn.Tanh(),
+        nn.Conv2d(8, 16, 5, 2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(400, 32),
+        nn.Tanh(),
+        nn.Linear(32, 2),
+    )
     return Task(frames[:count], net, score)
 
 
 def blob_film(seed: int, count: int, side: int = 32, noise: float = 0.3) -> tuple[Tensor, Tensor]:
-    """(time, 1, side, side) pictures of a blob with inertia between walls, and its places."""
+    """Return frames (time, 1, side, side) of a blob that bounces off walls, and its positions."""
     random = torch.Generator().manual_seed(seed)
-    place, speed, places = torch.rand(2, generator=random), torch.zeros(2), torch.empty(count, 2)
+    position = torch.rand(2, generator=random)
+    speed = torch.zeros(2)
+    positions = torch.empty(count, 2)
     for t in range(count):
         speed = 0.9 * speed + 0.008 * torch.randn(2, generator=random)
-        place = place + speed
-        speed = torch.where(place < 0.15, speed.abs(), speed)
-        speed = torch.where(place > 0.85, -speed.abs(), speed)
-        places[t] = place = place.clamp(0.15, 0.85)
+        position = position + speed
+        speed = torch.where(position < 0.15, speed.abs(), speed)
+        speed = torch.where(position > 0.85, -speed.abs(), speed)
+        position = position.clamp(0.15, 0.85)
+        positions[t] = position
     pixels = (torch.arange(side) + 0.5) / side
-    across, down = ((pixels - p[:, None]).div(0.11).square().neg().exp() for p in places.T)
-    pictures = down[:, :, None] * across[:, None, :]
-    return (pictures + noise * torch.randn(pictures.shape, generator=random))[:, None], places
+    columns, rows = ((pixels - p[:, None]).div(0.11).square().neg().exp() for p in positions.T)
+    pictures = rows[:, :, None] * columns[:, None, :]
+    return (pictures + noise * torch.randn(pictures.shape, generator=random))[:, None], positions
 
 
 def rooms(seed: int, count: int = 12_000, across: int = 2, slowest: int = 3) -> Task:
@@ -102,34 +112,37 @@ def rooms(seed: int, count: int = 12_000, across: int = 2, slowest: int = 3) -> 
     floor = floor_plan(across)
     world = Gridworld("rooms", np.pad(~floor, 1, constant_values=True))
     follows = world.neighbours[:, ACTIONS]
-    random, state = np.random.default_rng(seed), 0
+    random = np.random.default_rng(seed)
+    state = 0
     states = np.empty(count, int)
     for t, action in enumerate(random.integers(0, 4, count)):
-        states[t] = state = follows[state, action]
+        state = follows[state, action]
+        states[t] = state
     truth = np.linalg.eigh(world.chain())[1][:, ::-1][:, 1 : slowest + 1]  # the first is constant
-    places = torch.from_numpy(3.4 * (np.argwhere(floor) / (len(floor) - 1) - 0.5)).float()
+    positions = torch.from_numpy(3.4 * (np.argwhere(floor) / (len(floor) - 1) - 0.5)).float()
 
     def score(net: nn.Module) -> float:
-        outputs = net(places).double().numpy()
+        outputs = net(positions).double().numpy()
         basis, _ = np.linalg.qr(outputs - outputs.mean(0))
         return float(np.square(basis.T @ truth).sum() / slowest)
 
     torch.manual_seed(seed)
-    widths, layers = [2, 128, 128, 128], list[nn.Module]()
-    for narrow, wide in pairwise(widths):
-        layers += [nn.Linear(narrow, wide), nn.ReLU()]
-    return Task(places[states], nn.Sequential(*layers, nn.Linear(128, slowest)), score)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise([2, 128, 128, 128]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return Task(positions[states], nn.Sequential(*layers, nn.Linear(128, slowest)), score)
 
 
 def floor_plan(across: int) -> NDArray[np.bool_]:
-    """Square rooms, so many each way, with a door in the middle of every wall between two."""
-    side = across * WALL - 1
+    """Return `across` x `across` square rooms with a door in every wall between two rooms."""
+    side = across * WALL_SPACING - 1
     floor = np.ones((side, side), bool)
-    doors = np.arange(DOOR, side, WALL)
-    for wall in range(WALL - 1, side, WALL):
-        floor[wall, :] = floor[:, wall] = False
-    for wall in range(WALL - 1, side, WALL):
-        floor[wall, doors] = floor[doors, wall] = True
+    walls = np.arange(WALL_SPACING - 1, side, WALL_SPACING)
+    doors = np.arange(DOOR, side, WALL_SPACING)
+    floor[walls, :] = False
+    floor[:, walls] = False
+    floor[np.ix_(walls, doors)] = True
+    floor[np.ix_(doors, walls)] = True
     return floor
 
 
@@ -137,18 +150,19 @@ def floor_plan(across: int) -> NDArray[np.bool_]:
 
 
 def head_of(net: nn.Sequential) -> nn.Linear:
-    """The last layer."""
+    """Return the last layer."""
     head = net[-1]
     assert isinstance(head, nn.Linear)
     return head
 
 
 class Running:
-    """A step for every frame with running statistics: Algorithm 1 of the paper."""
+    """One step per frame with running statistics: Algorithm 1 of the paper."""
 
     def __init__(self, net: nn.Sequential, rate: float = RATE, eps: float = 1e-3) -> None:
         self.layer = ul.UL1d(head_of(net).out_features, eps=eps, statistics="running")
-        self.net, self.optimizer = net, torch.optim.Adam(net.parameters(), rate)
+        self.net = net
+        self.optimizer = torch.optim.Adam(net.parameters(), rate)
 
     def see(self, frame: Tensor) -> None:
         """Learn from the next frame."""
@@ -158,10 +172,10 @@ class Running:
 
 
 class Bounded(Running):
-    """As `Running`, with steps that change the output by at most a share of its spread (B).
+    """`Running` with steps that change the output by at most a share of its spread (B).
 
-    Averages over n frames are stale by what the output changes in n steps, so a bound of about
-    eps keeps the two in step.
+    Averages over n frames are stale by the change of the output in n steps, so a bound of about
+    eps keeps them up to date.
     """
 
     def __init__(self, net: nn.Sequential, bound: float = 1e-3) -> None:
@@ -185,9 +199,9 @@ class Bounded(Running):
 
 
 class InputSide:
-    """Statistics of the last linear layer's input x, so that W = A W_x A' whatever A becomes.
+    """Statistics of the last linear layer's input x, so that W = A W_x A' for any weights A.
 
-    The gradient of A is exact for the averages; that of the layers below is as stale as x is.
+    The gradient of A is exact for the averages; that of the layers below is as stale as x.
     """
 
     def __init__(self, net: nn.Sequential, *, below: bool, eps: float = 1e-3) -> None:
@@ -213,9 +227,9 @@ class InputSide:
         self.optimizer.step()
 
     def _advance(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Eq. 6-9 on x, W averaged over as many frames as B; gives both deviations."""
+        """Apply Eq. 6-9 to x, with W averaged over as many frames as B; return both deviations."""
         self.count += 1
-        slow = max(self.eps, 1 / self.count)  # the first frames weigh what they should
+        slow = max(self.eps, 1 / self.count)  # the plain mean of the first frames
         self.short += max(0.5, 1 / self.count) * (x - self.short)
         self.long += slow * (x - self.long)
         inner, outer = x - self.short, self.short - self.long
@@ -231,15 +245,24 @@ def _inverse(cov: Tensor) -> Tensor:
 
 
 class Replay:
-    """A step with fresh statistics of clips from a memory, every so many frames."""
+    """One step with fresh statistics of clips from a memory per `every` frames."""
 
     def __init__(
-        self, net: nn.Sequential, every: int, *, frames: int = 2000, clips: int = 16,
+        self,
+        net: nn.Sequential,
+        every: int,
+        *,
+        frames: int = 2000,
+        clips: int = 16,
         length: int = 8,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.layer = ul.UL1d(head_of(net).out_features, statistics="fresh", long_term="shared")
-        self.net, self.optimizer = net, torch.optim.Adam(net.parameters(), RATE)
-        self.frames, self.clips, self.length, self.every = frames, clips, length, every
+        self.net = net
+        self.optimizer = torch.optim.Adam(net.parameters(), RATE)
+        self.frames = frames
+        self.clips = clips
+        self.length = length
+        self.every = every
         self.memory: ul.ReplayMemory | None = None
         self.count = 0
 
@@ -279,7 +302,7 @@ TASKS: dict[str, Callable[[int], Task]] = {
 
 
 class RunningWatcher(Watcher):
-    """As `ul watch`, with a step for every frame and running statistics."""
+    """`ul watch` with one step per frame and running statistics."""
 
     def __init__(self, config: Config, channels: int, size: tuple[int, int]) -> None:
         super().__init__(config, channels, size)
@@ -295,7 +318,7 @@ class RunningWatcher(Watcher):
 
 
 def unlearned(config: Config, channels: int, size: tuple[int, int]) -> Watcher:
-    """Background subtraction alone."""
+    """Return a watcher without learning, which is background subtraction."""
     watcher = Watcher(config, channels, size)
     watcher.learning = False
     return watcher
@@ -309,8 +332,9 @@ WATCHERS: dict[str, Callable[..., Watcher]] = {
 
 
 def learn(task: Task, make: Callable[[nn.Sequential], Learner]) -> tuple[float, float]:
-    """The score after the last frame, and milliseconds of processor time for each."""
-    learner, begin = make(task.net), time.process_time()
+    """Return the score after the last frame, and milliseconds of processor time per frame."""
+    learner = make(task.net)
+    begin = time.process_time()
     for frame in task.frames:
         learner.see(frame)
     spent = time.process_time() - begin
@@ -318,26 +342,26 @@ def learn(task: Task, make: Callable[[nn.Sequential], Learner]) -> tuple[float, 
         return task.score(task.net), 1e3 * spent / len(task.frames)
 
 
-def watch(frames: Tensor, places: NDArray[np.float64], watcher: Watcher) -> list[float]:
-    """The median distance in each third and its 90 % quantile in the last, and ms a frame."""
+def watch(frames: Tensor, truth: Floats, watcher: Watcher) -> list[float]:
+    """Return the median error in each third, the 90 % quantile in the last, and ms per frame."""
     begin = time.process_time()
     found = np.array([watcher.see(frame)[0][:2] for frame in frames])
     spent = time.process_time() - begin
-    apart = distances(found, places[: len(found)], frames.shape[-2] / frames.shape[-1])
-    thirds = np.array_split(apart, 3)
+    errors = distances(found, truth[: len(found)], frames.shape[-2] / frames.shape[-1])
+    thirds = np.array_split(errors, 3)
     medians = [float(np.nanmedian(third)) for third in thirds]
     return [*medians, float(np.nanquantile(thirds[-1], 0.9)), 1e3 * spent / len(frames)]
 
 
-def films(data: Path | None) -> Iterator[tuple[str, Tensor, NDArray[np.float64]]]:
-    """Small frames, and the true places in 0..1."""
+def films(data: Path | None) -> Iterator[tuple[str, Tensor, Floats]]:
+    """Yield titles, small frames and true positions in 0..1."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         video = write_scene(place, frames=1800)
-        yield "scene of ul demo", _small(video), _columns(place / "truth.csv", "x", "y")
-    if data is not None:  # at ten frames a second, to see what becomes of it after five minutes
-        places = _columns(data / TRACK, "pos_x", "pos_y") / (640, 480)
-        yield "mouse, every third frame", _small(data / MOUSE, 3), places[::3]
+        yield "scene of ul demo", _small(video), read_columns(place / "truth.csv", "x", "y")
+    if data is not None:  # ten frames per second, which makes five minutes of video
+        truth = read_columns(data / MOUSE_TRACK, "pos_x", "pos_y") / MOUSE_SIZE
+        yield "mouse, every third frame", _small(data / MOUSE, 3), truth[::3]
 
 
 def _small(video: Path, stride: int = 1) -> Tensor:
@@ -346,40 +370,35 @@ def _small(video: Path, stride: int = 1) -> Tensor:
     return torch.cat([clip.frames for clip in source.clips(64, reading)])
 
 
-def _columns(path: Path, *names: str) -> NDArray[np.float64]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return np.array([[float(row[name]) for name in names] for row in csv.DictReader(file)])
-
-
 def print_tasks(which: str) -> None:
     for title, make_task in TASKS.items():
         if which not in title:
             continue
-        print(f"{title:34} {'scores':>{7 * len(SEEDS) - 1}}    mean  ms a frame")
+        print(f"{title:34} {'scores':>{7 * len(SEEDS) - 1}}    mean  ms/frame")
         for name, make in LEARNERS.items():
             results = [learn(make_task(seed), make) for seed in SEEDS]
             scores, spent = zip(*results, strict=True)
             row = " ".join(f"{score:6.3f}" for score in scores)
-            print(f"{name:34} {row}  {np.mean(scores):6.3f}  {np.mean(spent):10.2f}", flush=True)
+            print(f"{name:34} {row}  {np.mean(scores):6.3f}  {np.mean(spent):8.2f}", flush=True)
 
 
 def print_films(which: str, data: Path | None) -> None:
-    for title, frames, places in films(data):
+    for title, frames, truth in films(data):
         if which not in title:
             continue
         _, channels, *size = frames.shape
-        print(f"{title:30} median distance in thirds  90 % of last  ms a frame")
+        print(f"{title:30} median distance in thirds  90 % of last    ms/frame")
         for name, make in WATCHERS.items():
             for seed in SEEDS:
-                *apart, spent = watch(frames, places, make(Config(seed=seed), channels, size))
-                row = " ".join(f"{value:8.2%}" for value in apart)
+                *errors, spent = watch(frames, truth, make(Config(seed=seed), channels, size))
+                row = " ".join(f"{value:8.2%}" for value in errors)
                 print(f"{name:30} {row} {spent:16.2f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--task", default="", help="only tasks with this in their name")
-    parser.add_argument("--data", type=Path, help="folder that holds tracktor/")
+    parser.add_argument("--task", default="", help="run only tasks whose name contains this")
+    parser.add_argument("--data", type=Path, help="folder that contains tracktor/")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print_tasks(given.task)

@@ -1,4 +1,4 @@
-"""The command `ul`, run as a user would, and what must hold when it ends."""
+"""The `ul` command in a process of its own, and checks of how it ends."""
 
 from __future__ import annotations
 
@@ -13,31 +13,52 @@ from typing import Any
 
 from tests.films import files_in
 
-Call = Callable[..., tuple[int, str, str]]
+UlCommand = Callable[..., tuple[int, str, str]]  # arguments to exit code, stdout and stderr
 QUICK = ("--steps", "2", "--restarts", "1", "--size", "16", "--quiet")
 WRITTEN = {
-    "config.json", "model.safetensors", "metrics.jsonl", "report.html", "overlay.mp4", "tracks.csv",
-}  # fmt: skip
+    "config.json",
+    "model.safetensors",
+    "metrics.jsonl",
+    "report.html",
+    "overlay.mp4",
+    "tracks.csv",
+    "summary.json",
+}
+STOPPED = "stopped; finished work is kept; continue with --resume"
 
 
-def start(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
-    """The command in a process of its own, one thread, which hears Ctrl-C whoever started us."""
+def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """Start the command with one thread.
+
+    Args:
+        *arguments: The command line.
+        **options: Further options of `subprocess.Popen`.
+    """
     command = [sys.executable, "-m", "ullayers", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    return subprocess.Popen(command, **{"env": environment, **pipes, **hears, **how})
+    settings: dict[str, Any] = {
+        "env": os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "preexec_fn": hear_ctrl_c,
+    }
+    return subprocess.Popen(command, **settings | options)
 
 
-def ul(*arguments: str | Path, **how: Any) -> tuple[int, str, str]:
-    """Exit code, output and errors of the command in a process of its own."""
-    with start(*arguments, **how) as process:
+def hear_ctrl_c() -> None:
+    """Undo that a shell has started the tests in the background, with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def ul(*arguments: str | Path, **options: Any) -> tuple[int, str, str]:
+    """Run the command; returns exit code, stdout and stderr."""
+    with start(*arguments, **options) as process:
         out, errors = process.communicate(timeout=120)
         return process.returncode, out, errors
 
 
 def wait_until(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
-    """Wait for something that a process does; it must still be running then."""
+    """Wait for something that a process does, which must not end before."""
     while not happened():
         assert process.poll() is None, f"ended before: {process.communicate()}"
         time.sleep(0.005)
@@ -48,6 +69,7 @@ def lines_of(path: Path) -> int:
 
 
 def check_refused(result: tuple[int, str, str], *words: str) -> None:
+    """Check that a command has failed with one line that contains all words."""
     code, out, errors = result
     assert (code, out) == (2, ""), errors
     assert errors.count("\n") == 1, errors
@@ -56,8 +78,8 @@ def check_refused(result: tuple[int, str, str], *words: str) -> None:
         assert word in errors
 
 
-def check_stopped(process: subprocess.Popen[str], words: str) -> str:
-    """It has ended by Ctrl-C, with one line."""
+def check_stopped(process: subprocess.Popen[str], words: str = STOPPED) -> str:
+    """Check that a process has been stopped by a signal and has printed one line; returns it."""
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), errors
     assert errors.count("\n") == 1, errors

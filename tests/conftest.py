@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-import ullayers.cli.main as cli
-from tests.command import QUICK, Call, ul
+from tests.command import QUICK, UlCommand
 from tests.films import write_ball
+from ullayers.cli.main import main
 
 # A test must give the same verdict every time it runs; example counts are set where they matter.
 settings.register_profile(
@@ -27,22 +27,22 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command in this process, which saves the seconds that it takes to load torch."""
+def here(capsys: pytest.CaptureFixture[str]) -> UlCommand:
+    """The command in this process, which saves the seconds that importing torch takes."""
 
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
         try:
-            code = cli.main([str(argument) for argument in arguments])
+            code = main([str(argument) for argument in arguments])
         except SystemExit as end:
             code = int(end.code or 0)
         return code, *capsys.readouterr()
 
-    return call
+    return run
 
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Callable[[str], bool]]:
-    """Makes tmp_path/disk a disk of its own, with options, if we are allowed to."""
+    """Mounts a file system with the given options at tmp_path/disk, if we are allowed to."""
     disk = tmp_path / "disk"
     disk.mkdir()
 
@@ -60,9 +60,12 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str], bool]]:
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a film, ball.mp4, and runs on it: run (locate) and codes (orient)."""
+    """A folder with a video, ball.mp4, and two runs on it: run (locate) and codes (orient).
+
+    Learned once per worker; tests must not change it.
+    """
     folder = tmp_path_factory.mktemp("place")
     film = write_ball(folder / "ball.mp4")
-    assert ul("learn", film, "--out", folder / "run", *QUICK)[0] == 0
-    assert cli.main(["learn", film, "--out", f"{folder}/codes", "--task", "orient", *QUICK]) == 0
+    assert main(["learn", film, "--out", f"{folder}/run", *QUICK]) == 0
+    assert main(["learn", film, "--out", f"{folder}/codes", "--task", "orient", *QUICK]) == 0
     return folder

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ullayers.learn.footage import PIECE, Footage, make_piece
-from ullayers.video.reader import Clip, VideoWriter
+from ullayers.video.frames import Clip
+from ullayers.video.writer import VideoWriter
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]

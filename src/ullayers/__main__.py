@@ -1,4 +1,4 @@
-"""`python -m ullayers` runs the `ul` command."""
+"""`python -m ullayers`: the `ul` command."""
 
 import sys
 

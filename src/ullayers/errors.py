@@ -1,4 +1,4 @@
-"""The base class of errors that the user can fix."""
+"""Errors that the user can fix."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class UserError(ValueError):
     The `ul` command prints the message on one line and exits with code 2. Any other exception is a
     bug and shows its traceback.
     """
+
+
+class MissingPackageError(UserError, ModuleNotFoundError):
+    """An optional package is not installed; the message says how to install it."""

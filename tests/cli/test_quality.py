@@ -1,4 +1,4 @@
-"""What `ul` learns is worth it: on a made scene with known truth, and on a real mouse."""
+"""Accuracy of what `ul` learns, on a synthetic scene and on a real mouse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ullayers.cli.main as cli
+import ullayers.cli.demo
 from tests.command import (
-    Call,
+    UlCommand,
     check_refused,
     start,
 )
@@ -20,34 +20,34 @@ from tests.films import (
     column,
     contents,
 )
-from ullayers.cli.options import make_parser
+from ullayers.cli.parser import make_parser
 from ullayers.video.scene import write_scene
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short demo: the scene and what was learned from it."""
+    """A short version of `ul demo`."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "ullayers.video.scene.write_scene", lambda out, seed: write_scene(out, seed, 240)
+            "ullayers.cli.demo.write_scene", lambda out, seed: write_scene(out, seed, 240)
         )
-        given = make_parser(
-            cli._demo, cli._learn, cli._apply, cli._watch, cli._reproduce, cli._bench
-        ).parse_args(["demo", "--out", str(folder / "out"), "--quiet"])
-        given.steps, given.restarts, given.size = 50, 1, 48  # the demo's own would take a minute
-        cli._demo(given)
+        arguments = make_parser().parse_args(["demo", "--out", str(folder / "out"), "--quiet"])
+        arguments.steps = 50  # the demo's own settings would take a minute
+        arguments.restarts = 1
+        arguments.size = 48
+        ullayers.cli.demo.run(arguments)
     return folder / "out"
 
 
 def test_the_demo_finds_the_beetle_better_than_subtraction_does(demo: Path) -> None:
     from ullayers.learn.runs import load_run, sources_of
-    from ullayers.output.scores import _unlearned, distances
+    from ullayers.output.scores import _untrained, distances
 
     run = load_run(demo / "run")
     there = column(demo / "truth.csv", "x", "y")
     learned = distances(column(demo / "run" / "tracks.csv", "x", "y"), there, 0.75)
-    before = distances(_unlearned(run, sources_of(run)[0]), there, 0.75)
+    before = distances(_untrained(run, sources_of(run)[0]), there, 0.75)
     assert np.median(learned) < np.median(before)
     assert np.median(learned) < 0.03
     assert np.quantile(learned, 0.9) < np.quantile(before, 0.9)
@@ -62,7 +62,7 @@ def test_the_demo_keeps_the_kind_with_the_lowest_objective(demo: Path) -> None:
     assert not result["camera"]
 
 
-def test_the_demo_is_careful_with_its_folder(demo: Path, here: Call) -> None:
+def test_the_demo_is_careful_with_its_folder(demo: Path, here: UlCommand) -> None:
     before = contents(demo)
     check_refused(here("demo", "--out", demo), "is not empty", "--force")
     assert contents(demo) == before

@@ -329,7 +329,7 @@ def twice(x):
 
 def test_what_is_kept_may_be_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Really so: a loop of its own is compiled, kept, and what is kept cut off."""
-    name = "elsewhere.damaged_loops"
+    name = "elsewhere.test_loops"
     monkeypatch.setattr(compiling, "__package__", "elsewhere")  # other loops stay what they are
     (tmp_path / "loop.py").write_text(LOOP)
     for turn in range(2):
@@ -426,7 +426,7 @@ def test_long_term_set_later_in_paper_mode() -> None:
 def test_another_file_of_loops_may_change() -> None:
     """What a loop calls is in another: what numba keeps of it must not outlive that."""
     stamp = compiling._stamps()
-    assert {"state_loops.py", "stream_loops.py"} <= {name for name, *_ in stamp}
+    assert {"stream_loops.py", "state_loops.py"} <= {name for name, *_ in stamp}
     assert small._loop()[0]._cache._cache_file._source_stamp == stamp
 
 

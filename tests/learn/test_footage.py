@@ -18,6 +18,7 @@ from ullayers.learn.footage import (
     Footage,
     Spread,
     cut,
+    expected_frames,
     gather,
     make_piece,
     natural_stride,
@@ -218,3 +219,22 @@ def test_neighbours_have_colours_of_their_own(tmp_path: Path) -> None:
     columns = piece.clip.frames[0, :, 4:20].float().mean(1).T
     for number, colour in ((13, red), (14, red), (15, blue), (16, blue)):
         assert np.abs(columns[number].numpy() - colour).max() < 40, number
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 7])
+@pytest.mark.parametrize("most", [None, 1, 4, 100])
+@pytest.mark.parametrize("start", [0, 5, 50])
+def test_expected_frames_are_those_that_are_read(
+    tmp_path_factory: pytest.TempPathFactory, stride: int, most: int | None, start: int
+) -> None:
+    folder = tmp_path_factory.mktemp("in")
+    for name, count in (("a", 20), ("b", 7)):
+        write_pictures(folder / name, still(count, 8, 8))
+    sources = find_sources([str(folder)])
+    reading = Reading(stride=stride, max_frames=most, start=start)
+    read = sum(len(clip.index) for source in sources for clip in source.clips(8, reading))
+    assert expected_frames([source.probe() for source in sources], reading) == read
+
+
+def test_expected_frames_are_unknown_if_a_header_does_not_tell() -> None:
+    assert expected_frames([Info(64, 48, 25.0, 9), Info(64, 48, 25.0, None)], Reading()) is None

@@ -17,9 +17,13 @@ import torch
 from torch import Tensor
 
 import ullayers as ul
+import ullayers.learn.watcher as watching
+from tests.command import UlCommand, check_refused, start
+from tests.films import read_table
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
-from ullayers.learn.online import CLIPS, EVERY, LENGTH, MEMORY, WINDOW, Sighting, Watcher
+from ullayers.learn.online import Sighting
+from ullayers.learn.watcher import CLIP_FRAMES, CLIPS_PER_STEP, FRAMES_PER_STEP, Watcher
 from ullayers.video.camera_motion import LiveBackdrop
 from ullayers.video.reader import Reading, VideoError, find_sources, read_all
 from ullayers.video.scene import write_scene
@@ -46,6 +50,10 @@ def ball(t: int, height: int = 24, width: int = 32) -> Tensor:
     y = round((0.5 + 0.35 * np.sin(t / 15)) * height)
     frame[:, max(0, y - 2) : y + 2, max(0, x - 2) : x + 2] = 250
     return frame
+
+
+def frames_in(table: Path) -> list[int]:
+    return [int(row["frame"]) for row in read_table(table)]
 
 
 def ul_watch(*arguments: str) -> list[str]:
@@ -103,31 +111,36 @@ def test_going_on_is_exact(task: str, optimizer: str) -> None:
     assert repr(whole.state()[1]) == repr(second.state()[1])  # a first J is nan
 
 
-def test_what_is_kept_does_not_grow() -> None:
+def test_what_is_kept_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "MEMORY_FRAMES", 128)
+    monkeypatch.setattr(watching, "WINDOW", 8)
     watcher = Watcher(Config(), 3, (24, 32))
 
     def size() -> int:
         tensors, rest = watcher.state()
         return sum(t.numel() for t in tensors.values()) + len(rest["history"])
 
-    for t in range(max(MEMORY, CLIPS * LENGTH + 2 * WINDOW * EVERY)):
-        watcher.see(ball(t % 200))
+    for t in range(max(128, CLIPS_PER_STEP * CLIP_FRAMES + 2 * 8 * FRAMES_PER_STEP)):
+        watcher.see(ball(t))
     before = size()
-    assert len(watcher.memory) == MEMORY
-    assert len(watcher.history) == 2 * WINDOW
+    assert len(watcher.memory) == 128
+    assert len(watcher.trainer.history) == 2 * 8
     for t in range(50):
         watcher.see(ball(t))
     assert size() == before
 
 
-def test_learning_stops_when_it_has_settled() -> None:
+def test_learning_stops_when_it_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "WINDOW", 10)
     watcher = Watcher(Config(tolerance=100.0), 3, (24, 32))  # J never falls by as much
     frames = 0
     while watcher.learning:
         watcher.see(ball(frames))
         frames += 1
-        assert len(watcher.history) == max(0, (frames - CLIPS * LENGTH) // EVERY + 1)
-    assert len(watcher.history) == 2 * WINDOW
+        assert len(watcher.trainer.history) == max(
+            0, (frames - CLIPS_PER_STEP * CLIP_FRAMES) // FRAMES_PER_STEP + 1
+        )
+    assert len(watcher.trainer.history) == 2 * 10
     before = watcher.net.state_dict()["conv1.weight"].clone()
     values, _ = watcher.see(ball(0))
     assert torch.equal(watcher.net.state_dict()["conv1.weight"], before)
@@ -152,55 +165,45 @@ def test_live_backdrop_forgets_what_passes_and_follows_the_camera() -> None:
     assert float(passing[:, 10:16, 60:].mean()) > 0.3  # where it is now
 
 
-def test_a_folder_keeps_table_checkpoint_and_network(scene: Path, tmp_path: Path) -> None:
+def test_a_folder_keeps_table_checkpoint_and_network(
+    scene: Path, tmp_path: Path, here: UlCommand
+) -> None:
     out, video = tmp_path / "run", str(scene / "scene.mp4")
-    command = ul_watch(video, "--size", "32", "--max-frames", "30", "--out", str(out), "--quiet")
-    subprocess.run(command, check=True)
-    with open(out / "tracks.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["frame"]) for row in rows] == list(range(30))
-    again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode == 2
-    assert "--resume" in again.stderr
-    assert again.stderr.count("\n") == 1
-    subprocess.run([*ul_watch(video, "--out", str(out), "--quiet"), "--resume"], check=True)
-    with open(out / "tracks.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["frame"]) for row in rows] == list(range(60)), "it goes on after the last one"
+    command = ("watch", video, "--size", "32", "--max-frames", "30", "--out", out, "--quiet")
+    assert here(*command) == (0, "", "")
+    assert frames_in(out / "tracks.csv") == list(range(30))
+    check_refused(here(*command), "--resume")
+    assert here("watch", video, "--out", out, "--quiet", "--resume") == (0, "", "")
+    assert frames_in(out / "tracks.csv") == list(range(60)), "it goes on after the last one"
+    rows = read_table(out / "tracks.csv")
     assert float(rows[30]["time"]) == pytest.approx(30 / 25)
     assert json.loads((out / "config.json").read_text())["result"]["frames"] == 60
-    apply = [
-        sys.executable,
-        "-m",
-        "ullayers",
-        "apply",
-        str(out),
-        video,
-        "--max-frames",
-        "9",
-    ]
-    subprocess.run([*apply, "--out", str(tmp_path / "applied"), "--quiet"], check=True)
-    assert len((tmp_path / "applied" / "tracks.csv").read_text().splitlines()) == 10
+    applied = tmp_path / "applied"
+    apply = ("apply", out, video, "--max-frames", "9", "--out", applied, "--quiet")
+    assert here(*apply) == (0, "", "")
+    assert len((applied / "tracks.csv").read_text().splitlines()) == 10
 
 
-def test_lines_for_a_pipe(scene: Path) -> None:
-    command = ul_watch(str(scene / "scene.mp4"), "--size", "32", "--max-frames", "5")
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = shown.stdout.splitlines()
+def test_lines_for_a_pipe(scene: Path, here: UlCommand) -> None:
+    code, out, errors = here("watch", scene / "scene.mp4", "--size", "32", "--max-frames", "5")
+    assert (code, errors) == (0, "")
+    lines = out.splitlines()
     assert lines[0] == "sequence,frame,time,x,y,confidence"
     assert [line.split(",")[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
     shown = subprocess.run(
         f"{' '.join(ul_watch(str(scene / 'scene.mp4'), '--size', '32'))} | head -3",
-        shell=True, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert len(shown.stdout.splitlines()) == 3
     assert shown.stderr == ""
 
 
 def test_ctrl_c_keeps_what_was_learned(scene: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = ul_watch(str(scene / "scene.mp4"), "--out", str(out), "--lines")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start("watch", scene / "scene.mp4", "--out", out, "--lines")
     assert process.stdout is not None
     for _ in range(10):
         process.stdout.readline()
@@ -234,11 +237,11 @@ def test_checkpoints_come_by_the_clock(scene: Path, tmp_path: Path) -> None:
         (["scene.mp4", "--mu", "2"], "mu"),
     ],
 )
-def test_bad_input_is_one_line(scene: Path, arguments: list[str], says: str) -> None:
-    shown = subprocess.run(ul_watch(*arguments), capture_output=True, text=True, cwd=scene)
-    assert shown.returncode == 2
-    assert says in shown.stderr
-    assert shown.stderr.count("\n") == 1
+def test_bad_input_is_one_line(
+    scene: Path, arguments: list[str], says: str, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(scene)
+    check_refused(here("watch", *arguments), says)
 
 
 def test_a_picture_folder_can_be_watched(scene: Path, tmp_path: Path) -> None:
@@ -296,9 +299,7 @@ def test_rows_after_the_checkpoint_are_not_kept(scene: Path, tmp_path: Path) -> 
     with open(out / "tracks.csv", "a", encoding="utf-8") as file:
         file.write("scene,5,0.2,0.1")  # half a row
     list(ul.watch(video, size=32, folder=out, resume=True))
-    with open(out / "tracks.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["frame"]) for row in rows] == list(range(5 + 9))
+    assert frames_in(out / "tracks.csv") == list(range(5 + 9))
 
 
 def test_force_leaves_nothing_of_the_run_before(scene: Path, tmp_path: Path) -> None:
@@ -333,5 +334,5 @@ def test_a_folder_that_grows_is_gone_on_with(scene: Path, tmp_path: Path) -> Non
             seen = [s.frame for s in ul.watch(str(pictures), size=32, stride=2, folder=out)]
             assert seen == [0, 2, 4, 6]
     assert [s.frame for s in ul.watch(str(pictures), folder=out, resume=True)] == [8, 10]
-    with pytest.raises(ValueError, match="no frame after 10; begin anew with --force"):
+    with pytest.raises(ValueError, match="no frame after 10; start again with --force"):
         list(ul.watch(str(pictures), folder=out, resume=True))

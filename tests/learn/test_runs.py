@@ -6,29 +6,27 @@ import ast
 import json
 import pickle
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import islice
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import ullayers
-import ullayers.learn.runs as runs
+import ullayers.learn.run_training as run_training
 from tests.films import contents, files_in, write_ball
-from ullayers.learn.apply import answers
+from tests.learn.short_runs import CODES, SHORT, learn, resume, stopped
+from ullayers.learn.apply import answers, first_piece
 from ullayers.learn.checkpoint import RunError, load_state, save_state
 from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free
-from ullayers.learn.runs import Run, learn_run, load_run, plan_run, sources_of
-from ullayers.video.reader import VideoError
-
-SHORT = Config(steps=5, trial_steps=3, restarts=1, batch=2, clip=12)
-CODES = Config(task="orient", steps=5, trial_steps=3, restarts=1, batch=2, clip=12)
+from ullayers.learn.footage import LongMean
+from ullayers.learn.run_result import RunResult
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import load_run, plan_run, sources_of
+from ullayers.video.reader import Reading, Source, VideoError
 
 
 @pytest.fixture(scope="module")
@@ -36,36 +34,19 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_ball(tmp_path_factory.mktemp("film") / "ball.mp4")
 
 
-def learn(film: str, folder: Path, config: Config = SHORT, **how: Any) -> Run:
-    run, sources = plan_run([film], folder, config, size=16, **how)
-    for _ in learn_run(run, sources):
-        pass
-    return run
-
-
 @pytest.fixture(scope="module")
 def finished(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learn(film, tmp_path_factory.mktemp("runs") / "run").folder
 
 
+@pytest.fixture(scope="module")
+def codes(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learn(film, tmp_path_factory.mktemp("runs") / "codes", CODES).folder
+
+
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "EVERY", 1)
-
-
-def stopped(film: str, folder: Path, steps: int, config: Config = SHORT) -> None:
-    """A run that was stopped after some steps."""
-    run, sources = plan_run([film], folder, config, size=16)
-    going = learn_run(run, sources)
-    list(islice(going, steps))
-    going.close()
-
-
-def resume(folder: Path) -> Run:
-    run = load_run(folder)
-    for _ in learn_run(run, sources_of(run)):
-        pass
-    return run
+    monkeypatch.setattr(run_training, "CHECKPOINT_STEPS", 1)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -128,7 +109,7 @@ def test_tensorboard_has_every_step(finished: Path) -> None:
 def test_tensorboard_is_not_needed(
     film: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "find_spec", lambda name: None)
+    monkeypatch.setattr(run_training, "find_spec", lambda name: None)
     run = learn(film, tmp_path / "run")
     assert not (run.folder / "tensorboard").exists()
     assert records(run.folder) == records(finished)
@@ -137,14 +118,20 @@ def test_tensorboard_is_not_needed(
 @pytest.mark.parametrize("config", [SHORT, CODES], ids=["locate", "orient"])
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_stopped_run_goes_on_exactly(
-    film: str, tmp_path: Path, every_step: None, config: Config, stop: int
+    film: str,
+    finished: Path,
+    codes: Path,
+    tmp_path: Path,
+    every_step: None,
+    config: Config,
+    stop: int,
 ) -> None:
-    whole = learn(film, tmp_path / "whole", config)
+    whole = finished if config == SHORT else codes
     stopped(film, tmp_path / "paused", stop, config)
     paused = resume(tmp_path / "paused")
     for name in ("model.safetensors", "config.json"):
-        assert (paused.folder / name).read_bytes() == (whole.folder / name).read_bytes()
-    assert records(paused.folder) == records(whole.folder)
+        assert (paused.folder / name).read_bytes() == (whole / name).read_bytes()
+    assert records(paused.folder) == records(whole)
 
 
 def test_without_a_checkpoint_it_starts_again(film: str, finished: Path, tmp_path: Path) -> None:
@@ -257,99 +244,6 @@ def test_folders_that_are_not_free(finished: Path, tmp_path: Path) -> None:
         check_free(tmp_path, force=True)
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    content = json.loads((folder / "config.json").read_text())
-    change(content)
-    (folder / "config.json").write_text(json.dumps(content))
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nothing": (lambda run: (run / "config.json").unlink(), "is not a run"),
-    "half a config": (lambda run: truncate(run / "config.json"), "config.json is damaged"),
-    "no text": (lambda run: (run / "config.json").write_bytes(b"\xff\x00"), "is damaged"),
-    "a list": (lambda run: (run / "config.json").write_text("[]"), "is damaged"),
-    "no reading": (lambda run: edit(run, lambda c: c.pop("reading")), "is damaged"),
-    "no kind": (lambda run: edit(run, lambda c: c["result"].pop("kind")), "is damaged"),
-    "odd kind": (lambda run: edit(run, lambda c: c["result"].update(kind="x")), "is damaged"),
-    "odd size": (lambda run: edit(run, lambda c: c["reading"].update(size=5)), "is damaged"),
-    "odd stride": (lambda run: edit(run, lambda c: c["reading"].update(stride="a")), "is damaged"),
-    "unknown task": (lambda run: edit(run, lambda c: c["learn"].update(task="x")), "is damaged"),
-    "unknown key": (lambda run: edit(run, lambda c: c["learn"].update(x=1)), "is damaged"),
-    "odd inputs": (lambda run: edit(run, lambda c: c.update(inputs=5)), "is damaged"),
-    "other task": (lambda run: edit(run, lambda c: c["learn"].update(task="orient")), "not belong"),
-    "other grey": (lambda run: edit(run, lambda c: c["reading"].update(grey=True)), "not belong"),
-    "no model": (lambda run: (run / "model.safetensors").unlink(), "damaged or missing"),
-    "empty model": (lambda run: (run / "model.safetensors").write_bytes(b""), "damaged or miss"),
-    "half a model": (lambda run: truncate(run / "model.safetensors"), "damaged or missing"),
-    "no tensors": (lambda run: (run / "model.safetensors").write_text("{}" * 99), "damaged or mis"),
-    "other device": (lambda run: edit(run, lambda c: c["learn"].update(device="x9")), "cannot be"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_runs_are_refused_in_one_line(finished: Path, tmp_path: Path, damage: str) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    do, words = DAMAGE[damage]
-    do(folder)
-    with pytest.raises(RunError, match=words) as error:
-        load_run(folder)
-    assert "\n" not in str(error.value)
-
-
-def newest(run: Path) -> Path:
-    state = json.loads((run / "checkpoint" / "state.json").read_text())
-    return run / "checkpoint" / str(state["tensors"])
-
-
-def odd_tensors(run: Path) -> None:
-    save_file({"0.net.gain": torch.ones(7)}, newest(run))
-
-
-def more_tensors(run: Path) -> None:
-    save_file({**load_file(newest(run)), "7.generator": torch.zeros(3)}, newest(run))
-
-
-def spoil(run: Path, how: Callable[[Path], object]) -> None:
-    for path in (run / "checkpoint").glob("*.safetensors"):
-        how(path)
-
-
-def no_state(run: Path, text: str) -> None:
-    (run / "checkpoint" / "state.json").write_text(text)
-
-
-CHECKPOINT: dict[str, Callable[[Path], object]] = {
-    "empty": lambda run: spoil(run, lambda path: path.write_bytes(b"")),
-    "half": lambda run: spoil(run, truncate),
-    "gone": lambda run: spoil(run, Path.unlink),
-    "other tensors": odd_tensors,
-    "more tensors": more_tensors,
-    "no JSON": lambda run: no_state(run, "{"),
-    "a list": lambda run: no_state(run, "[]"),
-    "nothing in it": lambda run: no_state(run, "{}"),
-    "elsewhere": lambda run: no_state(run, '{"tensors": "../../a.safetensors"}'),
-    "no history": lambda run: no_state(run, '{"tensors": "a.safetensors", "seen": 40}'),
-}
-
-
-@pytest.mark.parametrize("damage", CHECKPOINT)
-def test_damaged_checkpoints_are_refused_in_one_line(
-    film: str, tmp_path: Path, every_step: None, damage: str
-) -> None:
-    stopped(film, tmp_path / "run", 4)
-    CHECKPOINT[damage](tmp_path / "run")
-    before = contents(tmp_path / "run")
-    with pytest.raises(RunError, match="--force") as error:
-        resume(tmp_path / "run")
-    assert "\n" not in str(error.value)
-    assert contents(tmp_path / "run") == before
-
-
 def test_no_pickle_is_read_or_written(
     film: str, tmp_path: Path, every_step: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,9 +257,11 @@ def test_no_pickle_is_read_or_written(
     assert load_run(tmp_path / "run").net is not None
     for path in Path(ullayers.__file__).parent.rglob("*.py"):
         names = {
-            name.name for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, (ast.Import, ast.ImportFrom)) for name in node.names
-        }  # fmt: skip
+            name.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in node.names
+        }
         assert not names & {"pickle", "joblib", "shelve", "marshal", "dill"}, path
 
 
@@ -376,7 +272,7 @@ def test_inputs_mean_the_same_in_any_folder(
     monkeypatch.chdir(tmp_path)
     stopped("b*l.mp4", tmp_path / "run", 2)
     monkeypatch.chdir("/")
-    assert resume(tmp_path / "run").result["sources"] == ["ball"]
+    assert resume(tmp_path / "run").outcome.sources == ["ball"]
 
 
 @pytest.mark.parametrize("max_frames", [None, 31])
@@ -392,3 +288,95 @@ def test_applying_looks_no_second_time_for_what_learning_has_seen(
     at_once = [part.values for part in answers(run, source, max_frames=max_frames)]
     assert np.array_equal(np.concatenate(at_once), np.concatenate(again))
     assert not np.array_equal(np.concatenate(at_once)[:20], np.concatenate(other))
+
+
+@pytest.mark.parametrize("config", [SHORT, CODES], ids=["locate", "orient"])
+@pytest.mark.parametrize("kind", ["clip", "stream"])
+def test_what_learning_has_kept_is_not_decoded_again(
+    film: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config, kind: LongMean
+) -> None:
+    run = learn(film, tmp_path / "run", replace(config, long_mean=kind))
+    [source] = sources_of(run)
+    decoded = list(answers(load_run(run.folder), source))
+    first = first_piece(load_run(run.folder), source)
+    monkeypatch.setattr(Source, "clips", None)
+    kept = list(answers(run, source))
+    assert [part.lines() for part in kept] == [part.lines() for part in decoded]
+    for ours, theirs in zip(kept, decoded, strict=True):
+        masks = [part.masks for part in (ours, theirs) if part.masks is not None]
+        assert len(masks) == (2 if config.task == "locate" else 0)
+        assert not masks or np.array_equal(masks[0], masks[1])
+    assert torch.equal(first_piece(run, source).behind, first.behind)
+    with pytest.raises(TypeError):
+        next(answers(run, source, stride=2))  # of other frames
+    with pytest.raises(TypeError):
+        next(answers(replace(run, reading=replace(run.reading, grey=True)), source))
+
+
+def test_a_learned_video_is_decoded_once_before_it_is_drawn(
+    film: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[Reading] = []
+    clips = Source.clips
+
+    def counted(source: Source, length: int, reading: Reading, **how: Any) -> Any:
+        passes.append(reading)
+        return clips(source, length, reading, **how)
+
+    monkeypatch.setattr(Source, "clips", counted)
+    run = learn(film, tmp_path / "run")
+    assert sum(len(part.index) for part in answers(run, sources_of(run)[0])) == 40
+    assert passes == [run.reading]
+
+
+def test_a_run_says_what_is_missing(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    run = load_run(folder)
+    assert not run.finished
+    assert run.missing() == ["tracks.csv", "summary.json", "overlay.mp4", "report.html"]
+    for name in run.missing():
+        (folder / name).touch()
+    assert load_run(folder).finished
+    assert replace(run, masks=True).missing() == ["masks"]
+    assert not replace(run, net=None).finished, "it has not been learned to its end"
+    (folder / "tracks.partial.csv").touch()
+    assert run.missing() == ["tracks.csv"], "it was begun again"
+
+
+def test_results_have_one_shape(finished: Path, film: str, tmp_path: Path) -> None:
+    list(ullayers.watch(film, size=16, max_frames=3, folder=tmp_path / "watched"))
+    written = [
+        json.loads((folder / "config.json").read_text())["result"]
+        for folder in (finished, tmp_path / "watched")
+    ]
+    names = [field.name for field in fields(RunResult)]
+    assert [list(result) for result in written] == [names, names]
+    learned, watched = (load_run(folder).outcome for folder in (finished, tmp_path / "watched"))
+    assert (learned.kind, learned.frames, learned.sources) == (written[0]["kind"], 40, ["ball"])
+    assert (watched.kind, watched.frames, watched.sources) == ("stream", 3, ["ball"])
+    assert (watched.objective, watched.start, watched.scores) == (None, None, None), "no step yet"
+    assert watched.torch == learned.torch == torch.__version__
+    assert vars(learned) == written[0]
+
+
+def test_scores_that_are_not_finite_are_kept_as_unknown(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    text = (folder / "config.json").read_text()
+    content = json.loads(text)
+    content["result"]["scores"] = [float("nan"), float("inf")]  # as version 0.1 wrote them
+    (folder / "config.json").write_text(json.dumps(content))
+    run = load_run(folder)
+    assert run.outcome.scores == [None, None]
+    run.write_config()
+    assert "NaN" not in (folder / "config.json").read_text()
+
+
+def test_frames_that_are_too_large_are_refused(film: str, tmp_path: Path) -> None:
+    for plan in (
+        lambda: plan_run([film], tmp_path / "run", SHORT, size=(9000, 12000)),
+        lambda: next(ullayers.watch(film, size=(9000, 12000))),
+    ):
+        with pytest.raises(RunError, match="--size 9000x12000: expected at most 4,194,304 pixels"):
+            plan()

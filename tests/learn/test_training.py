@@ -109,7 +109,9 @@ def test_learning_stops_when_nothing_is_gained(footage: Footage) -> None:
     config = short(steps=60, trial_steps=2, restarts=1, long_mean="clip")
     assert len(run(footage, config).best.history) == 60
     settled = Learner(footage, short(**{**vars(config), "tolerance": 1e6}))
+    assert settled.total == 60
     assert len(list(settled)) == 40, "as soon as there are two windows to compare"
+    assert (settled.done, settled.total) == (40, 40), "none are to come"
 
 
 def test_more_steps_than_the_race_are_for_the_winner_alone(footage: Footage) -> None:
@@ -131,7 +133,7 @@ def test_codes_have_one_kind_that_follows_from_the_footage(footage: Footage) -> 
     [
         ({"steps": 0}, "steps of at least 1"),
         ({"restarts": 0}, "restarts of at least 1"),
-        ({"clip": 2}, "at least 3 frames"),
+        ({"clip": 2}, "clip of at least 3"),
         ({"mu": 1.0}, "eps <= mu < 1"),
         ({"eps": 0.9}, "eps <= mu < 1"),
         ({"task": "dance"}, "expected task"),

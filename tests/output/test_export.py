@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
+from tests.exports import broken_middle, of_kind, sources_in, with_metrics
 from tests.films import (
     ball,
     column,
@@ -21,63 +21,29 @@ from tests.films import (
     write_film,
     write_pictures,
     write_timed,
-    write_truncated,
 )
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.config import Config
-from ullayers.learn.footage import PIECE
-from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.runs import Run, learn_run, plan_run
-from ullayers.output.export import Exported, Wanted, _Table, export
-from ullayers.output.summary import report_run
-from ullayers.video.reader import Source, VideoError, find_sources, read_all
-
-
-def learned(folder: Path, task: Any) -> Run:
-    config = Config(task=task, steps=3, trial_steps=2, restarts=1, batch=2, clip=12)
-    run, sources = plan_run([write_ball(folder / "ball.mp4")], folder / "run", config, size=24)
-    for _ in learn_run(run, sources):
-        pass
-    return run
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return learned(tmp_path_factory.mktemp("locate"), "locate")
-
-
-@pytest.fixture(scope="module")
-def codes(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return learned(tmp_path_factory.mktemp("orient"), "orient")
-
-
-@pytest.fixture(params=["locate", "orient"])
-def either(request: pytest.FixtureRequest, run: Run, codes: Run) -> Run:
-    return run if request.param == "locate" else codes
-
-
-def of_kind(run: Run, kind: str) -> Run:
-    return replace(run, result={**run.result, "kind": kind})
-
-
-def sources_in(folder: Path, *counts: int) -> list[Source]:
-    folder.mkdir(exist_ok=True)
-    for number, count in enumerate(counts):
-        write_ball(folder / f"film{number}.mp4", count, seed=number)
-    return find_sources([str(folder)])
+from ullayers.learn.footage import PIECE, LongMean
+from ullayers.learn.results import Answer
+from ullayers.learn.runs import Run
+from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.output.overlay import Overlay
+from ullayers.output.run_report import report_run
+from ullayers.video.reader import VideoError, find_sources, read_all
 
 
 def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 70, 5)
     seen: list[int] = []
-    done = export(either, sources, tmp_path / "out", Wanted(), seen.append)
+    done = export(either, sources, tmp_path / "out", ExportOptions(), seen.append)
     name = "tracks.csv" if either.config.task == "locate" else "codes.csv"
-    assert files_in(tmp_path / "out") == {name}
-    assert done.files == [tmp_path / "out" / name]
+    assert files_in(tmp_path / "out") == {name, "summary.json"}
+    assert done.files == [tmp_path / "out" / name, tmp_path / "out" / "summary.json"]
     rows = read_table(tmp_path / "out" / name)
     wanted = ["x", "y", "confidence"] if either.config.task == "locate" else ["y0", "y1"]
-    assert list(rows[0]) == ["sequence", "frame", "time", *wanted]
+    pixels = ["x_px", "y_px"] if either.config.task == "locate" else []
+    assert list(rows[0]) == ["sequence", "frame", "time", *wanted, *pixels]
     frames = [("film0", n) for n in range(70)] + [("film1", n) for n in range(5)]
     assert [(row["sequence"], int(row["frame"])) for row in rows] == frames
     assert [float(row["time"]) for row in rows] == [n / 25 for _, n in frames]
@@ -86,10 +52,12 @@ def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path)
     assert np.allclose(values, np.concatenate([a.values for a in done.answers]), atol=1e-6)
     if either.config.task == "locate":
         assert ((values >= 0) & (values <= 1)).all()
+        in_pixels = column(tmp_path / "out" / name, "x_px", "y_px")
+        assert np.allclose(in_pixels, values[:, :2] * (64, 48), atol=0.006)
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_the_ball_is_found(run: Run, tmp_path: Path, kind: str) -> None:
+def test_the_ball_is_found(run: Run, tmp_path: Path, kind: LongMean) -> None:
     frames, places = ball(60)
     [source] = find_sources([write_film(tmp_path / "a.mp4", frames)])
     found = np.concatenate([part.values for part in answers(of_kind(run, kind), source)])
@@ -100,14 +68,14 @@ def test_the_ball_is_found(run: Run, tmp_path: Path, kind: str) -> None:
 def test_times_are_those_in_the_file(either: Run, tmp_path: Path) -> None:
     when = [0, 40, 50, 400, 410, 1000, 3000, 3001, 3500, 4000]
     sources = find_sources([write_timed(tmp_path / "a.mp4", ball(10)[0], when)])
-    export(either, sources, tmp_path, Wanted())
+    export(either, sources, tmp_path, ExportOptions())
     [table] = tmp_path.glob("*s.csv")
     assert np.allclose(column(table, "time")[:, 0], np.array(when) / 1000, atol=1e-3)
 
 
 def test_every_nth_frame_and_at_most_so_many(either: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 40, 40)
-    export(either, sources, tmp_path, Wanted(stride=7, max_frames=3, overlay=10**9))
+    export(either, sources, tmp_path, ExportOptions(stride=7, max_frames=3, overlay=10**9))
     [table] = tmp_path.glob("*s.csv")
     assert column(table, "frame", "time").tolist() == [[0, 0], [7, 0.28], [14, 0.56]] * 2
     assert len(read_all(find_sources([str(tmp_path / "overlay.mp4")])[0]).index) == 6
@@ -147,7 +115,7 @@ def test_a_moment_has_a_row_but_no_confidence(run: Run, tmp_path: Path, count: i
         folder = tmp_path / kind
         folder.mkdir()
         sources = find_sources([write_film(folder / "a.mp4", still(count))])
-        export(of_kind(run, kind), sources, folder, Wanted(overlay=9, masks=True))
+        export(of_kind(run, kind), sources, folder, ExportOptions(overlay=9, masks=True))
         rows = column(folder / "tracks.csv", "x", "y", "confidence")
         assert len(rows) == count
         assert np.isfinite(rows).all()
@@ -159,7 +127,7 @@ def test_names_are_safe_in_tables_and_folders(run: Run, tmp_path: Path) -> None:
     for number, name in enumerate(names):
         write_ball(tmp_path / f"{name}.mp4", 3, seed=number)
     sources = find_sources([str(tmp_path)])
-    export(run, sources, tmp_path / "out", Wanted(masks=True))
+    export(run, sources, tmp_path / "out", ExportOptions(masks=True))
     rows = read_table(tmp_path / "out" / "tracks.csv")
     assert len(rows) == 18
     assert {row["sequence"] for row in rows} == {source.name for source in sources}
@@ -171,7 +139,7 @@ def test_names_are_safe_in_tables_and_folders(run: Run, tmp_path: Path) -> None:
 def test_masks_have_the_size_of_the_frames_and_show_the_object(run: Run, tmp_path: Path) -> None:
     frames, places = ball(30, 50, 90)
     sources = find_sources([write_pictures(tmp_path / "in", frames)])
-    done = export(run, sources, tmp_path, Wanted(masks=True, stride=3))
+    done = export(run, sources, tmp_path, ExportOptions(masks=True, stride=3))
     files = sorted((tmp_path / "masks" / "in").iterdir())
     assert [file.name for file in files] == [f"{n:06d}.png" for n in range(0, 30, 3)]
     assert tmp_path / "masks" in done.files
@@ -186,7 +154,7 @@ def test_masks_have_the_size_of_the_frames_and_show_the_object(run: Run, tmp_pat
 
 def test_a_video_of_all_frames_has_all_of_them(either: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 100, 6)
-    export(either, sources, tmp_path, Wanted(overlay=10**9))
+    export(either, sources, tmp_path, ExportOptions(overlay=10**9))
     clip = read_all(find_sources([str(tmp_path / "overlay.mp4")])[0])
     assert len(clip.index) == 106
     height, width = clip.frames.shape[2:]
@@ -196,21 +164,15 @@ def test_a_video_of_all_frames_has_all_of_them(either: Run, tmp_path: Path) -> N
 
 def test_a_short_video_is_shared_among_the_sources(either: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 30, 30)
-    export(either, sources, tmp_path, Wanted(overlay=10))
+    export(either, sources, tmp_path, ExportOptions(overlay=10))
     assert len(read_all(find_sources([str(tmp_path / "overlay.mp4")])[0]).index) == 10
-
-
-def broken_middle(folder: Path) -> list[Source]:
-    sources_in(folder, 12, 12, 12)
-    write_truncated(folder / "film1.mp4")
-    return find_sources([str(folder)])
 
 
 def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_path: Path) -> None:
     sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
     for overlay in (None, 100):
         with pytest.raises(VideoError, match=r"film1.mp4: broken after frame"):
-            export(either, sources, out, Wanted(overlay=overlay))
+            export(either, sources, out, ExportOptions(overlay=overlay))
         name = "tracks" if either.config.task == "locate" else "codes"
         assert files_in(out) == {f"{name}.partial.csv", f"{name}.partial.json"}
         kept = {row["sequence"] for row in read_table(out / f"{name}.partial.csv")}
@@ -218,22 +180,17 @@ def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: str) -> None:
+def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: LongMean) -> None:
     sources = broken_middle(tmp_path / "in")
-    wanted = Wanted(skip_bad=True, overlay=10**9)
+    wanted = ExportOptions(skip_bad=True, overlay=10**9)
     done = export(of_kind(run, kind), sources, tmp_path / "out", wanted)
     assert list(done.bad) == ["film1"]
     rows = [row["sequence"] for row in read_table(tmp_path / "out" / "tracks.csv")]
     assert (rows.count("film0"), rows.count("film2")) == (12, 12)
     assert 3 < rows.count("film1") < 40
-    assert files_in(tmp_path / "out") == {"tracks.csv", "overlay.mp4"}
-    report_run(replace(run, folder=_with_metrics(run, tmp_path)), sources, done)
+    assert files_in(tmp_path / "out") == {"tracks.csv", "summary.json", "overlay.mp4"}
+    report_run(replace(run, folder=with_metrics(run, tmp_path)), sources, done)
     assert (tmp_path / "report.html").exists()
-
-
-def _with_metrics(run: Run, folder: Path) -> Path:
-    (folder / "metrics.jsonl").write_bytes((run.folder / "metrics.jsonl").read_bytes())
-    return folder
 
 
 def test_a_report_of_nothing_but_broken_sources(either: Run, tmp_path: Path) -> None:
@@ -241,11 +198,11 @@ def test_a_report_of_nothing_but_broken_sources(either: Run, tmp_path: Path) -> 
     folder = Path(write_pictures(tmp_path / "in", ball(5)[0]))
     (folder / "img5.png").write_bytes(b"no picture")
     sources = find_sources([str(folder)])
-    done = export(either, sources, tmp_path / "out", Wanted(skip_bad=True, overlay=50))
+    done = export(either, sources, tmp_path / "out", ExportOptions(skip_bad=True, overlay=50))
     assert len(done.answers[0].index) == 5
     assert len(read_all(find_sources([str(tmp_path / "out" / "overlay.mp4")])[0]).index) == 5
-    report_run(replace(either, folder=_with_metrics(either, tmp_path)), sources, done)
-    assert "cannot be read as a picture" in done.bad["in"]
+    report_run(replace(either, folder=with_metrics(either, tmp_path)), sources, done)
+    assert "cannot be read as an image" in done.bad["in"]
     assert (tmp_path / "report.html").exists()
 
 
@@ -255,54 +212,8 @@ def test_if_nothing_can_be_read_there_is_no_table(run: Run, tmp_path: Path) -> N
     for picture in folder.iterdir():
         picture.write_bytes(b"no picture")
     with pytest.raises(VideoError, match=r"img0.png"):
-        export(run, sources, tmp_path / "out", Wanted(skip_bad=True))
+        export(run, sources, tmp_path / "out", ExportOptions(skip_bad=True))
     assert files_in(tmp_path / "out") == set()
-
-
-def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: Path) -> None:
-    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(VideoError):
-        export(either, sources, out, Wanted())
-    [partial] = out.glob("*.partial.csv")
-    with open(partial, "a") as file:  # killed while it wrote the next sequence
-        file.write("film1,0,0.000000,0.5,0.5,0.5\nfilm1,1,0.04")
-    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
-    seen: list[int] = []
-    export(either, sources, out, Wanted(resume=True), seen.append)
-    assert seen[-1] == 24, "the first one is not done again"
-    whole = export(either, sources, tmp_path / "whole", Wanted()).files[0]
-    assert (out / whole.name).read_bytes() == whole.read_bytes()
-    assert files_in(out) == {whole.name}
-
-
-def test_what_is_resumed_is_whole(either: Run, tmp_path: Path) -> None:
-    """Rows, masks, and what the video and the report show of the sequences that were finished."""
-    sources, out, locate = broken_middle(tmp_path / "in"), tmp_path / "out", either.config.task
-    wanted = Wanted(overlay=15, masks=locate == "locate")
-    with pytest.raises(VideoError):
-        export(either, sources, out, wanted)
-    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
-    done = export(either, sources, out, replace(wanted, resume=True))
-    whole = export(either, sources, tmp_path / "whole", wanted)
-    assert [len(found.index) for found in done.answers] == [12, 12, 12]
-    for found, expected in zip(done.answers, whole.answers, strict=True):
-        assert np.allclose(found.values, expected.values, atol=1e-6)
-        assert np.array_equal(found.index, expected.index)
-    assert files_in(out) == files_in(tmp_path / "whole")
-    films = [str(place / "overlay.mp4") for place in (out, tmp_path / "whole")]
-    shown = [read_all(source).frames.float() for source in find_sources(films)]
-    assert len(shown[0]) == 15
-    assert float((shown[0] - shown[1]).abs().mean()) < 0.1
-    report_run(replace(either, folder=_with_metrics(either, tmp_path)), sources, done)
-
-
-def test_masks_that_were_not_asked_for_before(run: Run, tmp_path: Path) -> None:
-    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(VideoError):
-        export(run, sources, out, Wanted())
-    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
-    export(run, sources, out, Wanted(resume=True, masks=True))
-    assert len(files_in(out / "masks")) == len(read_table(out / "tracks.csv")) == 36
 
 
 def test_masks_of_another_time_do_not_stay(run: Run, tmp_path: Path) -> None:
@@ -311,65 +222,32 @@ def test_masks_of_another_time_do_not_stay(run: Run, tmp_path: Path) -> None:
         out / "masks" / "film0" / "mine.png",
         out / "masks" / "film1" / f".{32 * '0'}.part",
     )
-    export(run, sources, out, Wanted(masks=True))
+    export(run, sources, out, ExportOptions(masks=True))
     mine.write_bytes(b"mine")
     stray.write_bytes(b"half")
-    export(run, sources[:1], out, Wanted(masks=True, max_frames=4))
+    export(run, sources[:1], out, ExportOptions(masks=True, max_frames=4))
     names = {f"film0/{number:06d}.png" for number in range(4)}
     assert files_in(out / "masks") == {*names, "film0/mine.png"}
     mine.unlink()
     (out / "masks" / "film0" / stray.name).write_bytes(b"half")
     with pytest.raises(VideoError):
-        export(run, broken_middle(tmp_path / "in")[1:2], out, Wanted(masks=True))
-    assert files_in(out) == {"tracks.csv"}, "nothing was finished"
-
-
-def test_resuming_past_a_source_that_stays_broken(run: Run, tmp_path: Path) -> None:
-    sources, out = broken_middle(tmp_path / "in")[:2], tmp_path / "out"
-    (tmp_path / "in" / "film1.mp4").write_bytes(b"nothing")
-    with pytest.raises(VideoError):
-        export(run, sources, out, Wanted())
-    done = export(run, sources, out, Wanted(resume=True, skip_bad=True))
-    assert list(done.bad) == ["film1"]
-    assert {row["sequence"] for row in read_table(out / "tracks.csv")} == {"film0"}
-
-
-def test_resuming_where_nothing_was_begun(run: Run, tmp_path: Path) -> None:
-    sources = sources_in(tmp_path / "in", 5)
-    export(run, sources, tmp_path / "out", Wanted(resume=True))
-    assert len(read_table(tmp_path / "out" / "tracks.csv")) == 5
-
-
-def test_resuming_something_else_is_refused(run: Run, tmp_path: Path) -> None:
-    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(VideoError):
-        export(run, sources, out, Wanted())
-    for other in (Wanted(resume=True, stride=2), Wanted(resume=True, max_frames=3)):
-        with pytest.raises(RunError, match="began with another run"):
-            export(run, sources, out, other)
-    with pytest.raises(RunError, match="began with another run"):
-        export(replace(run, folder=tmp_path), sources, out, Wanted(resume=True))
-    note = out / "tracks.partial.json"
-    content = json.loads(note.read_text())
-    for damage in ("{", "[]", "{}", json.dumps({**content, "bytes": 10**9})):
-        note.write_text(damage)
-        with pytest.raises(RunError, match="damaged; start again with --force"):
-            export(run, sources, out, Wanted(resume=True))
+        export(run, broken_middle(tmp_path / "in")[1:2], out, ExportOptions(masks=True))
+    assert files_in(out) == {"tracks.csv", "summary.json"}, "nothing was finished"
 
 
 def test_an_unfinished_run_leaves_no_trace(run: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 3)
-    with pytest.raises(RunError, match="has not been learned to its end; go on with --resume"):
-        export(replace(run, net=None), sources, tmp_path / "out", Wanted())
+    with pytest.raises(RunError, match="training has not finished; continue it with --resume"):
+        export(replace(run, net=None), sources, tmp_path / "out", ExportOptions())
     assert not (tmp_path / "out").exists()
 
 
 def test_old_results_stay_until_new_ones_are_whole(run: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 5)
-    export(run, sources, tmp_path / "out", Wanted())
+    export(run, sources, tmp_path / "out", ExportOptions())
     before = (tmp_path / "out" / "tracks.csv").read_bytes()
     with pytest.raises(VideoError):
-        export(run, broken_middle(tmp_path / "in"), tmp_path / "out", Wanted())
+        export(run, broken_middle(tmp_path / "in"), tmp_path / "out", ExportOptions())
     assert (tmp_path / "out" / "tracks.csv").read_bytes() == before
 
 
@@ -377,21 +255,28 @@ def test_pictures_of_changing_size_can_be_shown(run: Run, tmp_path: Path) -> Non
     folder = Path(write_pictures(tmp_path / "in", ball(4)[0]))
     Image.fromarray(ball(1, 24, 20)[0][0]).save(folder / "img9.png")
     sources = find_sources([str(folder)])
-    with pytest.raises(VideoError, match="make them alike, or give a size"):
-        export(run, sources, tmp_path / "out", Wanted(overlay=9))
+    with pytest.raises(VideoError, match="make them the same size, or give a size"):
+        export(run, sources, tmp_path / "out", ExportOptions(overlay=9))
     mixed = replace(run, reading=replace(run.reading, mixed=True))
-    done: Exported = export(mixed, sources, tmp_path / "out", Wanted(overlay=9))
+    done: Exported = export(mixed, sources, tmp_path / "out", ExportOptions(overlay=9))
     assert len(done.answers[0].index) == 5
     assert len(read_all(find_sources([str(tmp_path / "out" / "overlay.mp4")])[0]).index) == 5
 
 
-def test_rows_of_another_file_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
-    first, other = (Source("c", str(tmp_path / place / "c.mp4"), "video") for place in "xy")
-    answer = Answer("c", np.arange(2), np.zeros(2), TRACK, np.zeros((2, 3)))
-    table = _Table(tmp_path / "tracks.csv", [], False)
-    table.__enter__().write(answer, first)
-    table.__exit__(KeyboardInterrupt, None, None)
-    again = _Table(tmp_path / "tracks.csv", [], True)
-    assert again.has(first)
-    with pytest.raises(RunError, match="use the same inputs"):
-        again.has(other)
+def test_a_long_video_is_drawn_in_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces are answered long after their first frames were read."""
+    count = PIECE + 90
+    levels = (np.arange(count) // 2).astype(np.uint8)
+    frames = np.broadcast_to(levels[:, None, None, None], (count, 48, 64, 3))
+    sources = find_sources([write_pictures(tmp_path / "in", frames, "bmp")])
+    drawn: list[tuple[int, float]] = []
+
+    def record(_: Overlay, frames: Tensor, answer: Answer) -> None:
+        drawn.extend(zip(answer.index.tolist(), frames[:, 0, 0, 0].tolist(), strict=True))
+
+    monkeypatch.setattr(Overlay, "add", record)
+    with pytest.raises(VideoError, match="no frame was written"):
+        export(run, sources, tmp_path / "out", ExportOptions(overlay=count))
+    assert drawn == list(enumerate(levels.tolist()))

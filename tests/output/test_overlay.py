@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.results import TRACK, Answer, code_columns
-from ullayers.output.overlay import DOT, MASK, TRAIL, Overlay, draw_code, draw_track
+from ullayers.output.drawing import DOT_COLOUR, MASK_COLOUR, TRAIL_FRAMES
+from ullayers.output.overlay import Overlay, draw_code, draw_track
 from ullayers.video.reader import VideoError, find_sources, read_all
 
 Pixels = NDArray[np.uint8]
@@ -68,9 +69,9 @@ def test_mask_is_tinted_inside_outlined_at_its_edge_and_nothing_else() -> None:
     assert touched[far < 20].all()
     assert not touched[far > 34].any()
     inside = drawn[0][far < 15].astype(float) - frames[0][far < 15]
-    share = inside.mean(0) / (np.array(MASK) - frames[0][far < 15].mean(0))
+    share = inside.mean(0) / (np.array(MASK_COLOUR) - frames[0][far < 15].mean(0))
     assert ((0.15 < share) & (share < 0.45)).all(), "translucent: the picture shows through"
-    likeness = np.abs(drawn[0].astype(float) - MASK).sum(-1)
+    likeness = np.abs(drawn[0].astype(float) - MASK_COLOUR).sum(-1)
     outline = likeness < 60
     assert outline.sum() > np.pi * 24, "crisp: nearly the full colour along the edge"
     assert (np.abs(far[outline] - 24) < 5).all()
@@ -79,7 +80,7 @@ def test_mask_is_tinted_inside_outlined_at_its_edge_and_nothing_else() -> None:
 def test_smooth_masks_have_round_outlines() -> None:
     frames = np.zeros((1, 360, 480, 3), np.uint8)
     drawn = draw_track(frames, track([[0.25, 0.5, 0.0]], disc(1)))
-    outline = np.abs(drawn[0].astype(float) - MASK).sum(-1) < 60
+    outline = np.abs(drawn[0].astype(float) - MASK_COLOUR).sum(-1) < 60
     radius = away(0.25, 0.5, 360, 480)[outline]
     assert radius.std() < 4, "twelve pixels a cell would make steps of twelve"
 
@@ -89,7 +90,7 @@ def test_flat_masks_have_no_outline(level: int) -> None:
     frames = pictures(1)
     masks = np.full((1, 30, 40), level, np.uint8)
     drawn = draw_track(frames, track([[0.5, 0.5, 0.0]], masks)).astype(float)
-    assert (np.abs(drawn - MASK).sum(-1) > 100).all()
+    assert (np.abs(drawn - MASK_COLOUR).sum(-1) > 100).all()
     assert changed(frames, drawn.astype(np.uint8)).all() == (level > 0)
 
 
@@ -97,7 +98,7 @@ def test_dot_is_as_opaque_as_its_confidence() -> None:
     frames = np.zeros((3, 120, 160, 3), np.uint8)
     for opacity in (0.0, 0.5, 1.0):
         drawn = draw_track(frames[:1], track([[0.25, 0.5, opacity]]))[0]
-        assert np.allclose(drawn[60, 40], opacity * np.array(DOT), atol=1)
+        assert np.allclose(drawn[60, 40], opacity * np.array(DOT_COLOUR), atol=1)
         assert not drawn[away(0.25, 0.5) > 12].any()
         ring = drawn.min(-1)[away(0.25, 0.5) < 6].max()
         assert 0.75 * 255 * opacity <= ring <= 255 * opacity, "the ring is white"
@@ -113,11 +114,11 @@ def test_dot_sits_where_the_place_says() -> None:
 
 
 def test_trail_fades_with_age_and_ends() -> None:
-    count = TRAIL + 25
+    count = TRAIL_FRAMES + 25
     values = np.stack([np.linspace(0.05, 0.95, count), np.full(count, 0.5), np.ones(count)], 1)
     drawn = draw_track(np.zeros((count, 120, 160, 3), np.uint8), track(values))[-1]
     middle = drawn[60, :, 0].astype(int)
-    start, end = int(160 * values[-TRAIL, 0]), int(160 * values[-1, 0]) - 12
+    start, end = int(160 * values[-TRAIL_FRAMES, 0]), int(160 * values[-1, 0]) - 12
     assert not middle[: start - 4].any(), "older places are forgotten"
     assert (np.diff(middle[start:end]) >= 0).all()
     assert middle[end] > 150 > middle[(start + end) // 2] > 20
@@ -192,7 +193,7 @@ def test_code_panel_shows_the_cloud_and_where_we_are() -> None:
     assert grey.sum() > 300
     assert (np.abs(radius[grey] - 50) < 12).all(), "equal scales: a circle is a circle"
     for number, (x, y) in enumerate([(110, 60), (60, 10), (10, 60)]):  # the second number is up
-        orange = np.abs(panel[number] - DOT).sum(-1) < 40
+        orange = np.abs(panel[number] - DOT_COLOUR).sum(-1) < 40
         near = np.hypot(*(np.argwhere(orange) - (y, x)).T).min()
         assert near < 4
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -17,6 +18,7 @@ import ullayers.output.charts as charts
 from tests.pages import (
     NASTY,
     SECTIONS,
+    Page,
     chart_named,
     full,
     labels,
@@ -45,15 +47,18 @@ def test_a_full_report_has_everything(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_every_section_says_how_to_read_it(tmp_path: Path) -> None:
-    page = make(tmp_path, full())
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return make(tmp_path_factory.mktemp("report"), full())
+
+
+def test_every_section_says_how_to_read_it(page: Page) -> None:
     for section in re.findall(r"<section.*?</section>", page.text, re.S):
-        assert "class='note'" in section
+        assert 'class="note"' in section
     assert "J is low when" in page.said
 
 
-def test_axes_are_named(tmp_path: Path) -> None:
-    page = make(tmp_path, full())
+def test_axes_are_named(page: Page) -> None:
     assert {"x", "y", "time (s)"} <= labels(chart_named(page, "over time"))
     assert {"x", "y", "time (s)"} <= labels(chart_named(page, "all frames"))
     assert {"J", "training step", "kept: trial 0", "other trials"} <= labels(chart_named(page, "J"))
@@ -61,8 +66,7 @@ def test_axes_are_named(tmp_path: Path) -> None:
     assert {"effective rank", "training step", "features: 2"} <= rank
 
 
-def test_the_winner_is_bold_and_all_others_thin(tmp_path: Path) -> None:
-    page = make(tmp_path, full())
+def test_the_winner_is_bold_and_all_others_thin(page: Page) -> None:
     for name in ("J", "effective rank"):
         [kept] = lines(chart_named(page, name), charts.KEPT)
         others = lines(chart_named(page, name), "currentColor")
@@ -116,18 +120,37 @@ def test_masks_and_dots_are_drawn_on_samples(tmp_path: Path) -> None:
     assert "1.25 s" in page.said
 
 
-def test_the_same_contents_give_the_same_page(tmp_path: Path) -> None:
-    assert make(tmp_path, full()).text == make(tmp_path, full()).text
+def test_the_same_contents_give_the_same_page(page: Page, tmp_path: Path) -> None:
+    assert make(tmp_path, full()).text == page.text
 
 
 def test_an_error_leaves_the_old_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("before")
-    with pytest.raises(KeyError):
-        write_report(path, replace(full(), records=[{"objective": 1.0}]))
+    no_picture = replace(samples(1)[0], picture=np.zeros((9, 9, 5), np.uint8))
+    with pytest.raises(TypeError):
+        write_report(path, replace(full(), samples=[no_picture]))
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
         ("report.html", "before")
     ]
+
+
+def test_malformed_training_records_are_ignored(page: Page, tmp_path: Path) -> None:
+    good = full().records
+    bad: list[Any] = [
+        {"objective": 1.0},
+        {"trial": "x", "step": 1, "objective": 1.0},
+        {"trial": 0, "objective": 1.0},
+        {"trial": 0, "step": 1, "objective": [1.0], "rank": "x", "features": {}, "kind": "clip"},
+        {"trial": True, "step": 1},
+        [],
+        None,
+    ]
+    assert make(tmp_path, replace(full(), records=bad + good + bad)).text == page.text
+    assert "training" not in make(tmp_path, Contents("a", records=bad[:3])).ids
+    said = make(tmp_path, Contents("a", records=bad[:4])).said
+    assert "No finite J" in said
+    assert "No effective rank" in said
 
 
 def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `ul bench` measures is the right thing, and told in full; how fast it is is not tested."""
+"""`ul bench`: rows, tables and files are complete. Speed itself is not tested."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import ullayers.research.bench.layers as layers
 import ullayers.research.bench.timing as timing
-from tests.command import Call, check_refused
-from ullayers.research.bench.timing import How, Row
+from tests.command import UlCommand, check_refused
+from ullayers.research.bench.timing import BenchOptions, Row
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,8 @@ def test_the_fastest_round_counts_and_all_take_turns(monkeypatch: pytest.MonkeyP
     assert calls == "aabb" + "ababab"  # two calls of each to warm up
 
 
-def test_rows_of_the_layers() -> None:
+def test_rows_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "VIDEO_FRAMES", 4)
     rows = [
         layers.maps_row(4, 3, 8, "cpu"),
         layers.codes_row(8, 4, "cpu"),
@@ -61,7 +62,7 @@ def test_the_machine_has_a_name_and_versions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("load", "busy"), [(0.3, False), (7.25, True)])
 def test_what_makes_numbers_doubtful_is_said(
-    load: float, busy: bool, here: Call, monkeypatch: pytest.MonkeyPatch
+    load: float, busy: bool, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -73,10 +74,10 @@ def test_what_makes_numbers_doubtful_is_said(
 
 
 def test_the_command_prints_and_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     row = {"kind": "frame", "shape": "1 x 2", "microseconds": {"ours": 9.0}, "times": {"norm": 2.5}}
-    monkeypatch.setattr(layers, "rows", lambda how: iter([row, timing.missing("abacus")]))
+    monkeypatch.setattr(layers, "rows", lambda options: iter([row, timing.missing("abacus")]))
     code, out, _ = here("bench", "--json", tmp_path / "rows.json")
     assert code == 0
     header, table = out.splitlines()[:2]
@@ -95,9 +96,9 @@ def test_the_command_prints_and_writes(
 
 
 def test_a_stop_is_no_traceback_and_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
-    def stopped(how: How) -> Iterator[Row]:
+    def stopped(options: BenchOptions) -> Iterator[Row]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(layers, "rows", stopped)

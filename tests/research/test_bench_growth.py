@@ -1,4 +1,4 @@
-"""Growth: exponents are recovered, memory is counted, charts are drawn."""
+"""`ul bench growth`: exponents, peak memory and charts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from PIL import Image
 
 import ullayers.research.bench.chart as chart
 import ullayers.research.bench.growth as growth
-from tests.command import ul
+from tests.command import UlCommand
 from ullayers.exact.markov import closed_form
 from ullayers.research.bench.curves import CURVES, Curve, grid
-from ullayers.research.bench.memory import RESET, extra
+from ullayers.research.bench.memory import RESET, peak_increase
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 3.0])
@@ -48,12 +48,12 @@ def test_the_peak_is_seen_after_it_is_gone() -> None:
         held = np.ones(2**22)  # 32 MB
         del held
 
-    assert 0.95 < extra(step) / 2**25 < 1.2
+    assert 0.95 < peak_increase(step) / 2**25 < 1.2
 
 
-def test_the_command_measures_draws_and_writes(tmp_path: Path) -> None:
+def test_the_command_measures_draws_and_writes(tmp_path: Path, here: UlCommand) -> None:
     file, plots = tmp_path / "rows.json", tmp_path / "a" / "plots"
-    code, out, errors = ul("bench", "growth", "--quick", "--json", file, "--plots", plots)
+    code, out, errors = here("bench", "growth", "--quick", "--json", file, "--plots", plots)
     assert (code, errors) == (0, "")
     rows = json.loads(file.read_text())["rows"]
     assert {row["part"] for row in rows} == {"growth"}

@@ -1,4 +1,4 @@
-"""Beside peers: the data are what they say, quality is scored fairly, and no peer is needed."""
+"""Comparison with other packages: correct data, fair scores, and no package is required."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ullayers.research.bench.learners as learners
 import ullayers.research.bench.peers as peers
 from ullayers.exact.slow_features import Floats
 from ullayers.research.bench.sources import mixture, read_out_r2, slow_sources
-from ullayers.research.bench.timing import How
+from ullayers.research.bench.timing import BenchOptions
 
 PACKAGES = ("deeptime", "sksfa", "cebra")
 
@@ -41,7 +41,7 @@ def test_r2_is_of_the_worst_source() -> None:
 
 
 def test_own_methods_find_the_sources() -> None:
-    x = mixture(6000, 12, batch.ILL)
+    x = mixture(6000, 12, batch.ILL_CONDITIONED)
     found = batch.compare({**batch.own_methods(), **batch.sklearn_methods()}, x, rounds=1)
     assert {quality for _, quality in found.values()} == {1.0}
     assert all(0 < seconds < np.inf for seconds, _ in found.values())
@@ -57,7 +57,7 @@ def test_a_method_that_fails_has_its_error_for_a_result() -> None:
 
 @pytest.mark.usefixtures("_alone")
 def test_peers_that_are_not_installed_are_named_once_and_left_out() -> None:
-    rows = list(peers.rows(How(quick=True)))
+    rows = list(peers.rows(BenchOptions(quick=True)))
     notes = [row["note"] for row in rows if "note" in row]
     assert notes == [
         f"{name} is not installed: pip install 'ullayers[peers]', or '.[peers]' in a clone"
@@ -73,13 +73,13 @@ def test_peers_that_are_not_installed_are_named_once_and_left_out() -> None:
 
 
 def test_a_python_without_mdp_says_so() -> None:
-    seconds, reason = batch._mdp(How(mdp=sys.executable), mixture(50, 4), 1)
+    seconds, reason = batch.run_mdp(sys.executable, 1, mixture(50, 4), rounds=1)
     assert seconds == np.inf
     assert "mdp" in reason
 
 
 class Pupil:
-    """Knows a little more of the sources after each lesson."""
+    """A learner whose noise shrinks with each slice of training."""
 
     def __init__(self) -> None:
         self.noise = 4.0
@@ -93,15 +93,15 @@ class Pupil:
 
 
 def test_learning_is_followed_to_its_goal() -> None:
-    found = learners.course(Pupil, budget=1e9)
+    found = learners.learning_curve(Pupil, budget=1e9)
     assert found["r2"] >= learners.ENOUGH
     reached = [seconds for seconds, r2 in found["course"] if r2 >= learners.GOAL]
     assert found["seconds to goal"] == reached[0]
-    assert learners.course(Pupil, budget=0)["seconds to goal"] is None
+    assert learners.learning_curve(Pupil, budget=0)["seconds to goal"] is None
 
 
 def test_our_learner_reaches_the_goal() -> None:
-    x = mixture(6000, 10, batch.ILL)
+    x = mixture(6000, 10, batch.ILL_CONDITIONED)
     learner = learners.own_learners(x)["ullayers Whiten + linear, tuned"]()
     for _ in range(60):
         learner.learn()

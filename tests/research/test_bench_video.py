@@ -1,9 +1,12 @@
-"""Reading, locating and the profile of `ul learn`: what is counted is what is done."""
+"""`ul bench video`: the profile of `ul learn`, and the comparison with OpenCV."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -11,44 +14,82 @@ import pytest
 
 import ullayers.research.bench.profile as profile
 import ullayers.research.bench.video as video
-from tests.command import Call
+from tests.command import UlCommand
 from tests.films import write_ball
 from ullayers.learn.config import Config
-from ullayers.learn.training import Trial
-from ullayers.research.bench.timing import How, Row
-from ullayers.video.reader import Reading, Source, find_sources
+from ullayers.research.bench.timing import BenchOptions, Row
+from ullayers.video.reader import Reading, find_sources
 
 
-def test_a_stage_inside_another_stops_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    stages = profile.Stages()
-    clock = 1.0
-    with stages("a"):
-        clock = 3.0
-        with stages("b"):
-            clock = 7.0
-        clock = 15.0
-    clock = 31.0
-    assert stages.end() == {profile.REST: 1 + 16, "a": 2 + 8, "b": 4}
+def inner() -> FrameType:
+    return sys._getframe()
 
 
-def test_every_read_is_noted_and_everything_is_as_before_after_it(tmp_path: Path) -> None:
-    [source] = find_sources([str(write_ball(tmp_path / "ball.mp4", 12))])
-    before = Source.clips, Trial.step
-    stages = profile.Stages()
-    with profile.watched(stages) as reads:
-        assert sum(len(clip.index) for clip in source.clips(5, Reading(stride=2))) == 6
-        next(source.clips(5))
-    assert reads[0] == profile.Read(source, 5, Reading(stride=2), 6)
-    assert [read.again() for read in reads] == [6, 5]
-    assert stages.end()[profile.WAITING] > 0
-    assert (Source.clips, Trial.step) == before
+def outer() -> FrameType:
+    return inner()
 
 
-def test_the_command_learns_reads_and_locates(monkeypatch: pytest.MonkeyPatch, here: Call) -> None:
-    def same_process(path: str, folder: str, **brief: Any) -> Row:
-        return profile.learn(path, folder, Config(**brief))
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize(
+    ("functions", "stage"),
+    [({"inner", "outer"}, "inner"), ({"outer"}, "outer"), ({"other"}, profile.REST)],
+)
+def test_the_innermost_function_with_a_stage_counts(
+    functions: set[str], stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "STAGES", {(__name__, name): name for name in functions})
+    assert profile.stage_of(outer()) == stage
+
+
+def test_a_module_may_be_one_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = {(__name__, profile.ANY_FUNCTION): "all", (__name__, "inner"): "inner"}
+    monkeypatch.setattr(profile, "STAGES", stages)
+    assert profile.stage_of(outer()) == "inner"
+    assert profile.stage_of(outer().f_back) == "all"
+    assert profile.stage_of(None) == profile.REST
+
+
+def test_all_time_is_assigned_to_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "STAGES", {(__name__, "sleep"): "sleeping"})
+    begin = time.perf_counter()
+    with profile.StageSampler() as sampler:
+        sleep(0.2)
+    total = time.perf_counter() - begin
+    assert sampler.seconds["sleeping"] > 0.1
+    assert sum(sampler.seconds.values()) <= total
+    assert sum(sampler.seconds.values()) >= 0.2
+
+
+def test_the_functions_of_all_stages_exist() -> None:
+    for module, function in profile.STAGES:
+        loaded = importlib.import_module(module)
+        assert function == profile.ANY_FUNCTION or function == "clips" or hasattr(loaded, function)
+    assert hasattr(profile.RecordedSource, "clips")
+
+
+def test_every_read_is_recorded_and_can_be_repeated(tmp_path: Path) -> None:
+    [plain] = find_sources([str(write_ball(tmp_path / "ball.mp4", 12))])
+    source = profile.RecordedSource.of(plain)
+    assert sum(len(clip.index) for clip in source.clips(5, Reading(stride=2))) == 6
+    next(source.clips(5))
+    assert source.reads == [profile.Read(5, Reading(stride=2), 6), profile.Read(5, Reading(), 5)]
+    assert source.read_again() == 6 + 5
+    assert len(source.reads) == 2  # repeating is not recorded
+
+
+def test_the_command_learns_reads_and_locates(
+    monkeypatch: pytest.MonkeyPatch, here: UlCommand
+) -> None:
+    def same_process(path: str, folder: str, **config: Any) -> Row:
+        row = profile.learn(path, folder, Config(**config))
+        assert row["stages"].keys() >= {profile.WAITING, "learning", "report"}
+        assert sum(row["stages"].values()) == pytest.approx(row["seconds"], rel=0.1)
+        assert row["reading"]["passes"] >= 2  # to learn and to apply
+        assert row["reading"]["frames"] >= 2 * 60
+        return row
 
     monkeypatch.setattr(video, "profile", same_process)
     code, out, errors = here("bench", "video", "--quick")
@@ -60,23 +101,24 @@ def test_the_command_learns_reads_and_locates(monkeypatch: pytest.MonkeyPatch, h
     assert out.count("median") == 4
 
 
-def test_places_are_scored_where_there_is_a_truth(tmp_path: Path) -> None:
+def test_positions_are_scored_where_there_is_a_truth(tmp_path: Path) -> None:
     [source] = find_sources([str(write_ball(tmp_path / "ball.mp4", 3))])
-    places, truth = np.full((3, 2), 0.5), np.full((4, 2), 0.5)
-    assert video.accuracy(places, truth, source) == {"median": 0, "within": 0}
-    assert video.accuracy(places, None, source) == {"median": None, "within": None}
+    positions, truth = np.full((3, 2), 0.5), np.full((4, 2), 0.5)
+    assert video.accuracy(positions, truth, source) == {"median": 0, "within": 0}
+    assert video.accuracy(positions, None, source) == {"median": None, "within": None}
 
 
 def test_films(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert video.choose(How(video="a/b.mp4"), tmp_path) == ("b.mp4", "a/b.mp4", None)
+    given = video.choose_film(BenchOptions(video="a/b.mp4"), tmp_path)
+    assert given == ("b.mp4", "a/b.mp4", None)
     monkeypatch.setenv("ULLAYERS_DATA", str(tmp_path))  # which has no mouse
-    film = video.choose(How(quick=True), tmp_path)
+    film = video.choose_film(BenchOptions(quick=True), tmp_path)
     assert film.truth is not None
     assert film.truth.shape == (60, 2)
-    for name in (video.MOUSE, video.TRACK):
+    for name in (video.MOUSE, video.MOUSE_TRACK):
         (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / video.MOUSE).touch()
-    (tmp_path / video.TRACK).write_text("pos_x,pos_y\n320,240\n")
-    film = video.choose(How(), tmp_path)
+    (tmp_path / video.MOUSE_TRACK).write_text("pos_x,pos_y\n320,240\n")
+    film = video.choose_film(BenchOptions(), tmp_path)
     assert film.truth is not None
     assert film.truth.tolist() == [[0.5, 0.5]]

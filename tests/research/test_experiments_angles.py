@@ -1,4 +1,4 @@
-"""Parts of the experiments that read an angle: points that turn, and a head and objects that do."""
+"""Parts of the experiments that decode an angle: rotating points, a head and objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_points_turn_in_their_plane_with_the_noise_asked_for() -> None:
     clean = synthetic.turning_points(0.0, seed=3)
     inside = clean.frames @ clean.plane @ clean.plane.T
     np.testing.assert_allclose(inside, clean.frames, atol=1e-12)
-    np.testing.assert_allclose(clean.frames[0], clean.frames[synthetic.FRAMES_A_TURN], atol=1e-12)
+    np.testing.assert_allclose(clean.frames[0], clean.frames[synthetic.FRAMES_PER_TURN], atol=1e-12)
     halfway = synthetic.turning_points(0.5, seed=3)
     noise = halfway.frames - clean.frames / 2
     assert noise.std() == pytest.approx(clean.frames.std() / 2, rel=0.02)

@@ -1,10 +1,11 @@
-"""`ul reproduce laplacian`: its worlds, its scores, and that learning works on a small one."""
+"""`ul reproduce laplacian`: worlds, scores, and learning in a small world."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections import deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 import ullayers.research.experiments.gridworlds as gridworlds
 import ullayers.research.experiments.laplacian as laplacian
 import ullayers.research.experiments.slow_training as slow_training
-from ullayers.research.experiments.common import Setting
+from ullayers.research.experiments.common import Outcome, Setting
 from ullayers.research.experiments.gridworlds import (
     NAMES,
     Truth,
@@ -136,7 +137,7 @@ def test_linear_maps_of_the_outputs_are_undone() -> None:
 
 @pytest.mark.parametrize("name", ["GridMaze-9", "GridMaze-19"])
 def test_samples_tell_the_eigenvectors(name: str) -> None:
-    ((cosine, shared),) = laplacian.floor_scores(Run(name, FRESH, (0,)))
+    ((cosine, shared),) = laplacian.closed_form_scores(Run(name, FRESH, (0,)))
     assert cosine > 0.99
     assert shared > 0.99
 
@@ -185,12 +186,31 @@ def test_networks_learn_from_pictures() -> None:
     assert np.mean(found.cosines) > 0.9
 
 
-def test_finished_runs_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run("GridMaze-9", TRACE, (0,), steps=5, samples=5000)
-    first = complete([run], tmp_path, "cpu", 1)
+@dataclass(frozen=True)
+class Small:
+    """The small version of the experiment, run once for all tests of this module."""
+
+    folder: Path
+    outcome: Outcome
+    progress: list[str]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    folder = tmp_path_factory.mktemp("laplacian")
+    progress: list[str] = []
+    outcome = laplacian.run(Setting(Path(), folder, (0,), quick=True, progress=progress.append))
+    return Small(folder, outcome, progress)
+
+
+def test_finished_runs_are_not_repeated(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = laplacian._quick_runs((0,))
+    stored = slow_training.load(small.folder)
     monkeypatch.setattr(slow_training, "train", None)
-    assert complete([run], tmp_path, "cpu", 1) == first
-    assert Run("GridMaze-9", TRACE, (0,), steps=6, samples=5000).key != run.key
+    again = complete(runs, small.folder, "cpu", 1)
+    assert [found.run for found in again] == runs
+    assert again == [stored[run.key] for run in runs]
+    assert replace(runs[0], steps=runs[0].steps + 1).key != runs[0].key
 
 
 def test_training_needs_torch_and_numpy_only() -> None:
@@ -202,11 +222,8 @@ def test_training_needs_torch_and_numpy_only() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_small_version_from_end_to_end(tmp_path: Path) -> None:
-    said: list[str] = []
-    setting = Setting(Path(), tmp_path, (0,), quick=True, progress=said.append)
-    outcome = laplacian.run(setting)
-    assert len(said) == 5
-    assert all(claim.met for claim in outcome.claims), outcome.claims
-    for picture in outcome.pictures:
-        assert (tmp_path / picture.file).stat().st_size > 5000
+def test_small_version_from_end_to_end(small: Small) -> None:
+    assert len(small.progress) == 5
+    assert all(claim.met for claim in small.outcome.claims), small.outcome.claims
+    for picture in small.outcome.pictures:
+        assert (small.folder / picture.file).stat().st_size > 5000

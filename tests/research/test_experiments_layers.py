@@ -1,4 +1,4 @@
-"""Parts of the experiments with few labels and with layers that learn on their own."""
+"""Parts of the experiments with few labels and with layer-by-layer training."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_isolated_layers_learn_from_their_own_signal_alone() -> None:
 def test_frozen_layers_stay_and_the_last_one_learns() -> None:
     torch.manual_seed(0)
     net = layerwise.build(
-        [nn.Linear(6, 4), nn.Linear(4, 2)], layerwise.WAYS[layerwise.ONLY], "stream"
+        [nn.Linear(6, 4), nn.Linear(4, 2)], layerwise.METHODS[layerwise.ONLY], "stream"
     )
     outputs = layerwise._trained(net(torch.rand(50, 6)))
     assert len(outputs) == 1
@@ -125,7 +125,9 @@ def test_coherence_wants_clips_constant_and_apart() -> None:
 
 
 def test_the_score_of_the_blob_is_that_of_its_place() -> None:
-    _, place = layerwise.blob(0)
-    assert layerwise.explained(place @ np.array([[2.0, 1.0], [0.5, 3.0]]) + 7, place) > 0.999
-    noise = np.random.default_rng(0).standard_normal(place.shape)
-    assert abs(layerwise.explained(noise, place)) < 0.05
+    _, positions = layerwise.blob(0)
+    assert (
+        layerwise.explained(positions @ np.array([[2.0, 1.0], [0.5, 3.0]]) + 7, positions) > 0.999
+    )
+    noise = np.random.default_rng(0).standard_normal(positions.shape)
+    assert abs(layerwise.explained(noise, positions)) < 0.05

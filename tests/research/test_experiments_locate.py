@@ -1,4 +1,4 @@
-"""Parts of the experiments on the walking people and the thrown pillow."""
+"""Parts of the experiments on walking people and the thrown pillow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_second_halves_are_scored_whatever_was_shown() -> None:
 
 def test_a_mirrored_track_is_turned() -> None:
     truth = np.linspace(0, 1, 5)[:, None]
-    [found] = walk._facing([1 - np.linspace(0, 1, 9)[:, None]], [truth])
+    [found] = walk._unmirrored([1 - np.linspace(0, 1, 9)[:, None]], [truth])
     assert found[0, 0] < found[-1, 0]
 
 

@@ -1,4 +1,4 @@
-"""`ul reproduce`: the page, the goals, and the experiments in their small version on real data."""
+"""`ul reproduce`: the page, the goals, and the small version of each experiment on real data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 
-from tests.command import Call, check_refused
+from tests.command import UlCommand, check_refused
 from tests.films import column
 from ullayers.research.datasets import thrown_pillow, walking
 from ullayers.research.experiments.common import (
@@ -29,6 +33,9 @@ from ullayers.research.experiments.names import NAMES
 from ullayers.research.reproduce import load_result, reproduce
 
 DATA = os.environ.get("ULLAYERS_DATA", "")
+needs_data = pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
+TRACKED = {"walk": walking, "pillow": thrown_pillow}
+RESULTS_PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 
 
 def found(setting: Setting, value: float = 0.9) -> Outcome:
@@ -70,7 +77,7 @@ def test_the_page_says_everything(tmp_path: Path, made_up: pytest.MonkeyPatch) -
 
 
 def test_goals_that_are_missed_are_failures(
-    tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     made_up.setattr(
         "ullayers.research.experiments.synthetic.run", lambda setting: found(setting, np.nan)
@@ -80,7 +87,9 @@ def test_goals_that_are_missed_are_failures(
     assert "synthetic: does not hold: overlap: nan" in errors
 
 
-def test_what_is_there_is_kept(tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call) -> None:
+def test_what_is_there_is_kept(
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: UlCommand
+) -> None:
     out = tmp_path / "out"
     assert here("reproduce", "synthetic", "--out", out)[0] == 0
     check_refused(here("reproduce", "synthetic", "--out", out), "--resume", "--force")
@@ -93,7 +102,7 @@ def test_what_is_there_is_kept(tmp_path: Path, made_up: pytest.MonkeyPatch, here
 
 
 def test_data_must_be_given_and_be_there(
-    tmp_path: Path, here: Call, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ULLAYERS_DATA", raising=False)
     check_refused(here("reproduce", "walk", "--out", tmp_path / "a"), "--data")
@@ -113,32 +122,72 @@ def test_numbers_that_are_scored_with() -> None:
     assert window_score([-ramp], [ramp_with_gap]) == pytest.approx(1)  # signs do not count
 
 
-@pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
-@pytest.mark.timeout(900)
-def test_every_experiment_learns(tmp_path: Path) -> None:
-    # Not the ablations and the eigenvectors, which have tests of their own.
-    names = [name for name in NAMES if name not in ("parts", "laplacian")]
-    command = [sys.executable, "-m", "ullayers", "reproduce", *names, "--data", DATA,
-               "--quick", "--out", str(tmp_path / "out")]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr + done.stdout
-    page = (tmp_path / "out" / "results.md").read_text()
+@pytest.fixture
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run jobs in this process, with one thread as in a worker: starting workers takes seconds."""
+
+    @contextmanager
+    def pool(count: int) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(map=map)
+
+    monkeypatch.setattr("ullayers.research.experiments.common.worker_pool", pool)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def check_learned(name: str, out: Path) -> None:
+    """Check that all goals of an experiment are met and that its files are complete."""
+    page = (out / "results.md").read_text()
     assert "not met" not in page.replace("(aim) | **not met**", "")
-    for name in names:
-        result = load_result(tmp_path / "out", name)
-        assert result is not None
-        assert result.outcome.claims, name
-        for picture in result.outcome.pictures:
-            assert (tmp_path / "out" / "results" / name / picture.file).stat().st_size > 5000
-    for name, sequences in (("walk", walking(DATA)), ("pillow", thrown_pillow(DATA))):
-        tracks = tmp_path / "out" / "results" / name / "tracks.csv"
-        rows = column(tracks, "x", "y", "confidence")
-        assert len(rows) == sum(map(len, sequences))
+    result = load_result(out, name)
+    assert result is not None
+    assert result.outcome.claims
+    for picture in result.outcome.pictures:
+        assert (out / "results" / name / picture.file).stat().st_size > 5000
+
+
+@needs_data
+@pytest.mark.timeout(900)
+def test_an_experiment_learns_in_worker_processes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ["reproduce", "synthetic", "--data", DATA, "--quick", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "ullayers", *command], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    check_learned("synthetic", out)
+
+
+# The ablations and the eigenvectors have tests of their own.
+@needs_data
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("_one_process")
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in ("synthetic", "parts", "laplacian")]
+)
+def test_every_experiment_learns(name: str, tmp_path: Path, here: UlCommand) -> None:
+    out = tmp_path / "out"
+    code, _, errors = here("reproduce", name, "--data", DATA, "--quick", "--out", out)
+    assert code == 0, errors
+    check_learned(name, out)
+    if name in TRACKED:
+        rows = column(out / "results" / name / "tracks.csv", "x", "y", "confidence")
+        assert len(rows) == sum(map(len, TRACKED[name](DATA)))
         assert 0 <= rows.min() <= rows.max() <= 1
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_results_page_has_the_text_of_the_experiment(name: str) -> None:
+    experiment = importlib.import_module(f"ullayers.research.experiments.{name}")
+    page = RESULTS_PAGE.read_text(encoding="utf-8")
+    assert experiment.TEXT.strip() in page
+    assert getattr(experiment, "NOTE", "").strip() in page
+
+
 def test_what_is_damaged_or_of_another_source_is_run_again(
-    tmp_path: Path, made_up: pytest.MonkeyPatch, here: Call
+    tmp_path: Path, made_up: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     out = tmp_path / "out"
     assert here("reproduce", "synthetic", "--out", out)[0] == 0

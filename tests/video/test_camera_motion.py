@@ -78,7 +78,7 @@ def test_a_part_of_the_frames_has_the_same_foreground() -> None:
     behind = backdrop(frames, path)
     whole = foreground(frames, behind, path)
     assert torch.equal(foreground(frames[5:9], behind, path[5:9]), whole[5:9])
-    with pytest.raises(ValueError, match="path beside a backdrop wider"):
+    with pytest.raises(ValueError, match="path with a background larger"):
         foreground(frames, behind)
 
 

@@ -18,17 +18,11 @@ import pytest
 import torch
 
 import ullayers.video.capture as capture
-from tests.video.test_reader import level, pattern, readers
-from ullayers.video.frames import has_cameras, is_camera, is_unpaused
-from ullayers.video.reader import (
-    Info,
-    Reading,
-    Source,
-    VideoError,
-    VideoWriter,
-    open_live,
-    read_all,
-)
+from tests.video.samples import level, pattern, readers
+from ullayers.video.decoding import has_cameras, is_camera, is_unpaused
+from ullayers.video.frames import Info, Reading, VideoError
+from ullayers.video.reader import Source, open_live, read_all
+from ullayers.video.writer import VideoWriter
 
 CAMERA = Source("camera0", "/dev/video0", "live")
 FRAMES = 30
@@ -46,12 +40,6 @@ class Flaky:
         return getattr(self._real, name)
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert not readers()
-
-
 @pytest.fixture
 def no_av_cameras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(av, "formats_available", {"matroska,webm", "mp4"})
@@ -63,7 +51,7 @@ def cv2(no_av_cameras: None) -> Iterator[Any]:
     before = found.utils.logging.getLogLevel()
     yield found
     assert found.utils.logging.getLogLevel() == before
-    assert capture._levels == []
+    assert capture._log_levels == []
 
 
 def film(path: Path) -> str:
@@ -86,7 +74,7 @@ def opened(cv2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
     monkeypatch.setattr(cv2, "VideoCapture", record)
     monkeypatch.setattr(capture, "capture_arguments", lambda _: (file,))
-    monkeypatch.setattr(capture, "SILENCE", 0.1)
+    monkeypatch.setattr(capture, "MAX_SILENCE", 0.1)
     yield captures
     assert captures
     assert not any(one.isOpened() for one in captures)
@@ -115,10 +103,10 @@ def test_reading_options(opened: list[Any]) -> None:
 @pytest.mark.parametrize("size", [(48, 64), (24, 32)])
 def test_a_camera_without_colour(cv2: Any, shape: tuple[int, ...], size: tuple[int, int]) -> None:
     pixels = pattern(7)[:, :, 1].reshape(shape)
-    grey = capture._to_picture(cv2, pixels, size, grey=True)
+    grey = capture._to_tensor(cv2, pixels, size, grey=True)
     assert grey.shape == (1, *size)
     assert grey[0, -1, -1] == 41
-    assert torch.equal(capture._to_picture(cv2, pixels, size, grey=False), grey.expand(3, *size))
+    assert torch.equal(capture._to_tensor(cv2, pixels, size, grey=False), grey.expand(3, *size))
 
 
 def test_time_is_the_clock_s_since_the_first_frame(
@@ -151,7 +139,7 @@ def test_one_broken_frame_is_no_loss(
 ) -> None:
     make = cv2.VideoCapture
     monkeypatch.setattr(cv2, "VideoCapture", lambda *args: Flaky(make(*args), method, {0, 3, 4}))
-    monkeypatch.setattr(capture, "SILENCE", 30.0)
+    monkeypatch.setattr(capture, "MAX_SILENCE", 30.0)
     clip = read_all(CAMERA, Reading(max_frames=20))
     assert clip.index.tolist() == list(range(20))
     missed = set(range(FRAMES)) - set(level(clip))
@@ -180,7 +168,7 @@ def test_early_close_frees_the_camera(opened: list[Any]) -> None:
 def test_close_does_not_wait_for_a_silent_camera(
     opened: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "SILENCE", 60.0)
+    monkeypatch.setattr(capture, "MAX_SILENCE", 60.0)
     clips = CAMERA.clips(FRAMES - 1)
     next(clips)
     time.sleep(0.1)  # the file has ended by now and reads fail
@@ -200,16 +188,16 @@ def test_an_error_of_the_consumer_frees_the_camera(opened: list[Any]) -> None:
     assert not opened[0].isOpened()
 
 
-@pytest.mark.parametrize("where", ["capture._to_picture", "video._collect"])
+@pytest.mark.parametrize("where", ["capture._to_tensor", "reader._collect"])
 def test_a_bug_frees_the_camera(
     opened: list[Any], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(items: Any, *_: Any) -> None:
-        if where == "video._collect":
+        if where == "reader._collect":
             next(items)
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(f"ullayers.{where}", fail)
+    monkeypatch.setattr(f"ullayers.video.{where}", fail)
     with pytest.raises(RuntimeError, match="a bug") as caught:
         next(CAMERA.clips(2))
     assert caught.value.__traceback__  # which holds the frames that read
@@ -281,7 +269,9 @@ def test_a_missing_camera(cv2: Any, path: str, capfd: pytest.CaptureFixture[str]
     for ask in asks:
         with pytest.raises(VideoError) as caught:
             ask()
-        assert str(caught.value).startswith(f"{path}: this camera cannot be opened; is it there")
+        assert str(caught.value).startswith(
+            f"{path}: this camera cannot be opened; is it connected"
+        )
         assert "\n" not in str(caught.value)
     if sys.platform == "linux":  # elsewhere some of what OpenCV says does not pass its log
         assert capfd.readouterr().err == ""

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.command import Call, check_refused
+from tests.command import UlCommand, check_refused
 from tests.films import column
 from ullayers.video.follow import SIDE, cut_squares, follow
 from ullayers.video.frames import Clip
-from ullayers.video.reader import VideoWriter
+from ullayers.video.writer import VideoWriter
 
 
 def turning(frames: int, size: tuple[int, int] = (120, 160)) -> tuple[torch.Tensor, np.ndarray]:
@@ -63,21 +63,22 @@ def test_nothing_that_moves_is_no_error() -> None:
     assert (follow(clip_of(frames)).frames == 9).all()
 
 
-def test_the_command_follows(tmp_path: Path, here: Call) -> None:
-    frames, angles = turning(300)
+def test_the_command_follows(tmp_path: Path, here: UlCommand) -> None:
+    count = 150
+    frames, angles = turning(count)
     with VideoWriter(tmp_path / "bar.mp4", fps=25) as video:
         for frame in frames:
             video.write(frame.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
     run = tmp_path / "run"
-    code, _, errors = here("learn", tmp_path / "bar.mp4", "--task", "orient", "--follow", "--grey",
-                           "--steps", 100, "--outputs", 4, "--out", run)  # fmt: skip
+    options = "--task orient --follow --grey --steps 40 --outputs 4".split()
+    code, _, errors = here("learn", tmp_path / "bar.mp4", *options, "--out", run)
     assert code == 0, errors
     kept = json.loads((run / "config.json").read_text())["reading"]
     assert kept["follow"]
     assert kept["size"] == [96, 128]
     codes = column(run / "codes.csv", "y0", "y1", "y2", "y3")
-    assert len(codes) == 300
-    rows = np.c_[codes, np.ones(300)]
+    assert len(codes) == count
+    rows = np.c_[codes, np.ones(count)]
     wanted = np.c_[np.sin(angles), np.cos(angles)]
     rest = wanted - rows @ np.linalg.lstsq(rows, wanted, rcond=None)[0]
     assert 1 - rest.var() / wanted.var() > 0.5  # and not only where it is
@@ -88,7 +89,7 @@ def test_the_command_follows(tmp_path: Path, here: Call) -> None:
     assert np.allclose(again, codes, atol=1e-4)
 
 
-def test_follow_is_for_codes(tmp_path: Path, here: Call) -> None:
+def test_follow_is_for_codes(tmp_path: Path, here: UlCommand) -> None:
     with VideoWriter(tmp_path / "a.mp4", fps=25) as video:
         for t in range(12):
             video.write(np.full((48, 64, 3), 9 * t, np.uint8))

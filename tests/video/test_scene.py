@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from scipy import ndimage
 
 import ullayers.video.scene as scene
 from ullayers.nn.spatial import mask_moments
-from ullayers.video.reader import VideoError, VideoWriter, find_sources, read_all
+from ullayers.video.frames import VideoError
+from ullayers.video.reader import find_sources, read_all
 from ullayers.video.scene import render, write_scene
+from ullayers.video.writer import VideoWriter
 
 SHAPES = [(120, 160), (90, 200), (161, 81)]  # the demo's, a wide one, a tall odd one
 ALL = slice(None)
@@ -24,9 +27,11 @@ def make(seed: int = 0, frames: int = 600, height: int = 120, width: int = 160) 
     return scene._Scene.make(seed, frames, height, width)
 
 
-def masks(made: scene._Scene) -> NDArray[np.float32]:
+@cache
+def masks(seed: int, frames: int, height: int = 120, width: int = 160) -> NDArray[np.float32]:
     """The object's alpha: what of a white background it hides, and of a black one it does not."""
-    black = np.zeros((len(made.lamp), *made.table.shape), np.float32)
+    made = make(seed, frames, height, width)
+    black = np.zeros((1, *made.table.shape), np.float32)
     hidden: NDArray[np.float32] = 1 - (made.paste(black + 1, ALL) - made.paste(black, ALL)).mean(-1)
     return hidden
 
@@ -60,8 +65,8 @@ def test_a_seed_says_everything() -> None:
 
 def test_fewer_frames_are_the_first_of_more() -> None:
     """Whatever the blocks they are rendered in."""
-    more, long = render(seed=2, frames=2 * scene.BLOCK + 3)
-    for frames in (1, scene.BLOCK, scene.BLOCK + 1):
+    more, long = render(seed=2, frames=2 * scene.FRAMES_AT_ONCE + 3)
+    for frames in (1, scene.FRAMES_AT_ONCE, scene.FRAMES_AT_ONCE + 1):
         fewer, short = render(seed=2, frames=frames)
         assert np.array_equal(fewer, more[:frames])
         np.testing.assert_array_equal(short.x, long.x[:frames])
@@ -71,7 +76,7 @@ def test_fewer_frames_are_the_first_of_more() -> None:
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 def test_truth_is_the_centroid_of_the_mask(height: int, width: int) -> None:
     made = make(1, 300, height, width)
-    centroid, _ = mask_moments(torch.from_numpy(masks(made)))
+    centroid, _ = mask_moments(torch.from_numpy(masks(1, 300, height, width)))
     truth = np.stack([made.truth.x, made.truth.y], 1)
     assert np.abs((centroid.numpy() - truth) * [width, height]).max() < 0.2
 
@@ -99,8 +104,8 @@ def test_angle_is_where_the_head_points(height: int, width: int) -> None:
 
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 def test_object_stays_inside(height: int, width: int) -> None:
-    for seed in range(3):
-        seen = masks(make(seed, 200, height, width))
+    for seed, frames in ((0, 200), (1, 300), (2, 200)):
+        seen = masks(seed, frames, height, width)
         border = np.concatenate([seen[:, [0, -1]].ravel(), seen[:, :, [0, -1]].ravel()])
         assert border.max() < 0.5 / 255  # nothing that eight bits could show
         area = seen.sum((1, 2))
@@ -109,7 +114,7 @@ def test_object_stays_inside(height: int, width: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_object_goes_everywhere_and_does_not_rest(seed: int) -> None:
-    truth, length = make(seed).truth, scene.LENGTH * 160
+    truth, length = make(seed).truth, scene.BEETLE_LENGTH * 160
     for place in (truth.x, truth.y):
         assert 0 < place.min() < 0.15
         assert 0.85 < place.max() < 1
@@ -132,7 +137,7 @@ def test_angle_takes_full_turns_smoothly_and_on_its_own(seed: int) -> None:
 def test_noise_is_as_stated() -> None:
     video, _ = render(seed=2, frames=60)
     made = make(seed=2, frames=60)
-    clear = (masks(made) < 1e-3) & (lit(made).max(-1) < 0.75) & (lit(made).min(-1) > 0.25)
+    clear = (masks(2, 60) < 1e-3) & (lit(made).max(-1) < 0.75) & (lit(made).min(-1) > 0.25)
     noise = (video / 255 - lit(made))[clear]  # where 4 deviations are not clipped
     np.testing.assert_allclose(noise.std(0), scene.NOISE, rtol=0.01)
     assert np.abs(noise.mean(0)).max() < 1e-3
@@ -146,7 +151,7 @@ def test_it_is_not_easy(seed: int) -> None:
     made = make(seed, 600)
     object_only = made.beetle[:3, made.beetle[3] > 0.99]
     assert made.table.std((0, 1)).mean() > 2 / 3 * object_only.std(1).mean()
-    assert 0.03 < np.abs(made.light - 1).max() <= scene.DRIFT
+    assert 0.03 < np.abs(made.light - 1).max() <= scene.LIGHT_DRIFT
     assert np.abs(np.diff(made.light)).max() < 0.002  # slower than anything else
     assert abs(np.corrcoef(made.lamp[1:], made.lamp[:-1])[0, 1]) < 0.15  # as fast as can be
     video, _ = render(seed, 150)
@@ -175,22 +180,21 @@ def test_the_mp4_shows_what_was_rendered(written: Path) -> None:
     made = make(seed=3, frames=150)
     frames = read_all(find_sources([str(written)])[0]).frames.permute(0, 2, 3, 1).numpy() / 255
     off = frames - lit(made)
-    clear = (masks(made) < 1e-3) & (lit(made).max(-1) < 0.75) & (lit(made).min(-1) > 0.25)
+    clear = (masks(3, 150) < 1e-3) & (lit(made).max(-1) < 0.75) & (lit(made).min(-1) > 0.25)
     still = off[:, clear.all(0)]
     noise = still - still.mean(0)  # colours that bleed over edges are not noise
     np.testing.assert_allclose(noise.std((0, 1)), 0.8 * scene.NOISE, rtol=0.1)
     energy = ndimage.gaussian_filter(np.square(off).sum(-1), (0, 3, 3))
     y, x = np.unravel_index(energy.reshape(150, -1).argmax(1), (120, 160))
     far = np.hypot(x + 0.5 - made.truth.x * 160, y + 0.5 - made.truth.y * 120)
-    assert far.max() < scene.LENGTH * 160 / 2
+    assert far.max() < scene.BEETLE_LENGTH * 160 / 2
 
 
 def test_rate_and_missing_folder(tmp_path: Path) -> None:
     path = write_scene(tmp_path / "new" / "folder", frames=4, fps=10)
     assert find_sources([str(path)])[0].probe().rate == 10
-    assert [row[2] for row in read_truth(path.with_name("truth.csv"))[1:]] == [
-        "0.000000", "0.100000", "0.200000", "0.300000",
-    ]  # fmt: skip
+    times = [row[2] for row in read_truth(path.with_name("truth.csv"))[1:]]
+    assert times == ["0.000000", "0.100000", "0.200000", "0.300000"]
 
 
 def test_failure_leaves_the_files_as_they_were(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import ullayers.output.summary as summary
+import ullayers.output.run_report as run_report
 from tests.films import ball, write_ball, write_film, write_pictures
 from ullayers.learn.results import TRACK, Answer
 from ullayers.video.reader import Clip, Reading, Source, VideoError, find_sources
@@ -66,10 +66,10 @@ def test_samples_are_the_same_either_way(
 
     def samples() -> list[Any]:
         every = max(1, frames // 9)
-        return summary._of_source(short, found, {}, 1, 8, every)
+        return run_report._read_samples(short, found, {}, 1, 8, every)
 
     at_once = samples()
-    monkeypatch.setattr(summary, "frames_at", lambda *_, **__: None)
+    monkeypatch.setattr(run_report, "frames_at", lambda *_, **__: None)
     read = samples()
     assert len(at_once) == len(read) == min(8, max(1, frames - 1))
     for one, other in zip(at_once, read, strict=True):

@@ -1,61 +1,129 @@
-"""How far it has come: a bar on a terminal, a line now and then in a log."""
+"""Progress on stderr: a bar on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
+from typing import Self, TextIO
 
-PERIOD = 15.0  # seconds between lines in a log
+from ullayers.learn.footage import expected_frames
+from ullayers.video.reader import Reading, Source
+
+LOG_PERIOD = 15.0  # seconds between two lines in a log
 
 
 class Progress:
-    """Counts up to a total that may be unknown.
+    """Count of finished items.
 
     Args:
-        what: is done.
-        unit: of the count, in the plural.
-        total: of the count.
-        quiet: show nothing.
-        period: seconds between two lines where there is no terminal.
+        title: What is being done.
+        unit: What is counted, in the plural.
+        total: Number of items; None if unknown.
+        quiet: Show nothing.
+        period: Seconds between two lines where there is no terminal.
+        stream: Where to write; None for stderr.
 
     Example:
-        >>> with Progress("reading", "frames", total=200, period=0.0) as progress:
+        >>> with Progress("reading", "frames", 200, period=0.0, stream=sys.stdout) as progress:
         ...     progress.to(100)
         reading: 100 of 200 frames
     """
 
     def __init__(
-        self, what: str, unit: str, total: int | None = None, *, quiet: bool = False,
-        period: float = PERIOD,
-    ) -> None:  # fmt: skip
+        self,
+        title: str,
+        unit: str,
+        total: int | None = None,
+        *,
+        quiet: bool = False,
+        period: float = LOG_PERIOD,
+        stream: TextIO | None = None,
+    ) -> None:
         from tqdm import tqdm
 
-        self.what, self.unit, self.total, self.period = what, unit, total, period
-        self.plain = not quiet and not sys.stderr.isatty()
-        self.last, self.count = time.monotonic(), 0
-        off = quiet or self.plain
-        self.bar = tqdm(desc=what, total=total, unit=f" {unit}", disable=off, leave=False)
+        self.title = title
+        self.unit = unit
+        self.total = total
+        self.period = period
+        self.stream = stream or sys.stderr
+        self.in_log = not quiet and not self.stream.isatty()
+        self.last_line = time.monotonic()
+        self.count = 0
+        self.bar = tqdm(
+            desc=title,
+            total=total,
+            unit=f" {unit}",
+            disable=quiet or self.in_log,
+            leave=False,
+            file=self.stream,
+        )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def to(self, count: int, note: str = "") -> None:
-        """So many are done."""
+        """Set the number of finished items.
+
+        Args:
+            count: Number of finished items.
+            note: Text to show beside it.
+        """
+        self.count = count
         self.bar.total = self.total
         self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(count - self.bar.n)
-        if self.plain and time.monotonic() - self.last >= self.period:
-            self.last = time.monotonic()
-            of = f"{count:,}" if self.total is None else f"{count:,} of {self.total:,}"
-            print(f"{self.what}: {of} {self.unit}" + f", {note}" * bool(note), flush=True)
+        if self.in_log and time.monotonic() - self.last_line >= self.period:
+            self.last_line = time.monotonic()
+            print(self._line(note), file=self.stream, flush=True)
 
     def one(self, note: str = "") -> None:
-        """One more is done."""
-        self.count += 1
-        self.to(self.count, note)
+        """Count one more item."""
+        self.to(self.count + 1, note)
+
+    def _line(self, note: str) -> str:
+        total = "" if self.total is None else f" of {self.total:,}"
+        line = f"{self.title}: {self.count:,}{total} {self.unit}"
+        return f"{line}, {note}" if note else line
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self.bar.close()
+
+
+def count_frames(
+    sources: Iterable[Source], stride: int = 1, max_frames: int | None = None
+) -> int | None:
+    """Return how many frames will be read, None if a header does not tell.
+
+    Args:
+        sources: Sequences that will be read.
+        stride: Every how many frames one is read.
+        max_frames: Number of frames of each source that count, before the stride.
+    """
+    kept = None if max_frames is None else -(-max_frames // stride)
+    reading = Reading(stride=stride, max_frames=kept)
+    return expected_frames([source.probe() for source in sources], reading)
+
+
+def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> list[Source]:
+    """Return the sources that `export` still has to do when it resumes a partial table.
+
+    Args:
+        sources: All sources of the command.
+        out: Folder of the partial table.
+        masks: Whether masks are written; a sequence without its masks is not finished.
+    """
+    finished: set[str] = set()
+    for path in out.glob("*.partial.json"):
+        try:
+            note = json.loads(path.read_text(encoding="utf-8"))
+            if note["masks"] or not masks:
+                finished.update(note["places"])
+        except (ValueError, TypeError, KeyError):
+            continue  # `export` refuses a damaged note with a message
+    return [source for source in sources if source.name not in finished]

@@ -1,8 +1,10 @@
-"""A live view for a terminal: where it is now, where it was, and how learning goes."""
+"""Live view on a terminal: where the object is, where it was, and how training goes."""
 
 from __future__ import annotations
 
+import shutil
 import time
+import unicodedata
 from collections import deque
 from typing import TextIO
 
@@ -11,18 +13,19 @@ from numpy.typing import NDArray
 
 from ullayers.learn.online import Sighting
 
-COLUMNS, ROWS = 48, 16
+MAX_COLUMNS, MAX_ROWS = 48, 16  # of the canvas
 SHADES = " .:*"  # of a mask
-TRAIL = 200  # places that are remembered
-PERIOD = 0.1  # seconds between pictures
+HISTORY = 200  # positions that set the range of a code
+TRAIL = 40  # positions that are drawn
+PERIOD = 0.1  # seconds between two pictures
 
 
 class View:
-    """Draws over itself, ten times a second at most.
+    """Draws over its last picture, at most ten times a second, clipped to the terminal.
 
     Args:
-        screen: where to draw.
-        period: seconds between two pictures.
+        screen: Where to draw.
+        period: Seconds between two pictures.
 
     Example:
         >>> import io
@@ -34,68 +37,99 @@ class View:
     """
 
     def __init__(self, screen: TextIO, period: float = PERIOD) -> None:
-        self.screen, self.period = screen, period
-        self.trail: deque[tuple[float, float]] = deque(maxlen=TRAIL)
-        self.began = self.drawn = time.monotonic()
-        self.count, self.lines = 0, 0
+        self.screen = screen
+        self.period = period
+        self.positions: deque[tuple[float, float]] = deque(maxlen=HISTORY)
+        self.started = self.drawn = time.monotonic()
+        self.count = 0
+        self.lines = 0  # of the picture on the screen
         self.waiting: Sighting | None = None
 
-    def show(self, found: Sighting) -> None:
-        """Take in what was found; draw if it is time."""
+    def show(self, sighting: Sighting) -> None:
+        """Take in the result of a frame; draw it if it is time."""
         self.count += 1
-        second = found.values[1] if len(found.values) > 1 else 0.0
-        self.trail.append((found.values[0], second))
-        self.waiting = found
+        second = sighting.values[1] if len(sighting.values) > 1 else 0.0
+        self.positions.append((sighting.values[0], second))
+        self.waiting = sighting
         if self.lines == 0 or time.monotonic() - self.drawn >= self.period:
-            self.drawn, self.waiting = time.monotonic(), None
-            self._draw(found)
+            self.drawn = time.monotonic()
+            self.waiting = None
+            self._draw(sighting)
 
     def close(self) -> None:
-        """Draw what was found last."""
+        """Draw the last result, if it is not on the screen yet."""
         if self.waiting is not None:
             self._draw(self.waiting)
+            self.waiting = None
 
-    def _draw(self, found: Sighting) -> None:
-        rate = self.count / max(1e-6, time.monotonic() - self.began)
-        numbers = "  ".join(
-            f"{name} {value:.3f}" for name, value in zip(found.columns, found.values, strict=True)
-        )
-        how = "learning" if found.learning else "settled"
-        status = [
-            f"{found.sequence}  frame {found.frame}  {found.seconds:.1f} s  {rate:.0f} frames/s",
-            f"{numbers}  J {found.objective:.2f}  {how}  (Ctrl-C stops)",
-        ]
-        lines = [
-            "+" + "-" * COLUMNS + "+",
-            *self._canvas(found),
-            "+" + "-" * COLUMNS + "+",
-            *status,
-        ]
+    def _draw(self, sighting: Sighting) -> None:
+        width, height = _room()
+        status = self._status(sighting)
+        columns = min(MAX_COLUMNS, width - 2)
+        rows = min(MAX_ROWS, height - len(status) - 2)
+        lines = status[:height]
+        if columns >= 1 and rows >= 1:
+            edge = "+" + "-" * columns + "+"
+            lines = [edge, *self._canvas(sighting, rows, columns), edge, *status]
         if self.lines:
             self.screen.write(f"\x1b[{self.lines}F")
-        self.screen.write("".join(f"{line}\x1b[K\n" for line in lines))
+        self.screen.write("".join(f"{clip(line, width)}\x1b[K\n" for line in lines))
+        if len(lines) < self.lines:
+            self.screen.write("\x1b[J")  # the terminal has shrunk: erase the rest
         self.screen.flush()
         self.lines = len(lines)
 
-    def _canvas(self, found: Sighting) -> list[str]:
-        cells = np.full((ROWS, COLUMNS), " ")
-        places = np.array(self.trail)
-        if found.columns[0] == "x":
-            if found.mask is not None:
-                cells = _shaded(found.mask)
-        else:  # a code has no frame of its own: its range so far is the frame
-            low, high = places.min(0), places.max(0)
-            places = (places - low) / np.maximum(high - low, 1e-9)
-        column = np.clip(places[:, 0] * COLUMNS, 0, COLUMNS - 1).astype(int)
-        row = np.clip(places[:, 1] * ROWS, 0, ROWS - 1).astype(int)
-        cells[row[-40:-1], column[-40:-1]] = "o"
+    def _status(self, sighting: Sighting) -> list[str]:
+        rate = self.count / max(1e-6, time.monotonic() - self.started)
+        named = zip(sighting.columns, sighting.values, strict=True)
+        numbers = "  ".join(f"{name} {value:.3f}" for name, value in named)
+        state = "learning" if sighting.learning else "settled"
+        return [
+            f"{sighting.sequence}  frame {sighting.frame}  {sighting.seconds:.1f} s  "
+            f"{rate:.0f} frames/s",
+            f"{numbers}  J {sighting.objective:.2f}  {state}  (Ctrl-C stops)",
+        ]
+
+    def _canvas(self, sighting: Sighting, rows: int, columns: int) -> list[str]:
+        cells = np.full((rows, columns), " ")
+        positions = np.array(self.positions)
+        if sighting.columns[0] == "x":
+            if sighting.mask is not None:
+                cells = _shaded(sighting.mask, rows, columns)
+        else:  # a code has no natural range: use its range so far
+            low = positions.min(0)
+            high = positions.max(0)
+            positions = (positions - low) / np.maximum(high - low, 1e-9)
+        column = np.clip(positions[:, 0] * columns, 0, columns - 1).astype(int)
+        row = np.clip(positions[:, 1] * rows, 0, rows - 1).astype(int)
+        cells[row[-TRAIL:-1], column[-TRAIL:-1]] = "o"
         cells[row[-1], column[-1]] = "O"
         return ["|" + "".join(line) + "|" for line in cells]
 
 
-def _shaded(mask: NDArray[np.uint8]) -> NDArray[np.str_]:
-    rows = np.linspace(0, mask.shape[0] - 1, ROWS).round().astype(int)
-    columns = np.linspace(0, mask.shape[1] - 1, COLUMNS).round().astype(int)
-    level = mask[np.ix_(rows, columns)].astype(int) * len(SHADES) // 256
+def clip(text: str, width: int) -> str:
+    """Return as much of a text as fits into `width` columns of a terminal.
+
+    >>> clip("position", 3), clip("日本", 3)
+    ('pos', '日')
+    """
+    used = 0
+    for number, character in enumerate(text):
+        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if used > width:
+            return text[:number]
+    return text
+
+
+def _room() -> tuple[int, int]:
+    """Return the columns and lines that a picture may fill; one of each is for the cursor."""
+    size = shutil.get_terminal_size()
+    return max(1, size.columns - 1), max(1, size.lines - 1)
+
+
+def _shaded(mask: NDArray[np.uint8], rows: int, columns: int) -> NDArray[np.str_]:
+    row = np.linspace(0, mask.shape[0] - 1, rows).round().astype(int)
+    column = np.linspace(0, mask.shape[1] - 1, columns).round().astype(int)
+    level = mask[np.ix_(row, column)].astype(int) * len(SHADES) // 256
     shaded: NDArray[np.str_] = np.array(list(SHADES))[level]
     return shaded

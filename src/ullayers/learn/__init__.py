@@ -1,6 +1,6 @@
 """Learning from video: configuration, networks, the training loop, run folders.
 
-`footage` samples small frames from sources, `models` are the networks, `training` trains them,
-`runs` manages the run folder, `apply` evaluates a finished run on new video, and `online` learns
-while frames arrive.
+`footage` reads small frames from sources, `models` are the networks, `trainer` and `training` train
+them, `runs` plans and loads run folders, `run_training` trains a run, `apply` applies a finished
+run to new video, and `online` learns while frames arrive.
 """

@@ -1,8 +1,9 @@
-"""A finished run on video: places and masks, or codes, of every frame."""
+"""A finished run on video: positions and masks, or codes, of every frame."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,74 +12,133 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.footage import PIECE, cut, gather, make_piece
+from ullayers.learn.footage import PIECE, Piece, common_background, cut, gather, make_piece
 from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
-from ullayers.learn.training import BLOCK
+from ullayers.learn.training import FRAMES_PER_CALL
+from ullayers.video.frames import Render
 from ullayers.video.reader import Clip, Reading, Source
 
 
 def answers(
-    run: Run, source: Source, *, stride: int = 1, max_frames: int | None = None
+    run: Run,
+    source: Source,
+    *,
+    stride: int = 1,
+    max_frames: int | None = None,
+    tap: Callable[[Render], None] | None = None,
 ) -> Generator[Answer, None, None]:
-    """What the run's network says of a source, some hundred frames at a time, in bounded memory.
+    """Apply a run to a source, some hundred frames at a time, in bounded memory.
 
-    A broken source gives the answers for what can be read and then raises VideoError.
+    A broken source gives the answers for what can be read and then raises VideoError. Frames that
+    learning has kept in memory are not decoded again, unless there is a tap.
 
     Args:
-        run: a run that has ended.
-        source: from `find_sources`.
-        stride: look at every so many frames.
-        max_frames: stop after so many.
+        run: A run whose learning has ended.
+        source: From `find_sources`.
+        stride: Use every `stride`-th frame.
+        max_frames: Stop after this many frames.
+        tap: As in `Reading`; called for every frame in order, before its answer.
     """
-    reading = replace(run.reading, stride=stride, max_frames=max_frames)
+    reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
     if isinstance(run.net, Locator):
         yield from _locate(run, run.net, source, reading)
     elif isinstance(run.net, Encoder):
-        follows = reading.follow
-        for clip in _stretches(run, source, reading) if follows else source.clips(BLOCK, reading):
-            code = _code(run.net, (clip.frames.float() / 255).to(run.config.device))
-            yield _answer(source, clip, code_columns(code.shape[1]), code)
+        yield from _encode(run, run.net, source, reading)
     else:
-        raise RunError(f"{run.folder}: has not been learned to its end; go on with --resume")
-
-
-def csv_name(run: Run) -> str:
-    """The table that a run writes."""
-    return "tracks.csv" if run.config.task == "locate" else "codes.csv"
+        raise RunError(f"{run.folder}: learning has not ended; go on with --resume")
 
 
 def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """(time, 3) what is said of each frame, as in `TRACK`, and (time, height, width) masks."""
+    """Return (time, 3) values as in `TRACK`, and (time, height, width) masks."""
     values = torch.cat([found.centroid, net.confidence(found)[:, None]], 1).detach().double()
     masks = (255 * net.picture(found).detach()).round().byte()
     return values.cpu().numpy(), masks.cpu().numpy()
 
 
-def _stretches(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
-    """Pieces as long, in time, as those that were learned from, if memory allows."""
+def _encode(
+    run: Run, net: Encoder, source: Source, reading: Reading
+) -> Generator[Answer, None, None]:
+    for clip in _clips(run, source, reading):
+        code = _code(net, (clip.frames.float() / 255).to(run.config.device))
+        yield _answer(source, clip, code_columns(code.shape[1]), code)
+
+
+def _clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
+    """Yield the frames that an encoder sees, in clips."""
+    kept = _kept(run, source, reading)
+    if run.reading.follow:
+        yield from _long_clips(run, source, reading) if kept is None else (p.clip for p in kept)
+    elif kept is None:
+        yield from source.clips(FRAMES_PER_CALL, reading)
+    else:
+        for piece in kept:
+            yield from _split(piece.clip)
+
+
+def _kept(run: Run, source: Source, reading: Reading) -> list[Piece] | None:
+    """Return the frames of a source as learning has kept them, if it has read the same ones."""
+    return run.pieces.get((source, reading)) if reading.tap is None else None
+
+
+def first_piece(run: Run, source: Source) -> Piece:
+    """Return the beginning of a source as learning sees it, from memory if it is there.
+
+    Raises:
+        VideoError: The source cannot be read.
+    """
+    kept = _kept(run, source, run.reading)
+    if kept:
+        return kept[0]
+    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
+    with closing(cut(source, reading)) as clips:
+        return make_piece(0, next(clips))
+
+
+def _split(clip: Clip) -> Generator[Clip, None, None]:
+    for start in range(0, len(clip.index), FRAMES_PER_CALL):
+        yield _rows(clip, slice(start, start + FRAMES_PER_CALL))
+
+
+def _rows(clip: Clip, rows: slice) -> Clip:
+    return Clip(clip.frames[rows], clip.seconds[rows], clip.index[rows])
+
+
+def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
+    """Yield clips that cover as much time as those learned from, if memory allows."""
     return cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride))
+
+
+def _pieces(run: Run, source: Source, reading: Reading) -> Generator[Piece, None, None]:
+    kept = _kept(run, source, reading)
+    if kept is not None:
+        yield from kept
+        return
+    for clip in _long_clips(run, source, reading):
+        yield make_piece(0, clip)
 
 
 def _locate(
     run: Run, net: Locator, source: Source, reading: Reading
 ) -> Generator[Answer, None, None]:
-    behind = None
-    if run.kind == "stream":  # first look at all of it, for what stands behind everything
-        stride = max(reading.stride, run.reading.stride)
-        most = reading.max_frames and (reading.max_frames - 1) * reading.stride // stride + 1
-        seen = replace(reading, stride=stride, max_frames=most)
-        if seen == run.reading and source in run.backdrops:  # learning has looked already
-            behind = run.backdrops[source]
-        else:
-            behind = gather([source], seen, skip_bad=True).backdrops().get(0)  # cut() complains
-    for clip in _stretches(run, source, reading):
-        piece = make_piece(0, clip)
-        for start in range(0, len(piece), BLOCK):
-            rows = slice(start, start + BLOCK)
-            part = Clip(clip.frames[rows], clip.seconds[rows], clip.index[rows])
-            yield _track(net, source, part, piece.foreground(rows, behind).to(run.config.device))
+    behind = _background(run, source, reading) if run.kind == "stream" else None
+    for piece in _pieces(run, source, reading):
+        for start in range(0, len(piece), FRAMES_PER_CALL):
+            rows = slice(start, start + FRAMES_PER_CALL)
+            foreground = piece.foreground(rows, behind).to(run.config.device)
+            yield _track(net, source, _rows(piece.clip, rows), foreground)
+
+
+def _background(run: Run, source: Source, reading: Reading) -> Tensor | None:
+    """Return the background of the whole source, for which all of it is read first."""
+    stride = max(reading.stride, run.reading.stride)
+    most = reading.max_frames and (reading.max_frames - 1) * reading.stride // stride + 1
+    coarse = replace(reading, stride=stride, max_frames=most, tap=None)
+    pieces = _kept(run, source, coarse)
+    if pieces is None:  # errors are left to the second reading, which raises them
+        pieces = gather([source], coarse, skip_bad=True).pieces
+    return common_background(pieces)
 
 
 @torch.no_grad()

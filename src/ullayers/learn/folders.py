@@ -1,68 +1,131 @@
-"""Folders that are written to: whose they are, and what in them may be replaced."""
+"""Which folders may be written to, and which files in them belong to a run."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ullayers.learn.checkpoint import RunError
+from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.video.atomic_files import sweep
 from ullayers.video.reader import Source
 
-# The last one is what makes a folder a run: it is removed last, and written first.
-OURS = (
-    "model.safetensors", "checkpoint/[ab].safetensors", "checkpoint/state.json", "metrics.jsonl",
-    "tensorboard/events.out.tfevents.*", "report.html", "overlay.mp4", "tracks.csv", "codes.csv",
-    "tracks.partial.*", "codes.partial.*", "config.json",
-)  # fmt: skip
-NAMES = {*(pattern.split("/")[0] for pattern in OURS), "masks"}
+LOCK_FILE = ".lock"
+# config.json makes a folder a run: it is removed last and written first.
+RUN_FILES = (
+    "model.safetensors",
+    "checkpoint/[ab].safetensors",
+    "checkpoint/state.json",
+    "metrics.jsonl",
+    "tensorboard/events.out.tfevents.*",
+    "report.html",
+    "overlay.mp4",
+    "tracks.csv",
+    "codes.csv",
+    "summary.json",
+    "tracks.partial.*",
+    "codes.partial.*",
+    "config.json",
+)
+RUN_NAMES = {*(pattern.split("/")[0] for pattern in RUN_FILES), "masks"}
 TABLES = ("tracks.csv", "codes.csv", "truth.csv")
-MASK = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
+MASK_FILES = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
 
 
 def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> None:
-    """Refuse to write where an input lies: it might be replaced."""
+    """Refuse to write into a folder that holds an input, which might be overwritten."""
     place = Path(os.path.realpath(folder))
     for source in sources:
         if Path(os.path.realpath(source.path)).is_relative_to(place):
-            raise RunError(f"{folder}: {source.path} lies in it; give another folder with --out")
+            raise RunError(
+                f"{folder}: the input {source.path} is in this folder; give another one with --out"
+            )
 
 
-def check_free(folder: str | os.PathLike[str], force: bool, names: Collection[str] = NAMES) -> None:
-    """Refuse a folder that holds something, unless `force` would replace nothing but our own.
+def check_writable(folder: str | os.PathLike[str]) -> None:
+    """Refuse a folder that cannot be created or written to.
 
-    Args:
-        folder: to write into.
-        force: whether what is there may be replaced.
-        names: of what will be written.
+    Raises:
+        RunError: The path is not UTF-8, it or a parent is a file, or it is read-only.
     """
     place = Path(folder)
-    if any("\ud800" <= sign <= "\udfff" for sign in str(place.absolute())):
+    if any("\ud800" <= character <= "\udfff" for character in str(place.absolute())):
         raise RunError(f"{folder}: this name is not UTF-8; give another folder with --out")
-    nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise RunError(f"{nearest}: is a file; give a folder to write into with --out")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise RunError(f"{nearest}: cannot be written to; give another folder with --out")
-    there = {entry.name for entry in place.iterdir()} if nearest == place else set()
-    if not there:
+    existing = next(path for path in (place, *place.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise RunError(f"{existing}: is a file; give a folder to write into with --out")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise RunError(f"{existing}: cannot be written to; give another folder with --out")
+
+
+def check_free(
+    folder: str | os.PathLike[str], force: bool, names: Collection[str] = RUN_NAMES
+) -> None:
+    """Refuse a folder that is not empty, unless `force` would replace nothing but a run.
+
+    Args:
+        folder: Folder to write into.
+        force: Whether existing results may be replaced.
+        names: Names of the files and folders that will be written.
+
+    Raises:
+        RunError: The folder cannot be used.
+    """
+    check_writable(folder)
+    place = Path(folder)
+    found = {entry.name for entry in place.iterdir()} if place.exists() else set()
+    found.discard(LOCK_FILE)
+    if not found:
         return
-    begun = "config.json" in there or any(".partial." in name for name in there)
     if not force:
-        hint = "go on with --resume, replace it" if begun else "write into it"
-        hint += " with --force, or give another folder with --out"
-        raise RunError(f"{folder}: is not empty; {hint}")
-    clash = there.intersection(names)
+        raise RunError(f"{folder}: is not empty; {_how_to_proceed(found)}")
+    clash = found.intersection(names)
     if clash and not _is_ours(place):
-        has = f"has a {min(clash)} that is not of a run"
-        raise RunError(f"{folder}: {has}; give another folder with --out")
+        raise RunError(
+            f"{folder}: has a {min(clash)} that is not of a run; give another folder with --out"
+        )
+    check_links(place)
+
+
+def _how_to_proceed(found: Collection[str]) -> str:
+    started = "config.json" in found or any(".partial." in name for name in found)
+    proceed = "go on with --resume, replace it" if started else "write into it"
+    return f"{proceed} with --force, or give another folder with --out"
+
+
+def check_inside(folder: str | os.PathLike[str], *paths: str | os.PathLike[str]) -> None:
+    """Refuse paths that a symbolic link leads out of a folder.
+
+    Args:
+        folder: A folder, which may itself be reached through a link.
+        paths: Files or folders in it that will be written to or deleted; they need not exist.
+
+    Raises:
+        RunError: A path resolves to a place outside the folder.
+    """
+    real = Path(os.path.realpath(folder))
+    for path in paths:
+        if not Path(os.path.realpath(path)).is_relative_to(real):
+            raise RunError(f"{path}: is a link that leads out of {folder}; remove the link")
+
+
+def check_links(folder: Path) -> None:
+    """Refuse a folder in which writing or clearing a run would follow a link to the outside."""
+    check_inside(folder, *_written(folder))
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Yield every path of a run that is opened in place or has files deleted in it."""
+    for name in ("metrics.jsonl", "tracks.csv", "codes.csv", "checkpoint", "tensorboard", "masks"):
+        yield folder / name
+    yield from folder.glob("*.partial.*")
+    if not (folder / "masks").is_symlink():
+        yield from (path for path in folder.glob("masks/*") if path.is_symlink())
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a run, or has a table as we write them."""
+    """Whether this is a run, or holds a table as we write them."""
     if (folder / "config.json").exists():
         return is_run(folder)
     return any(folder.glob("*.partial.*")) or any(_is_table(folder / name) for name in TABLES)
@@ -70,14 +133,14 @@ def _is_ours(folder: Path) -> bool:
 
 def _is_table(path: Path) -> bool:
     with suppress(OSError), open(path, "rb") as file:
-        return file.read(20) in (b"", b"sequence,frame,time,")  # empty if it was killed at once
+        return file.read(20) in (b"", b"sequence,frame,time,")  # empty if killed at the start
     return False
 
 
 def is_run(folder: Path) -> bool:
-    """Whether config.json is of a run, or was before it was damaged."""
+    """Whether config.json is that of a run, or was before it was damaged."""
     try:
-        return "learn" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return "learn" in read_json(folder / "config.json")
     except FileNotFoundError:
         return False
     except (OSError, ValueError, TypeError):
@@ -85,13 +148,18 @@ def is_run(folder: Path) -> bool:
 
 
 def clear_run(folder: Path) -> None:
-    """Remove what a run before has left. Files of others stay, and folders that hold some."""
+    """Remove the files of an earlier run. Other files stay, and so do folders that hold some.
+
+    Raises:
+        RunError: A link leads out of the folder; nothing has been removed.
+    """
     if not is_run(folder):
         return
+    check_links(folder)
     clear_masks(folder)
     sweep(folder)
     sweep(folder / "checkpoint")
-    for pattern in OURS:
+    for pattern in RUN_FILES:
         for path in folder.glob(pattern):
             path.unlink()
     for name in ("checkpoint", "tensorboard"):
@@ -100,11 +168,22 @@ def clear_run(folder: Path) -> None:
 
 
 def clear_masks(folder: Path, kept: Container[str] = ()) -> None:
-    """Remove the masks of sequences that are not to be kept, and what was left half written."""
-    for place in folder.glob("masks/*"):
+    """Remove masks and half-written files.
+
+    Args:
+        folder: A run folder.
+        kept: Names of the sequences whose masks stay.
+
+    Raises:
+        RunError: A link leads out of the folder; nothing has been removed.
+    """
+    sequences = [] if (folder / "masks").is_symlink() else sorted(folder.glob("masks/*"))
+    check_inside(folder, folder / "masks", *sequences)
+    for place in sequences:
         sweep(place)
-        for path in place.glob(MASK) if place.name not in kept else ():
-            path.unlink()
+        if place.name not in kept:
+            for path in place.glob(MASK_FILES):
+                path.unlink()
         with suppress(OSError):
             place.rmdir()
     with suppress(OSError):

@@ -1,31 +1,36 @@
-"""Small frames to learn from: as much of the video as fits a fixed room, with what is behind it."""
+"""Small frames to learn from, in bounded memory, with the background behind what moves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from ullayers.learn.config import LongMean as LongMean
 from ullayers.video.camera_motion import backdrop, find_path, foreground
 from ullayers.video.follow import follow
 from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
 
-LongMean = Literal["clip", "stream"]
 T = TypeVar("T")
 
-PIECE = 256  # frames that are taken as one stretch of time, with a backdrop of their own
-SHORTEST = 3  # frames of a piece that something can be learned from
-LARGEST = 2**24  # bytes of a piece
-ROOM = 2**28  # bytes of all pieces that are kept
-PACE = 6.0  # frames a second that are enough to follow a thing that moves
-FEW = 500  # frames below which none is left out
+PIECE = 256  # frames of a piece, which has a background of its own
+MIN_PIECE_FRAMES = 3
+MAX_PIECE_BYTES = 2**24
+MAX_KEPT_BYTES = 2**28
+TARGET_RATE = 6.0  # frames per second, enough to follow what moves
+TAP_FRAMES = 64  # frames read at once if there is a tap
+ENOUGH_FRAMES = 500  # with fewer than these, no frame is skipped
 
 
 class Spread(Generic[T]):
-    """Keeps some of endless items, evenly spread, by their number.
+    """An evenly spread sample of a stream of items, by their number.
+
+    Args:
+        most: Largest number of items to keep.
 
     Example:
         >>> kept = Spread[str](4)
@@ -35,11 +40,13 @@ class Spread(Generic[T]):
     """
 
     def __init__(self, most: int) -> None:
-        self.most, self.every, self.count = most, 1, 0
+        self.most = most
+        self.every = 1
+        self.count = 0
         self.items: dict[int, T] = {}
 
     def extend(self, items: Iterable[T]) -> None:
-        """See the next items."""
+        """Add the next items of the stream."""
         for item in items:
             if self.count % self.every == 0:
                 self.items[self.count] = item
@@ -51,13 +58,13 @@ class Spread(Generic[T]):
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive frames of one source, the camera's path through them, and what is behind.
+    """Consecutive frames of one source, with the path of the camera and the background.
 
     Attributes:
-        source: number of the source.
-        clip: the frames.
-        path: (time, 2) from `find_path`; None for a static camera.
-        behind: the piece's own backdrop.
+        source: Number of the source.
+        clip: The frames.
+        path: (time, 2) path of the camera, from `find_path`; None for a static camera.
+        behind: Background of this piece.
     """
 
     source: int
@@ -69,9 +76,12 @@ class Piece:
         return len(self.clip.index)
 
     def foreground(self, rows: slice = slice(None), behind: Tensor | None = None) -> Tensor:
-        """What moves, in 0..1; before its own backdrop unless another one is given.
+        """Return what moves, in 0..1.
 
-        A piece in which the camera moves keeps its own, as another camera position has another.
+        Args:
+            rows: Frames to return.
+            behind: Background to use instead of the piece's own. If the camera moves it is
+                ignored, because the background depends on where the camera points.
         """
         frames = self.clip.frames[rows].float() / 255
         if self.path is not None:
@@ -81,13 +91,13 @@ class Piece:
 
 @dataclass
 class Footage:
-    """Pieces of many sources.
+    """Pieces of one or more sources.
 
     Attributes:
-        names: of the sources.
-        pieces: in the order of the recording.
-        bad: name and error of every source that could not be read, or not to its end.
-        seen: how many frames were read; not all are kept.
+        names: Names of the sources.
+        pieces: Pieces in the order of the recording.
+        bad: Name and error of every source that could not be read to its end.
+        seen: Number of frames that were read; not all of them are kept.
     """
 
     names: list[str]
@@ -96,31 +106,48 @@ class Footage:
     seen: int = 0
 
     def size(self) -> int:
-        """Bytes of all frames."""
+        """Return the number of bytes of all frames."""
         return sum(piece.clip.frames.numel() for piece in self.pieces)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every frame of every source was read and kept."""
+        return sum(map(len, self.pieces)) == self.seen and not self.bad
+
+    def of_source(self, number: int) -> list[Piece]:
+        """Return the pieces of one source."""
+        return [piece for piece in self.pieces if piece.source == number]
+
     def backdrops(self) -> dict[int, Tensor]:
-        """Of every source the backdrop over all its pieces with a static camera."""
-        sources = {p.source for p in self.pieces if p.path is None}
-        return {
-            s: torch.stack(
-                [p.behind for p in self.pieces if p.source == s and p.path is None]
-            ).median(0).values
-            for s in sorted(sources)
-        }  # fmt: skip
+        """Return the background of every source in which the camera stands still."""
+        numbers = sorted({piece.source for piece in self.pieces})
+        found = {number: common_background(self.of_source(number)) for number in numbers}
+        return {number: behind for number, behind in found.items() if behind is not None}
+
+
+def common_background(pieces: Sequence[Piece]) -> Tensor | None:
+    """Return the median background of the pieces with a static camera; None if there is none."""
+    still = [piece.behind for piece in pieces if piece.path is None]
+    return torch.stack(still).median(0).values if still else None
 
 
 def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip, None, None]:
-    """The source in stretches of about `length` frames; none is a short rest at the end.
+    """Yield a source in clips of about `length` frames; a short rest joins the clip before it.
 
-    A broken source gives what can be read and then raises VideoError.
+    A broken source yields what can be read and then raises VideoError.
+
+    Args:
+        source: What to read.
+        reading: How to read it.
+        length: Frames per clip, if memory allows.
     """
     height, width = reading.size or reading.target(*_size(source))
-    length = max(SHORTEST, min(length, LARGEST // (reading.channels * height * width)))
+    frame_bytes = reading.channels * height * width
+    length = max(MIN_PIECE_FRAMES, min(length, MAX_PIECE_BYTES // frame_bytes))
     finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None
-    clips = source.clips(length, reading)
+    clips = _read(source, reading, length)
     try:
         for clip in clips:
             if waiting is not None and 2 * len(clip.index) < length:
@@ -139,8 +166,34 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
         raise error
 
 
+def _read(source: Source, reading: Reading, length: int) -> Generator[Clip, None, None]:
+    """Yield clips of `length`; with a tap, read in short steps, as it keeps what is read ahead."""
+    if reading.tap is None or length % TAP_FRAMES:
+        yield from source.clips(length, reading)
+        return
+    parts: list[Clip] = []
+    with closing(source.clips(TAP_FRAMES, reading)) as clips:
+        try:
+            for clip in clips:
+                parts.append(clip)
+                if TAP_FRAMES * len(parts) == length:
+                    yield Clip.join(parts)
+                    parts = []
+        except VideoError:
+            if parts:
+                yield Clip.join(parts)
+            raise
+    if parts:
+        yield Clip.join(parts)
+
+
 def make_piece(number: int, clip: Clip) -> Piece:
-    """Find the camera's path and the backdrop of these frames."""
+    """Find the path of the camera and the background of a clip.
+
+    Args:
+        number: Number of the source.
+        clip: Consecutive frames.
+    """
     frames = clip.frames.float() / 255
     path = find_path(frames)
     return Piece(number, clip, path, backdrop(frames, path))
@@ -151,25 +204,26 @@ def gather(
     reading: Reading,
     *,
     skip_bad: bool = False,
-    room: int = ROOM,
+    room: int = MAX_KEPT_BYTES,
     progress: Callable[[int], None] = lambda seen: None,
 ) -> Footage:
-    """Read every source once and keep pieces, spread evenly, that fit into `room` bytes.
+    """Read every source once and keep evenly spread pieces that fit into `room` bytes.
 
-    However long the recording is, memory stays bounded: when the room is full every second piece
-    goes, and from then on every second one that comes. Which are kept depends on nothing but the
-    frames' places.
+    Memory is bounded however long the recording is: when the room is full, every second piece is
+    dropped, and from then on every second new one. Which pieces are kept depends only on their
+    position.
 
     Args:
-        sources: from `find_sources`.
-        reading: how to read them; `size` must be given if they differ in size.
-        skip_bad: list unreadable sources in `bad` instead of raising.
-        room: bytes of frames to keep.
-        progress: called with the number of frames read so far.
+        sources: From `find_sources`.
+        reading: How to read them; `size` is required if they differ in size.
+        skip_bad: List unreadable sources in `bad` instead of raising.
+        room: Bytes of frames to keep.
+        progress: Called with the number of frames read so far.
 
     Example:
         >>> import tempfile, numpy as np
-        >>> from ullayers.video.reader import VideoWriter, find_sources
+        >>> from ullayers.video.reader import find_sources
+        >>> from ullayers.video.writer import VideoWriter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:
         ...         for t in range(20):
@@ -178,22 +232,25 @@ def gather(
         >>> footage.seen, [tuple(p.clip.frames.shape) for p in footage.pieces]
         (20, [(20, 3, 24, 32)])
     """
-    footage, every, count = Footage([s.name for s in sources]), 1, 0
+    footage = Footage([source.name for source in sources])
+    every = 1
+    count = 0
     for number, source in enumerate(sources):
         try:
             for clip in cut(source, reading):
                 footage.seen += len(clip.index)
                 progress(footage.seen)
-                if len(clip.index) < SHORTEST:
+                if len(clip.index) < MIN_PIECE_FRAMES:
                     continue
                 if count % every == 0:
                     footage.pieces.append(make_piece(number, clip))
                 count += 1
                 while len(footage.pieces) > 1 and footage.size() > room:
-                    footage.pieces, every = footage.pieces[::2], 2 * every
+                    footage.pieces = footage.pieces[::2]
+                    every *= 2
         except VideoError as error:
             if not skip_bad:
-                raise error.among(len(sources)) from None
+                raise error.with_skip_hint(len(sources)) from None
             footage.bad[source.name] = str(error)
     return footage
 
@@ -201,13 +258,22 @@ def gather(
 def open_sources(
     paths: Sequence[str], *, skip_bad: bool = False
 ) -> tuple[list[Source], list[Info], dict[str, str]]:
-    """Every sequence in `paths` that opens, what its header says, and the others with their errors.
+    """Find all sequences in `paths` and look at their headers.
+
+    Args:
+        paths: Files, folders and patterns.
+        skip_bad: Leave out what cannot be read.
+
+    Returns:
+        The sequences that can be opened, what their headers say, and the paths that cannot be
+        opened with their errors.
 
     Raises:
-        VideoError: something cannot be read and `skip_bad` is not given, or nothing can.
+        VideoError: Something cannot be read and `skip_bad` is not given, or nothing can.
     """
     bad: dict[str, str] = {}
-    sources, infos = [], []
+    sources = []
+    infos = []
     found = find_sources(paths, bad if skip_bad else None)
     for source in found:
         try:
@@ -215,7 +281,7 @@ def open_sources(
             sources.append(source)
         except VideoError as error:
             if not skip_bad:
-                raise error.among(len(found)) from None
+                raise error.with_skip_hint(len(found)) from None
             bad[source.path] = str(error)
     if not sources:
         raise VideoError(next(iter(bad.values())))
@@ -223,15 +289,48 @@ def open_sources(
 
 
 def natural_stride(infos: Sequence[Info], max_frames: int | None = None) -> int:
-    """About six frames a second, if that leaves enough of them.
+    """Return the stride that leaves about six frames per second, or fewer skipped if there are few.
 
-    >>> natural_stride([Info(640, 480, 30.0, 10_000)]), natural_stride([Info(64, 48, 25.0, 600)])
-    (5, 1)
+    Args:
+        infos: What the headers of the sources say.
+        max_frames: Frames per source that count; None for all.
+
+    Example:
+        >>> natural_stride([Info(640, 480, 30.0, 10_000)])
+        5
+        >>> natural_stride([Info(64, 48, 25.0, 600)])
+        1
     """
-    rate = max(info.rate or PACE for info in infos)
+    rate = max(info.rate or TARGET_RATE for info in infos)
     most = max_frames or 10**9
-    total = sum(min(info.frames or FEW * rate, most) for info in infos)
-    return max(1, min(round(rate / PACE), int(total // FEW)))
+    total = sum(min(info.frames or ENOUGH_FRAMES * rate, most) for info in infos)
+    return max(1, min(round(rate / TARGET_RATE), int(total // ENOUGH_FRAMES)))
+
+
+def expected_frames(infos: Sequence[Info], reading: Reading) -> int | None:
+    """Return the number of frames that a reading of these sources gives, for a progress bar.
+
+    Args:
+        infos: What the headers of the sources say.
+        reading: How they will be read.
+
+    Returns:
+        The number of frames, or None if a header does not tell.
+
+    Example:
+        >>> film = Info(64, 48, 25.0, 100)
+        >>> expected_frames([film, film], Reading(stride=3)), expected_frames([film], Reading())
+        (68, 100)
+        >>> expected_frames([film], Reading(stride=3, max_frames=10))
+        10
+    """
+    total = 0
+    for info in infos:
+        if info.frames is None:
+            return None
+        kept = max(0, -(-(info.frames - reading.start) // reading.stride))
+        total += kept if reading.max_frames is None else min(kept, reading.max_frames)
+    return total
 
 
 def _size(source: Source) -> tuple[int, int]:

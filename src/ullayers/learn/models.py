@@ -1,4 +1,4 @@
-"""Networks that `ul` trains: a mask with its centroid, and a code. Plain modules with UL layers."""
+"""The networks that `ul` trains: `Locator` (mask and centroid) and `Encoder` (code)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ullayers.nn.layers import UL1d, UL2d, mu_by_depth, sequences
 from ullayers.nn.spatial import blurred, mask_moments
 
 BLUR = 5  # pixels over which energy is averaged
-BRIGHTEST = 10.0  # energies above this many times the frame's mean look alike to the network
-FAINT = 0.1  # of the frame's mean energy: below it, energies look alike to the mask
-NEAR = 9  # pixels around each over which an encoder takes brightness and contrast as given
-DARK = 0.05  # contrast, of 1, below which a neighbourhood stays flat
+MAX_ENERGY = 10.0  # times the mean of the frame: energies above are clipped for the network
+MIN_ENERGY = 0.1  # times the mean of the frame: added to energies before their logarithm
+NEIGHBOURHOOD = 9  # pixels over which an encoder normalizes brightness and contrast
+MIN_CONTRAST = 0.05  # added to the contrast of a neighbourhood before dividing by it
 RIDGE = 1e-3  # of the mean variance, when outputs are whitened
-COARSE = 2  # pixels of the picture for one of the network: as good, at a quarter of the cost
-REWEIGHT = 1.5  # the network may change a pixel's logit by this much and no more
+POOLING = 2  # pixels per pixel of the network: as accurate, at a quarter of the cost
+MAX_REWEIGHT = 1.5  # largest change of a pixel's logit by the network
 
 LongTerm = Literal["clip", "shared", "stream"]
 
 
 class Located(NamedTuple):
-    """Where the mask is: (time, 2) x and y in 0..1, (time, 2, 2) spread, (time, h, w) mask."""
+    """Masks (time, h, w) with their centroid (time, 2) in 0..1 and spread (time, 2, 2)."""
 
     centroid: Tensor
     spread: Tensor
@@ -34,18 +34,20 @@ class Located(NamedTuple):
 
 
 class Locator(nn.Module):
-    """The mask of what moves, from the foreground, and its centroid.
+    """Mask and centroid of what moves, from the foreground.
 
-    The mask's logits are a learned, positive gain times the log energy of the foreground, plus what
-    a small convolutional network has to say about each place: it starts from what background
-    subtraction sees and learns what to leave out. A UL layer on the centroid, with the mask's
-    spread added to W, is the cost.
+    The logits of the mask are a learned positive gain times the log energy of the foreground, plus
+    a correction by a small convolutional network. The network starts from background subtraction
+    and learns what to leave out. The cost is a UL layer on the centroid, with the spread of the
+    mask added to W.
 
     Args:
-        channels: of the pictures.
-        mu, eps, long_term: of the UL layer.
-        width: maps of a hidden layer.
-        local: weight of UL layers after the hidden layers.
+        channels: Channels of the frames.
+        mu: Short-term rate of the UL layer.
+        eps: Long-term rate of the UL layer.
+        long_term: Reference mean for long-term variation.
+        width: Channels of the hidden layers.
+        local: Weight of UL layers after the hidden layers.
 
     Example:
         >>> import torch
@@ -82,72 +84,81 @@ class Locator(nn.Module):
         mu_by_depth(self, farthest=mu)
 
     def maps(self, foreground: Tensor) -> dict[str, Tensor]:
-        """Every layer's response, by name; the last is the mask's logits."""
+        """Return the response of every layer by name; the last one is the logits of the mask."""
         energy = blurred(foreground.square().sum(1, keepdim=True), BLUR)
         mean = energy.mean((1, 2, 3), keepdim=True) + 1e-9
         relative = energy / mean
-        seen = torch.cat([foreground / mean.sqrt(), relative.clamp(max=BRIGHTEST).sqrt()], 1)
-        seen = F.avg_pool2d(seen, COARSE, ceil_mode=True)
+        seen = torch.cat([foreground / mean.sqrt(), relative.clamp(max=MAX_ENERGY).sqrt()], 1)
+        seen = F.avg_pool2d(seen, POOLING, ceil_mode=True)
         first = torch.tanh(self.local1(self.conv1(seen)))
         second = torch.tanh(self.local2(self.conv2(first)))
-        opinion = REWEIGHT * torch.tanh(self.last(second) / REWEIGHT)
-        opinion = F.interpolate(opinion, energy.shape[-2:], mode="bilinear")
-        logits = opinion + F.softplus(self.gain) * torch.log(relative + FAINT)
+        correction = MAX_REWEIGHT * torch.tanh(self.last(second) / MAX_REWEIGHT)
+        correction = F.interpolate(correction, energy.shape[-2:], mode="bilinear")
+        logits = correction + F.softplus(self.gain) * torch.log(relative + MIN_ENERGY)
         return {"conv1": first, "conv2": second, "mask": logits}
 
     def forward(self, foreground: Tensor) -> Located:
-        """Masks and centroids of (time, channels, height, width)."""
+        """Return masks and centroids of frames (time, channels, height, width)."""
         logits = self.maps(foreground)["mask"][:, 0]
         mask = logits.flatten(1).softmax(1).view_as(logits)
         return Located(*mask_moments(mask), mask)
 
     def learn_from(self, foreground: Tensor, lengths: list[int]) -> Tensor:
-        """The tensor to call `ul.backward` on, for clips of these lengths."""
+        """Return the tensor to call `ul.backward` on.
+
+        Args:
+            foreground: Frames of all clips, one after the other.
+            lengths: Length of each clip.
+        """
         with sequences(self, lengths):
             return self.judge(self(foreground))
 
     def judge(self, found: Located) -> Tensor:
-        """The centroid, passed through the UL layer."""
-        # Below the object's own size there is nothing to win by shrinking: else the mask would
-        # contract onto one end of it.
+        """Pass the centroid through the UL layer."""
+        # Shrinking below the size of the object must not pay, or the mask would contract onto one
+        # end of it.
         spread = found.spread + self.size.square() * torch.eye(2, device=found.spread.device)
         return self.cost(found.centroid, spread)  # type: ignore[no-any-return]
 
     def get_ready(self, foreground: Tensor) -> None:
-        """Measure how large things are before learning: the median radius of the masks."""
+        """Measure the size of the object before training: the median radius of the masks."""
         with torch.no_grad():
             spread = self(foreground).spread.diagonal(dim1=1, dim2=2).mean(1)
             self.size.copy_(spread.median().sqrt())
 
     def picture(self, found: Located) -> Tensor:
-        """Masks to show: 1 at their peak, one half where the object's edge is taken to be."""
+        """Return masks to show: 1 at their peak, one half at the edge of the object."""
         peak = found.mask.amax((1, 2), keepdim=True)
         return (found.mask / peak) ** (1 / F.softplus(self.gain))
 
     def confidence(self, found: Located) -> Tensor:
-        """1 for a mask that is a point, 0 for one that is spread evenly over the picture."""
+        """Return 1 for a mask that is a point, 0 for one that is uniform over the frame."""
         radius = found.spread.diagonal(dim1=1, dim2=2).sum(1).sqrt()
-        return (1 - radius * 6**0.5).clamp(0, 1)  # an even mask has a variance of 1/12 each way
+        return (1 - radius * 6**0.5).clamp(
+            0, 1
+        )  # a uniform mask has a variance of 1/12 in x and in y
 
 
 class Encoder(nn.Module):
-    """A code of d numbers for each frame: convolutions and a fully connected layer, UL after each.
+    """A code for each frame: convolutions and a fully connected layer, with UL layers after them.
 
-    What the cost sees is whitened: the outputs of each clip if every clip has its own long-term
-    mean, else those of the batch. Being rich is then given and only being slow is learned; and no
-    output can be another one with a sign that depends on who is seen. It sees every step as a clip
-    of two frames, forwards and backwards, so that W is of the whole batch and not of a moment.
+    Outputs are whitened before the cost: per clip if every clip has its own long-term mean, else
+    over the batch. Variation over the long term is thereby fixed, and only slowness is learned; no
+    output can copy another one up to a sign that depends on the clip. The cost sees every pair of
+    consecutive frames as a clip, in both orders, so that W covers the whole batch.
 
-    The last layer's outputs are defined up to a linear map; `readout`, found in closed form after
-    learning, puts the slowest first and makes them uncorrelated with unit variance.
+    The outputs are defined up to a linear map. `readout`, solved in closed form after training,
+    sorts them by slowness and makes them uncorrelated with unit variance.
 
     Args:
         size: (height, width) of the frames.
-        channels: of the frames.
-        outputs: of the network.
-        codes: numbers in the code, at most `outputs`.
-        mu, eps, long_term: of the last UL layer; nearer to the input, mu is larger.
-        local: weight of the UL layers after the convolutions.
+        channels: Channels of the frames.
+        outputs: Outputs of the network.
+        codes: Numbers in the code, at most `outputs`.
+        mu: Short-term rate of the last UL layer; it is larger nearer to the input.
+        eps: Long-term rate of the UL layers.
+        long_term: Reference mean for long-term variation.
+        local: Weight of UL layers after the convolutions.
 
     Example:
         >>> import torch
@@ -187,25 +198,32 @@ class Encoder(nn.Module):
         mu_by_depth(self, farthest=mu)
 
     def maps(self, frames: Tensor) -> dict[str, Tensor]:
-        """Every convolution's response, by name."""
-        deviation = frames - blurred(frames, NEAR)
-        maps, responses = deviation / (blurred(deviation.square(), NEAR).sqrt() + DARK), {}
+        """Return the response of every convolution by name."""
+        deviation = frames - blurred(frames, NEIGHBOURHOOD)
+        contrast = blurred(deviation.square(), NEIGHBOURHOOD).sqrt()
+        maps = deviation / (contrast + MIN_CONTRAST)
+        responses = {}
         for i, (conv, local) in enumerate(zip(self.convs, self.locals, strict=True)):
             maps = torch.tanh(local(conv(maps)))
             responses[f"conv{i + 1}"] = maps
         return responses
 
     def forward(self, frames: Tensor) -> Tensor:
-        """(time, outputs) of (time, channels, height, width), passed through the UL layer."""
+        """Return (time, outputs) of frames (time, channels, height, width), after the UL layer."""
         return self.cost(self.embed(frames))  # type: ignore[no-any-return]
 
     def embed(self, frames: Tensor) -> Tensor:
-        """(time, outputs), not seen by the UL layer."""
+        """Return (time, outputs) without the UL layer."""
         *_, last = self.maps(frames).values()
         return self.full(last.flatten(1))  # type: ignore[no-any-return]
 
     def learn_from(self, frames: Tensor, lengths: list[int]) -> Tensor:
-        """The tensor to call `ul.backward` on, for clips of these lengths."""
+        """Return the tensor to call `ul.backward` on.
+
+        Args:
+            frames: Frames of all clips, one after the other.
+            lengths: Length of each clip.
+        """
         with sequences(self, lengths):
             outputs = self.embed(frames)
         white = _whitened(outputs, lengths if self.by_clip else [len(outputs)])
@@ -214,16 +232,16 @@ class Encoder(nn.Module):
             return self.cost(torch.cat([steps, steps.flip(1)]))  # type: ignore[no-any-return]
 
     def get_ready(self, frames: Tensor) -> None:
-        """Nothing has to be measured before learning."""
+        """Do nothing: nothing has to be measured before training."""
 
     def code(self, frames: Tensor) -> Tensor:
-        """(time, codes): the slow features, slowest first."""
+        """Return (time, codes): slow features, slowest first."""
         outputs: Tensor = self(frames)
         return (outputs - self.mean) @ self.readout.T
 
 
 def _whitened(outputs: Tensor, lengths: list[int]) -> Tensor:
-    """Each group of frames around its mean, with unit covariance; of all where groups are short."""
+    """Center and whiten each group of frames; all groups together if one of them is short."""
     groups = [y - y.mean(0) for y in outputs.double().split(lengths)]
     if min(lengths) < 2 * outputs.shape[1]:
         groups = [torch.cat(groups)]
@@ -240,7 +258,7 @@ Model = Locator | Encoder
 
 
 def weights(net: nn.Module) -> dict[str, Tensor]:
-    """What a finished network needs: its parameters and buffers but for UL statistics."""
-    kept = {name for name, module in net.named_modules() if isinstance(module, ULBase)}
+    """Return the parameters and buffers of a network, without UL statistics."""
+    ul_layers = {name for name, module in net.named_modules() if isinstance(module, ULBase)}
     state = net.state_dict()
-    return {key: state[key] for key in state if key.rpartition(".")[0] not in kept}
+    return {key: state[key] for key in state if key.rpartition(".")[0] not in ul_layers}

@@ -1,10 +1,9 @@
-"""Learning while frames arrive: one frame in, one answer out, without end."""
+"""`watch`: learning while frames arrive, one frame in, one answer out."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,51 +12,33 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ullayers.learn.apply import csv_name, describe
-from ullayers.learn.checkpoint import (
-    RunError,
-    below,
-    load_state,
-    pack,
-    save_state,
-    unpack,
-    write_tensors,
-)
+from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
 from ullayers.learn.config import Config
-from ullayers.learn.folders import check_free, clear_run
-from ullayers.learn.models import Locator, weights
-from ullayers.learn.results import TRACK, Answer, code_columns, header
-from ullayers.learn.runs import Run, load_run, make_reading, small_size
-from ullayers.learn.training import build, check_weights, make_optimizer
-from ullayers.nn.layers import backward
-from ullayers.nn.replay_memory import ReplayMemory
-from ullayers.video.camera_motion import LiveBackdrop
+from ullayers.learn.folders import check_free, check_links, clear_run
+from ullayers.learn.models import weights
+from ullayers.learn.results import Answer, header
+from ullayers.learn.run_config import check_settings
+from ullayers.learn.run_result import RunResult, finite
+from ullayers.learn.runs import Run, csv_name, load_run, make_reading, small_size
+from ullayers.learn.watcher import Watcher
 from ullayers.video.reader import Reading, Source, VideoError, find_sources, open_live
-
-MEMORY = 1024  # frames that are remembered, in half precision: at 64 x 48 in colour, 19 MB
-MOST = 64 * 2**20  # bytes of larger frames, of which fewer are remembered
-CLIPS, LENGTH = 8, 8  # of a step
-EVERY = 8  # frames from step to step
-SMALL = 64 * 64  # pixels; larger frames have fewer steps, so that learning keeps up with a camera
-WARM_UP = 100  # frames over which the object's size is measured
-WINDOW = 50  # steps over which J is averaged to see whether it still falls
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """What was found in one frame.
+    """The answer for one frame.
 
     Attributes:
-        sequence: name of the source.
-        frame: its number.
-        seconds: its time.
-        columns: what `values` are: x, y, confidence, or y0, y1, ...
-        values: what was found.
-        objective: J of the last step, lower is better; nan before the first.
+        sequence: Name of the source.
+        frame: Number of the frame.
+        seconds: Time of the frame.
+        columns: Names of `values`: x, y, confidence, or y0, y1, ...
+        values: Position and confidence, or the code.
+        objective: J of the last step, lower is better; NaN before the first.
         learning: False once J has settled.
-        mask: (height, width) uint8 of small size, 255 where the object is; None for a code.
+        mask: (height, width) uint8 at the size of learning, 255 where the object is; None for a
+            code.
     """
 
     sequence: str
@@ -70,148 +51,11 @@ class Sighting:
     mask: NDArray[np.uint8] | None = None
 
     def line(self) -> str:
-        """As a line of CSV."""
-        index, when = np.array([self.frame]), np.array([self.seconds])
-        return Answer(self.sequence, index, when, self.columns, np.array([self.values])).lines()
-
-
-class Watcher:
-    """The learner behind `watch`: a memory of recent frames, and steps on clips drawn from it.
-
-    Args:
-        config: what to learn and how.
-        channels: of the frames.
-        size: (height, width) of the frames.
-
-    Example:
-        >>> import torch
-        >>> watcher = Watcher(Config(), channels=3, size=(24, 32))
-        >>> for t in range(20):  # a bright square appears, and goes right
-        ...     frame = torch.zeros(3, 24, 32, dtype=torch.uint8)
-        ...     if t > 0:
-        ...         frame[:, 8:12, t : t + 4] = 255
-        ...     values, mask = watcher.see(frame)
-        >>> abs(values[0] - (19 + 2) / 32) < 0.1
-        True
-    """
-
-    def __init__(self, config: Config, channels: int, size: tuple[int, int]) -> None:
-        self.config = replace(config.resolved(many=False), long_mean="stream")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config.seed)
-            net = build(self.config, "stream", channels, size)
-        self.net = net.to(self.config.device)
-        self.optimizer = make_optimizer(self.net, self.config)
-        memory = ReplayMemory(
-            (channels, *size), _room(channels, size), clips=CLIPS, length=LENGTH,
-            seed=self.config.seed,
-        )  # fmt: skip
-        self.memory = memory.to(self.config.device).half()
-        self.every = _every(size)
-        self.backdrop = LiveBackdrop()
-        self.history: deque[float] = deque(maxlen=2 * WINDOW)
-        self.count = 0
-        self.learning = True
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What the values are."""
-        return TRACK if isinstance(self.net, Locator) else code_columns(len(self.net.readout))
-
-    @property
-    def objective(self) -> float:
-        """J of the last step."""
-        return self.history[-1] if self.history else float("nan")
-
-    def see(self, frame: Tensor) -> tuple[tuple[float, ...], NDArray[np.uint8] | None]:
-        """Learn from a uint8 frame (channels, height, width); gives what was found in it."""
-        picture = frame.to(self.config.device).float() / 255
-        if isinstance(self.net, Locator):
-            picture = self.backdrop.foreground(picture)
-        self.count += 1
-        answer = self._answer(picture[None])
-        if self.learning:
-            self.learn(picture[None])
-        return answer
-
-    @torch.no_grad()
-    def _answer(self, picture: Tensor) -> tuple[tuple[float, ...], NDArray[np.uint8] | None]:
-        net = self.net
-        if not isinstance(net, Locator):
-            return tuple(net.embed(picture)[0].tolist()), None
-        found = net(picture)
-        if self.count <= WARM_UP:
-            spread = found.spread.diagonal(dim1=1, dim2=2).mean()
-            net.size.copy_((net.size**2 + (spread - net.size**2) / self.count).sqrt())
-        values, masks = describe(net, found)
-        return tuple(values[0].tolist()), masks[0]
-
-    def learn(self, picture: Tensor) -> None:
-        """Remember what the network has seen; from time to time, learn from clips of that."""
-        self.memory.add(picture)
-        if self.count % self.every or len(self.memory) < CLIPS * LENGTH:
-            return
-        self.optimizer.zero_grad()
-        try:
-            backward(self.net.learn_from(self.memory.sample().float(), self.memory.lengths))
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise RunError("learning went astray; try a smaller --lr") from error
-        self.optimizer.step()
-        check_weights(self.net)
-        self.history.append(float(self.net.cost.objective))
-        self._stop_if_settled()
-
-    def _stop_if_settled(self) -> None:
-        if not self.config.tolerance or len(self.history) < 2 * WINDOW:
-            return
-        earlier, later = (np.mean(list(self.history)[i : i + WINDOW]) for i in (0, WINDOW))
-        if earlier - later < self.config.tolerance:
-            self.learning = False
-            self.net.eval()
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on: tensors, and what fits into JSON."""
-        tensors = pack("", self.net, self.optimizer)
-        tensors |= {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
-        for name in ("behind", "last"):
-            value = getattr(self.backdrop, name)
-            tensors |= {} if value is None else {f"backdrop.{name}": value}
-        rest = {
-            "count": self.count,
-            "learning": self.learning,
-            "backdrop": [self.backdrop.count, self.backdrop.unsteady],
-            "history": list(self.history),
-        }
-        return tensors, rest
-
-    def load(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Go on from a `state`."""
-        unpack("", tensors, self.net, self.optimizer)
-        self.memory.load_state_dict(below(tensors, "memory."))
-        self.backdrop.behind = tensors.get("backdrop.behind")
-        self.backdrop.last = tensors.get("backdrop.last")
-        self.backdrop.count, self.backdrop.unsteady = rest["backdrop"]
-        self.count, self.learning = rest["count"], rest["learning"]
-        self.net.train(self.learning)
-        self.history.extend(rest["history"])
-
-
-def _room(channels: int, size: tuple[int, int]) -> int:
-    """Frames that are remembered: as many as fit, and enough for a step.
-
-    >>> _room(3, (48, 64)), _room(3, (192, 256)), _room(3, (1080, 1920))
-    (1024, 227, 64)
-    """
-    return max(CLIPS * LENGTH, min(MEMORY, MOST // (2 * channels * size[0] * size[1])))
-
-
-def _every(size: tuple[int, int]) -> int:
-    """Frames from step to step: at most as many as a step has, so that each is learned from once.
-
-    >>> _every((48, 64)), _every((96, 128)), _every((192, 256))
-    (8, 24, 64)
-    """
-    return min(CLIPS * LENGTH, EVERY * -(-size[0] * size[1] // SMALL))
+        """Return a line of CSV."""
+        index = np.array([self.frame])
+        seconds = np.array([self.seconds])
+        values = np.array([self.values])
+        return Answer(self.sequence, index, seconds, self.columns, values).lines()
 
 
 def watch(
@@ -227,23 +71,23 @@ def watch(
     force: bool = False,
     resume: bool = False,
 ) -> Generator[Sighting, None, None]:
-    """Learn from frames as they come, and say of each what was found in it.
+    """Learn from frames as they arrive, and yield an answer for each.
 
-    Nothing is known at first; answers get better while it watches. It remembers the latest frames
-    and learns from clips of them (`ReplayMemory`), so memory stays constant.
+    Nothing is known at first; answers improve while it watches. It keeps the latest frames and
+    learns from clips of them (`ReplayMemory`), so memory stays constant.
 
     Args:
-        source: a video file, a folder of pictures, a camera (0 or /dev/video0), a URL, or a Source.
-        config: what to learn ("locate" or "orient") and how.
-        size: of the frames to learn from: the longer side, or (height, width).
-        stride: learn from every so many frames.
-        max_frames: stop after so many, those that the stride leaves out counted.
-        grey: learn without colour.
-        folder: keep a table, checkpoints and the network here; `ul apply` takes it as a run.
-        every: seconds between checkpoints.
-        force: replace what is in the folder.
-        resume: go on from the last checkpoint in the folder, with its options; in a file or a
-            folder of pictures after the last frame that was learned from.
+        source: A video file, a folder of pictures, a camera (0 or /dev/video0), a URL, or a Source.
+        config: What to learn ("locate" or "orient") and how.
+        size: Size of the frames to learn from: the longer side, or (height, width).
+        stride: Learn from every `stride`-th frame.
+        max_frames: Stop after this many frames, including those that the stride skips.
+        grey: Learn without colour.
+        folder: Folder for a table, checkpoints and the network; `ul apply` takes it as a run.
+        every: Seconds between checkpoints.
+        force: Replace what is in the folder.
+        resume: Continue from the last checkpoint in the folder, with its options. A file or a
+            folder of pictures continues after the last frame that was learned from.
 
     Example:
         >>> import tempfile
@@ -257,39 +101,46 @@ def watch(
     config = config or Config()
     if config.task == "features":
         raise VideoError("slow features need the whole recording: use learn, or watch with orient")
+    check_settings(config)
     if isinstance(source, str):
         source = find_sources([source])[0] if os.path.isdir(source) else open_live(source)
-    run = load_run(folder) if resume and folder else None
-    if folder and run is None:
-        check_free(folder, force)
-    if run is None:
+    if resume and folder:
+        run = _load_watched(folder, source)
+    else:
+        if folder:
+            check_free(folder, force)
         shape = small_size(size, source.probe())
         reading = make_reading(shape, grey, stride, max_frames, mixed=True)
-        run = Run(Path(folder or "."), [_place(source)], config, reading, max_frames)
-    elif not _is_same(run, source):
-        names = ", ".join(run.result.get("sources", run.inputs))
-        raise RunError(
-            f"{folder}: has learned from another source ({names}); give that one, or another --out"
-        )
+        run = Run(Path(folder or "."), [_path(source)], config, reading, max_frames)
     assert run.reading.size is not None
     watcher = Watcher(run.config, run.reading.channels, run.reading.size)
     run.config = watcher.config
     if folder is None:
         yield from _sightings(watcher, source, run.reading)
     else:
-        yield from _kept(_Keeper(run, watcher, source, resume), source, every)
+        yield from _saved(_WatchFolder(run, watcher, source, resume), every)
 
 
-def _place(source: Source) -> str:
-    """A path that means the same in any folder; a URL stays as it is."""
+def _load_watched(folder: str | os.PathLike[str], source: Source) -> Run:
+    run = load_run(folder)
+    if not _is_same(run, source):
+        names = ", ".join(run.inputs if run.result is None else run.result.sources)
+        raise RunError(
+            f"{folder}: has learned from another source ({names}); give that one, or another --out"
+        )
+    return run
+
+
+def _path(source: Source) -> str:
+    """Return a path that means the same in any working directory; a URL stays as it is."""
     return os.path.abspath(source.path) if os.path.exists(source.path) else source.path
 
 
 def _is_same(run: Run, source: Source) -> bool:
-    """Whether this is what the run has watched; of a URL, its password and query may change."""
+    """Whether the run has watched this source; the password and query of a URL may change."""
     if os.path.exists(source.path):
-        return _place(source) == run.inputs[0]
-    return [source.name] == run.result.get("sources")
+        return _path(source) == run.inputs[0]
+    return run.result is not None and [source.name] == run.result.sources
 
 
 def _sightings(
@@ -300,77 +151,117 @@ def _sightings(
         for clip in clips:
             values, mask = watcher.see(clip.frames[0])
             yield Sighting(
-                source.name, int(clip.index[0]), float(clip.seconds[0]), watcher.columns, values,
-                watcher.objective, watcher.learning, mask,
-            )  # fmt: skip
+                sequence=source.name,
+                frame=int(clip.index[0]),
+                seconds=float(clip.seconds[0]),
+                columns=watcher.columns,
+                values=values,
+                objective=watcher.objective,
+                learning=watcher.learning,
+                mask=mask,
+            )
     finally:
         clips.close()
 
 
-def _kept(keeper: _Keeper, source: Source, every: float) -> Generator[Sighting, None, None]:
-    last, seen = time.monotonic(), False
-    with keeper.table() as table:
+def _saved(folder: _WatchFolder, every: float) -> Generator[Sighting, None, None]:
+    """Yield sightings, and write them and a checkpoint every few seconds."""
+    last = time.monotonic()
+    seen = False
+    with folder.open_table() as table:
         try:
-            for found in _sightings(keeper.watcher, source, keeper.reading()):
+            for found in _sightings(folder.watcher, folder.source, folder.reading()):
                 table.write(found.line())
-                keeper.frame, seen = found.frame, True
+                folder.frame = found.frame
+                seen = True
                 if time.monotonic() - last >= every:
-                    keeper.save(table)
+                    folder.save(table)
                     last = time.monotonic()
                 yield found
-        except (GeneratorExit, VideoError):  # between two frames: what was learned is whole
-            keeper.save(table)
+        except (GeneratorExit, VideoError):  # between two frames, so the state is consistent
+            folder.save(table)
             raise
-        keeper.save(table)
-    if keeper.resume and not seen:
-        raise RunError(f"{source.path}: has no frame after {keeper.frame}; begin anew with --force")
+        folder.save(table)
+    if folder.resume and not seen:
+        raise RunError(
+            f"{folder.source.path}: has no frame after {folder.frame}; start again with --force"
+        )
 
 
-class _Keeper:
-    """The folder of a watcher."""
+class _WatchFolder:
+    """The run folder of a watcher.
+
+    Args:
+        run: The run.
+        watcher: What learns.
+        source: What is watched.
+        resume: Continue from the checkpoint in the folder.
+    """
 
     def __init__(self, run: Run, watcher: Watcher, source: Source, resume: bool) -> None:
-        self.run, self.watcher, self.source, self.resume = run, watcher, source, resume
+        self.run = run
+        self.watcher = watcher
+        self.source = source
+        self.resume = resume
         self.path = run.folder / csv_name(run)
-        self.length, self.frame = 0, -1
+        self.table_bytes = 0
+        self.frame = -1
         if resume:
-            tensors, rest = load_state(run.folder / "checkpoint")
-            try:
-                watcher.load(tensors, rest)
-                self.length, self.frame = int(rest["table"]), int(rest["frame"])
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:
-                raise RunError(f"{run.folder}: its checkpoint is not of ul watch") from error
+            check_links(run.folder)
+            self._load()
         else:
             run.folder.mkdir(parents=True, exist_ok=True)
+            check_links(run.folder)
             clear_run(run.folder)
 
+    def _load(self) -> None:
+        folder = self.run.folder
+        tensors, rest = load_state(folder / "checkpoint")
+        try:
+            self.watcher.load(tensors, rest)
+            self.table_bytes = int(rest["table"])
+            self.frame = int(rest["frame"])
+            if not 0 <= self.table_bytes <= os.path.getsize(self.path):
+                raise ValueError(f"expected a table of {self.table_bytes} bytes")
+        except RunError as error:
+            raise RunError(f"{folder}: {error}") from error
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+            raise RunError(
+                f"{folder}: its checkpoint is damaged or not of ul watch; start again with --force"
+            ) from error
+
     def reading(self) -> Reading:
-        """How to read on; what is live begins at any time."""
+        """Return how to read on; a camera or stream starts wherever it is."""
         recorded = self.source.kind == "images" or os.path.isfile(self.source.path)
         start = self.frame + self.run.reading.stride if recorded and self.frame >= 0 else 0
         return replace(self.run.reading, start=start)
 
-    def table(self) -> Any:
-        """The CSV, to which lines are added as they come; those after the checkpoint go."""
+    def open_table(self) -> Any:
+        """Open the CSV for more lines, without those written after the checkpoint."""
         file = open(self.path, "a", encoding="utf-8", newline="")
-        file.truncate(self.length)
+        file.truncate(self.table_bytes)
         if not self.resume:
             file.write(header(self.watcher.columns))
             self.save(file)  # from now on it can be resumed
         return file
 
     def save(self, table: Any) -> None:
-        """Write the checkpoint, and the network as that of a run."""
+        """Write the checkpoint, the network, and config.json."""
         table.flush()
         watcher = self.watcher
         tensors, rest = watcher.state()
         rest |= {"table": os.path.getsize(self.path), "frame": self.frame}
         save_state(self.run.folder / "checkpoint", tensors, rest)
         write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
-        objective = watcher.objective
-        self.run.result = {
-            "kind": "stream", "seed": watcher.config.seed, "trial": 0, "steps": watcher.count,
-            "objective": None if np.isnan(objective) else objective, "frames": watcher.count,
-            "sources": [self.source.name], "bad": {}, "camera": False,
-        }  # fmt: skip
+        self.run.result = RunResult(
+            kind="stream",
+            seed=watcher.config.seed,
+            trial=0,
+            objective=finite(watcher.objective),
+            steps=watcher.count,
+            frames=watcher.count,
+            sources=[self.source.name],
+            camera=False,
+            torch=torch.__version__,
+        )
         self.run.write_config()

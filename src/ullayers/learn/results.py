@@ -1,4 +1,4 @@
-"""What a run says of a video: a row of numbers for every frame, and the CSV they are kept in."""
+"""Results of a run on video, one row per frame, and their CSV."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-TRACK = ("x", "y", "confidence")  # places in 0..1 of the frame, from its top left corner
-SURE = 0.5  # places with less confidence than this are not to be trusted
+TRACK = ("x", "y", "confidence")  # x and y in 0..1 of the frame, from its top left corner
+PIXELS = ("x_px", "y_px")  # the same position in pixels, the last columns of a table
+SURE = 0.5  # positions with less confidence are unreliable
 
 
 def code_columns(d: int) -> tuple[str, ...]:
-    """The columns of a code of `d` numbers.
+    """Return the names of the columns of a code.
+
+    Args:
+        d: Numbers in the code.
 
     >>> code_columns(2)
     ('y0', 'y1')
@@ -27,15 +31,16 @@ def code_columns(d: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found in consecutive frames of one sequence.
+    """Results for consecutive frames of one sequence.
 
     Attributes:
-        sequence: name of the source.
+        sequence: Name of the source.
         index: (time,) number of each frame in its source.
-        seconds: (time,) its time.
-        columns: what the columns of `values` are: `TRACK`, or y0, y1, ...
-        values: (time, columns).
+        seconds: (time,) time of each frame.
+        columns: Names of the columns of `values`: `TRACK`, or y0, y1, ...
+        values: (time, columns) results.
         masks: (time, height, width) uint8, 255 where the object is; None if there are none.
+        size: (width, height) of the source's frames; if given, tables also contain pixels.
     """
 
     sequence: str
@@ -44,32 +49,43 @@ class Answer:
     columns: tuple[str, ...]
     values: NDArray[np.float64]
     masks: NDArray[np.uint8] | None = None
+    size: tuple[int, int] | None = None
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
-        """Parts of one sequence that follow each other, as one, without their masks."""
+        """Concatenate consecutive parts of one sequence, without their masks."""
         index, seconds, values = (
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("index", "seconds", "values")
         )
         return cls(parts[0].sequence, index, seconds, parts[0].columns, values)
 
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """Columns of a table after sequence, frame and time."""
+        return self.columns if self.size is None else self.columns + PIXELS
+
     def lines(self) -> str:
-        """Its rows as CSV text.
+        """Return the rows as CSV text.
 
         >>> found = np.array([[0.5, 0.25, 1.0]])
         >>> print(Answer("a", np.array([7]), np.array([0.28]), TRACK, found).lines(), end="")
         a,7,0.280000,0.500000,0.250000,1.000000
+        >>> sized = Answer("a", np.array([7]), np.array([0.28]), TRACK, found, size=(640, 480))
+        >>> print(sized.lines(), end="")
+        a,7,0.280000,0.500000,0.250000,1.000000,320.00,120.00
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         for number, when, row in zip(self.index, self.seconds, self.values, strict=True):
-            writer.writerow([self.sequence, number, f"{when:.6f}", *(f"{v:.6f}" for v in row)])
+            pixels = [] if self.size is None else row[:2] * self.size
+            cells = [f"{when:.6f}", *(f"{v:.6f}" for v in row), *(f"{v:.2f}" for v in pixels)]
+            writer.writerow([self.sequence, number, *cells])
         return text.getvalue()
 
 
 def header(columns: Iterable[str]) -> str:
-    """The first line of the CSV.
+    """Return the first line of the CSV.
 
     >>> print(header(TRACK), end="")
     sequence,frame,time,x,y,confidence
@@ -78,23 +94,25 @@ def header(columns: Iterable[str]) -> str:
 
 
 def read_answers(lines: Iterable[str]) -> list[Answer]:
-    """What a table says, a whole sequence each.
+    """Read a table, one `Answer` per sequence, without its columns in pixels.
 
     >>> [found] = read_answers([header(["y0"]), "a,7,0.280000,0.500000"])
     >>> found.sequence, found.index.tolist(), found.columns, found.values.tolist()
     ('a', [7], ('y0',), [[0.5]])
     """
     rows = csv.reader(lines)
-    columns, answers = tuple(next(rows)[3:]), []
+    columns = tuple(name for name in next(rows)[3:] if name not in PIXELS)
+    answers = []
     for name, some in groupby(rows, itemgetter(0)):
         table = np.array([row[1:] for row in some]).astype(np.float64)
-        index, seconds = table[:, 0].astype(np.int64), table[:, 1]
-        answers.append(Answer(name, index, seconds, columns, table[:, 2:]))
+        index = table[:, 0].astype(np.int64)
+        values = table[:, 2 : 2 + len(columns)]
+        answers.append(Answer(name, index, table[:, 1], columns, values))
     return answers
 
 
 def unsure(answers: Sequence[Answer]) -> float:
-    """The share of frames whose place is unsure; a code is never.
+    """Return the share of frames with a confidence below 0.5; 0 for codes, which have none.
 
     >>> found = np.array([[0.5, 0.5, 0.1], [0.5, 0.5, 0.9]])
     >>> unsure([Answer("a", np.arange(2), np.zeros(2), TRACK, found)])

@@ -1,13 +1,14 @@
-"""Learning from footage: restarts and kinds of long-term mean in a race, then the winner goes on.
+"""The training loop: trials compete for some steps, then the winner trains to the end.
 
-One loop serves everyone: Python users iterate it, the command shows it. What it has done so far can
-be saved at any step and continued, to the same weights bit for bit.
+Python users iterate over a `Learner`; the command shows its progress. Its state can be saved after
+any step and continued to the same weights, bit for bit.
 """
 
 from __future__ import annotations
 
 import copy
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,34 +16,33 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ullayers.learn.checkpoint import RunError, pack, unpack
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, Piece
-from ullayers.learn.models import Encoder, Locator, Model
-from ullayers.nn.layers import backward
+from ullayers.learn.models import Encoder, Model
+from ullayers.learn.trainer import Trainer
 from ullayers.video.reader import VideoError
 
 WINDOW = 20  # steps over which J is averaged to see whether it still falls
-JUDGED = 16  # clips that finished trials are compared on
-STILL = 4.5 / 255  # what changes by less than this from frame to frame is noise of the codec
-PUMPING = 24 / 255  # a key frame may differ by this much from those before it, but only once
-SOON = 8  # frames in which a thing that moves does so more than once
-BLOCK = 64  # frames that go through a network at once when nothing is learned
+EVALUATION_CLIPS = 16  # clips on which trials are compared
+FRAMES_PER_CALL = 64  # frames that pass through a network at once when nothing is learned
+CODEC_NOISE = 4.5 / 255  # smaller changes from frame to frame are noise of the codec
+KEY_FRAME_CHANGE = 24 / 255  # a key frame may differ by this much from the frames before it, once
+MOTION_WINDOW = 8  # frames in which something that moves changes more than once
 
 
 @dataclass(frozen=True)
 class Record:
-    """One step of learning.
+    """One training step.
 
     Attributes:
-        trial: number of the trial: a kind of long-term mean and a seed.
-        step: steps this trial has made.
-        kind: of long-term mean.
-        seed: of the trial.
-        objective: J, lower is better.
-        rank: the collapse meter: in how many independent directions the output is rich.
-        features: how many there could be.
-        seconds: since learning began.
+        trial: Number of the trial.
+        step: Steps of this trial so far.
+        kind: Reference mean for long-term variation.
+        seed: Seed of the trial.
+        objective: J; lower is better.
+        rank: Collapse meter: number of independent directions in which the output varies.
+        features: Largest possible rank.
+        seconds: Time since training began.
     """
 
     trial: int
@@ -55,116 +55,100 @@ class Record:
     seconds: float
 
 
-def build(config: Config, kind: LongMean, channels: int, size: tuple[int, int]) -> Model:
-    """The network of a task."""
-    long_term: Any = "shared" if kind == "stream" else "clip"
-    rates = {"mu": config.mu, "eps": config.eps, "long_term": long_term}
-    local = config.local or 0.0
-    if config.task == "locate":
-        return Locator(channels, local=local, **rates)
-    inputs = channels * size[0] * size[1]
-    if config.outputs > inputs:
-        raise VideoError(f"--outputs {config.outputs}: a frame has {inputs} numbers; ask for fewer")
-    outputs = config.outputs if config.task == "orient" else max(16, 2 * config.outputs)
-    return Encoder(size, channels, outputs=outputs, codes=config.outputs, local=local, **rates)
-
-
-def make_optimizer(net: Model, config: Config) -> torch.optim.Optimizer:
-    """AdamW, or SGD as in the paper."""
-    assert config.lr is not None, "the configuration is resolved"
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(net.parameters(), config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        net.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay
-    )
-
-
-def check_weights(net: Model) -> None:
-    """Refuse weights that are not numbers."""
-    if not all(bool(weight.isfinite().all()) for weight in net.parameters()):
-        raise RunError("learning went astray, its weights are no numbers; try a smaller --lr")
-
-
 class Trial:
-    """One start of a network with one kind of long-term mean."""
+    """One network with one seed and one kind of long-term mean.
+
+    Args:
+        footage: From `gather`.
+        config: What to learn and how, resolved.
+        kind: Reference mean for long-term variation.
+        seed: Seed of the initial weights and of the clips.
+    """
 
     def __init__(self, footage: Footage, config: Config, kind: LongMean, seed: int) -> None:
-        self.footage, self.config, self.kind, self.seed = footage, config, kind, seed
+        self.footage = footage
+        self.config = config
+        self.kind = kind
+        self.seed = seed
         self.behind = footage.backdrops() if kind == "stream" else {}
         self.shares = torch.tensor([float(len(piece)) for piece in footage.pieces])
         self.generator = torch.Generator().manual_seed(seed)
-        self.history: list[float] = []
-        channels, *size = footage.pieces[0].clip.frames.shape[1:]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.net = build(config, kind, channels, (size[0], size[1])).to(config.device)
-        self.net.get_ready(torch.cat(self.draw(JUDGED, self._fixed())))
-        self.optimizer = make_optimizer(self.net, config)
+        channels, height, width = footage.pieces[0].clip.frames.shape[1:]
+        self.trainer = Trainer(config, kind, channels, (height, width), seed=seed, window=WINDOW)
+        self.net.get_ready(torch.cat(self._evaluation_clips()))
 
-    def _fixed(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.config.seed)  # the same clips for all trials
+    @property
+    def net(self) -> Model:
+        """The network."""
+        return self.trainer.net
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the network."""
+        return self.trainer.optimizer
+
+    @property
+    def history(self) -> deque[float]:
+        """J of every step."""
+        return self.trainer.history
 
     def draw(self, count: int, generator: torch.Generator) -> list[Tensor]:
-        """Random clips, each from anywhere in the footage with the same probability."""
-        clips = []
-        for i in torch.multinomial(self.shares, count, True, generator=generator).tolist():
-            piece = self.footage.pieces[i]
-            length = min(self.config.clip, len(piece))
-            start = int(torch.randint(len(piece) - length + 1, (), generator=generator))
-            rows = slice(start, start + length)
-            if self.net.sees == "foreground":
-                clip = piece.foreground(rows, self.behind.get(piece.source))
-            else:
-                clip = piece.clip.frames[rows].float() / 255
-            clips.append(clip.to(self.config.device))
-        return clips
+        """Draw random clips, from anywhere in the footage with equal probability."""
+        numbers = torch.multinomial(self.shares, count, True, generator=generator).tolist()
+        return [self._draw_from(self.footage.pieces[i], generator) for i in numbers]
+
+    def _draw_from(self, piece: Piece, generator: torch.Generator) -> Tensor:
+        length = min(self.config.clip, len(piece))
+        start = int(torch.randint(len(piece) - length + 1, (), generator=generator))
+        rows = slice(start, start + length)
+        if self.net.sees == "foreground":
+            clip = piece.foreground(rows, self.behind.get(piece.source))
+        else:
+            clip = piece.clip.frames[rows].float() / 255
+        return clip.to(self.config.device)
+
+    def _evaluation_clips(self) -> list[Tensor]:
+        """Draw the clips on which all trials are compared."""
+        return self.draw(EVALUATION_CLIPS, torch.Generator().manual_seed(self.config.seed))
 
     def step(self) -> None:
         """Learn from one batch of clips."""
         clips = self.draw(self.config.batch, self.generator)
         frames = torch.cat(clips)
-        # A thing may be anywhere, but a mirrored heading is another one.
+        # An object may be anywhere, but a mirrored orientation is a different one.
         if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
             frames = frames.flip(-1)
-        self.optimizer.zero_grad()
-        try:
-            backward(self.net.learn_from(frames, [len(clip) for clip in clips]))
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise VideoError("learning went astray; try a smaller --lr") from error
-        self.optimizer.step()
-        self.history.append(float(self.net.cost.objective))
+        self.trainer.step(frames, [len(clip) for clip in clips])
 
     def score(self) -> float:
-        """J on clips that are the same for all trials, with statistics of these alone."""
+        """Return the evaluation J: on the same clips for all trials, with their statistics only."""
         judge = copy.deepcopy(self.net).eval()
         judge.cost.reset()
         judge.cost.train()
-        clips = self.draw(JUDGED, self._fixed())
+        clips = self._evaluation_clips()
         with torch.no_grad():
             judge.learn_from(torch.cat(clips), [len(clip) for clip in clips])
         return float(judge.cost.objective)
 
     def settled(self) -> bool:
         """Whether J has stopped falling."""
-        last, before = self.history[-WINDOW:], self.history[-2 * WINDOW : -WINDOW]
-        if len(before) < WINDOW or not self.config.tolerance:
-            return False
-        return (sum(before) - sum(last)) / WINDOW < self.config.tolerance
+        return self.trainer.settled()
 
 
 class Learner:
-    """The race of trials, and the winner's way to the end.
+    """Trials that compete, and the winner's training to the end.
 
     Args:
-        footage: from `gather`.
-        config: what to learn and how.
+        footage: From `gather`.
+        config: What to learn and how.
 
     Attributes:
-        trials: what has been started.
-        scores: J of the trials that were judged.
+        plan: Kind of long-term mean and seed of every trial.
+        trials: Trials that have started.
+        scores: Evaluation J of the trials that have been compared.
 
     Raises:
-        VideoError: there is nothing to learn from.
+        VideoError: There is nothing to learn from.
 
     Example:
         >>> import tempfile
@@ -195,15 +179,37 @@ class Learner:
         self.began = time.perf_counter()
 
     @property
+    def steps(self) -> int:
+        """Steps of the winner, if it does not settle before."""
+        assert self.config.steps is not None, "expected a resolved configuration"
+        return self.config.steps
+
+    @property
+    def trial_steps(self) -> int:
+        """Steps after which trials are compared."""
+        return min(self.config.trial_steps, self.steps)
+
+    @property
+    def done(self) -> int:
+        """Steps of all trials so far."""
+        return sum(len(trial.history) for trial in self.trials)
+
+    @property
     def total(self) -> int:
-        """Steps of all trials together, if none stops early."""
-        assert self.config.steps is not None
-        race = min(self.config.trial_steps, self.config.steps)
-        return len(self.plan) * race + self.config.steps - race
+        """Steps of all trials, done and to come; fewer once the winner has settled."""
+        if self._finished():
+            return self.done
+        return len(self.plan) * self.trial_steps + self.steps - self.trial_steps
+
+    def _finished(self) -> bool:
+        """Whether no step is left."""
+        if len(self.scores) < len(self.plan):
+            return False
+        return len(self.best.history) >= self.steps or self.best.settled()
 
     @property
     def winner(self) -> int:
-        """The trial with the lowest J; one whose J is not a number never wins."""
+        """Number of the trial with the lowest J; a J of NaN never wins."""
         ranking = [(not score < 1e30, score, i) for i, score in enumerate(self.scores)]
         return min(ranking)[2]
 
@@ -213,21 +219,19 @@ class Learner:
         return self.trials[self.winner]
 
     def start(self) -> None:
-        """Make the next network; the first shows whether the options go with the footage."""
+        """Start the next trial. The first one shows whether the options suit the footage."""
         self.trials.append(Trial(self.footage, self.config, *self.plan[len(self.trials)]))
 
     def __iter__(self) -> Iterator[Record]:
-        assert self.config.steps is not None
-        race = min(self.config.trial_steps, self.config.steps)
         while len(self.scores) < len(self.plan):
             if len(self.trials) == len(self.scores):
                 self.start()
-            number, trial = len(self.trials) - 1, self.trials[-1]
-            while len(trial.history) < race:
+            trial = self.trials[-1]
+            while len(trial.history) < self.trial_steps:
                 trial.step()
-                yield self._record(number)
+                yield self._record(len(self.trials) - 1)
             self.scores.append(trial.score())
-        while len(self.best.history) < self.config.steps and not self.best.settled():
+        while not self._finished():
             self.best.step()
             yield self._record(self.winner)
         self._finish()
@@ -236,57 +240,61 @@ class Learner:
         trial = self.trials[number]
         health = trial.net.cost.health()
         return Record(
-            number, len(trial.history), trial.kind, trial.seed, health.objective, health.rank,
-            health.features, round(time.perf_counter() - self.began, 3),
-        )  # fmt: skip
+            trial=number,
+            step=len(trial.history),
+            kind=trial.kind,
+            seed=trial.seed,
+            objective=health.objective,
+            rank=health.rank,
+            features=health.features,
+            seconds=round(time.perf_counter() - self.began, 3),
+        )
 
     def _finish(self) -> None:
-        """Solve the last layer of a code in closed form."""
         net = self.best.net.eval()
         if isinstance(net, Encoder):
             solve_readout(net, self.footage, self.config.device)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on: tensors, and what fits into JSON."""
+        """Return everything needed to continue: tensors, and JSON values."""
         tensors: dict[str, Tensor] = {}
         for i, trial in enumerate(self.trials):
-            tensors |= pack(f"{i}.", trial.net, trial.optimizer)
+            tensors |= trial.trainer.state(f"{i}.")
             tensors[f"{i}.generator"] = trial.generator.get_state()
-        histories = [trial.history for trial in self.trials]
+        histories = [list(trial.history) for trial in self.trials]
         return tensors, {"scores": self.scores, "histories": histories}
 
     def load(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> Self:
-        """Go on from a `state`."""
-        self.scores = list(rest["scores"])
+        """Continue from a `state`."""
+        self.scores = [float(score) for score in rest["scores"]]
         self.trials = []
         for i, history in enumerate(rest["histories"]):
             trial = Trial(self.footage, self.config, *self.plan[i])
-            trial.history = list(history)
-            unpack(f"{i}.", tensors, trial.net, trial.optimizer)
+            trial.trainer.load(tensors, history, f"{i}.")
             trial.generator.set_state(tensors[f"{i}.generator"])
             self.trials.append(trial)
         return self
 
 
 def solve_readout(net: Encoder, footage: Footage, device: str) -> None:
-    """The closed-form last layer: slowest first, uncorrelated, of unit variance."""
-    # Here, as scikit-learn takes a second to load and only codes need it.
+    """Solve the last layer in closed form: slowest first, uncorrelated, unit variance.
+
+    Raises:
+        VideoError: Fewer features vary than the code has numbers.
+    """
+    # Imported here: scikit-learn takes a second to load, and only codes need it.
     from ullayers.exact.slow_features import RankError, SlowFeatures
 
-    with torch.no_grad():
-        outputs = [
-            torch.cat([net((part.float() / 255).to(device)) for part in p.clip.frames.split(BLOCK)])
-            for p in footage.pieces
-        ]
-    # Around each sequence's own mean, or the slowest feature would be which sequence it is.
+    outputs = [_outputs(net, piece, device) for piece in footage.pieces]
     middle = torch.cat(outputs).double().mean(0).cpu()
+    # Around each sequence's own mean, or the slowest feature would be which sequence it is.
     rows = [(y - y.mean(0) if net.by_clip else y).double().cpu().numpy() for y in outputs]
     codes = len(net.readout)
     try:
         slow = SlowFeatures(codes).fit(rows)
     except RankError as error:
         raise VideoError(
-            f"fewer than {codes} features vary in this footage: ask for less"
+            f"fewer than {codes} features vary in this footage: ask for fewer"
         ) from error
     spread = torch.cat(outputs).double().cpu() - middle
     components = torch.from_numpy(slow.components_)
@@ -295,27 +303,35 @@ def solve_readout(net: Encoder, footage: Footage, device: str) -> None:
     net.readout.copy_(components / scale[:, None])
 
 
+@torch.no_grad()
+def _outputs(net: Encoder, piece: Piece, device: str) -> Tensor:
+    parts = piece.clip.frames.split(FRAMES_PER_CALL)
+    return torch.cat([net((part.float() / 255).to(device)) for part in parts])
+
+
 def _check(footage: Footage, config: Config) -> None:
+    """Refuse footage from which nothing can be learned."""
     names = ", ".join(footage.names[:3]) + (", ..." if len(footage.names) > 3 else "")
     if not footage.pieces:
         raise VideoError(
-            f"{names}: {footage.seen} frames in all, and no sequence of at "
-            "least 3; learning needs frames that follow each other"
+            f"{names}: {footage.seen} frames in all, and no sequence of at least 3; learning needs "
+            "consecutive frames"
         )
     frames = sum(map(len, footage.pieces))
     if config.task != "locate" and config.outputs > frames:
         raise VideoError(f"--outputs {config.outputs}: there are {frames} frames; ask for fewer")
     if not any(map(_moves, footage.pieces)):
         raise VideoError(
-            f"{names}: nothing moves, so nothing can be learned; if it is slow, try more --stride"
+            f"{names}: nothing moves, so nothing can be learned; for slow motion, try a larger "
+            "--stride"
         )
 
 
 def _moves(piece: Piece) -> bool:
-    """Whether more happens than that a still picture is encoded anew."""
+    """Whether there is more change than the noise of encoding a still picture."""
     seen = piece.foreground()
-    if float(seen.abs().max()) > PUMPING:
+    if float(seen.abs().max()) > KEY_FRAME_CHANGE:
         return True
-    changed = seen.diff(dim=0).abs().flatten(1).amax(1) > STILL
-    window = min(SOON, len(changed))
+    changed = seen.diff(dim=0).abs().flatten(1).amax(1) > CODEC_NOISE
+    window = min(MOTION_WINDOW, len(changed))
     return bool((changed.float().unfold(0, window, 1).sum(1) > 1).any())

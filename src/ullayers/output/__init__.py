@@ -1,1 +1,5 @@
-"""Results for people and programs: tables, overlay video, charts and the HTML report."""
+"""Results for people and programs.
+
+`export` applies a run to video and writes the table, masks, the overlay video and summary.json;
+`run_report` then collects what the HTML report shows, and `report` renders it from the templates.
+"""

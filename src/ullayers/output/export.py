@@ -1,71 +1,57 @@
-"""What was found, written down: the table, masks as pictures, and a video to look at."""
+"""Export of results: the table, masks as images, the overlay video and summary.json."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
-from ullayers.learn.apply import answers, csv_name
+from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import clear_masks
+from ullayers.learn.folders import check_inside, clear_masks
 from ullayers.learn.footage import Spread
-from ullayers.learn.results import Answer, header, read_answers
-from ullayers.learn.runs import Run
+from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.runs import Run, csv_name
+from ullayers.output.display import DisplayTap, display_size
+from ullayers.output.exported import Exported as Exported
 from ullayers.output.overlay import Overlay
-from ullayers.video.atomic_files import replacing, sweep, write_json
-from ullayers.video.frames import PICTURE_RATE
+from ullayers.output.summary import write_summary
+from ullayers.output.tables import PartialTable
+from ullayers.video.atomic_files import replacing, sweep
+from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Info, Reading, Source, VideoError
 
-SHOWN = 480  # pixels of the longer side of what is made to be looked at
-BLOCK = 64  # frames that are drawn at once
-MASKS = 64  # masks of each source that are kept, for samples
-
-
-@dataclass
-class Exported:
-    """What was written.
-
-    Attributes:
-        answers: all rows, a whole sequence each, without masks.
-        masks: of each sequence, by row number, some evenly spread ones.
-        bad: sources that could not be read to their end.
-        files: what was written.
-    """
-
-    answers: list[Answer] = field(default_factory=list)
-    masks: list[dict[int, NDArray[np.uint8]]] = field(default_factory=list)
-    bad: dict[str, str] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)
+DRAWN_AT_ONCE = 64  # frames of a code's overlay in memory
+KEPT_MASKS = 64  # masks kept of each source, for the report
+KEPT_FRAMES = 16  # frames kept of each of up to SAMPLED_SOURCES sources, for the report
+SAMPLED_SOURCES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What to write.
+class ExportOptions:
+    """What to export.
 
     Attributes:
-        stride: look at every so many frames.
-        max_frames: of each source, at most so many.
-        masks: write each mask as a PNG of its frame's size, in masks/SEQUENCE/FRAME.png.
-        overlay: frames of overlay.mp4, shared among the sources; None for none.
-        skip_bad: leave out what cannot be read.
-        resume: keep the rows of a partial table.
+        stride: Use every `stride`-th frame.
+        max_frames: Largest number of frames used of each source.
+        masks: Write every mask as a PNG of the frame's size to masks/SEQUENCE/FRAME.png.
+        overlay: Number of frames in overlay.mp4, shared among the sources; None for no video.
+        samples: Keep some frames of some sources for the report.
+        skip_bad: Leave out sources that cannot be read.
+        resume: Keep the rows of a partial table.
     """
 
     stride: int = 1
     max_frames: int | None = None
     masks: bool = False
     overlay: int | None = None
+    samples: bool = False
     skip_bad: bool = False
     resume: bool = False
 
@@ -74,255 +60,236 @@ def export(
     run: Run,
     sources: Sequence[Source],
     folder: str | os.PathLike[str],
-    wanted: Wanted,
+    options: ExportOptions,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Exported:
-    """Apply a run to sources and write what it says.
+    """Apply a run to sources and write the results.
 
-    The table is written as a .partial.csv and gets its name at the end. If a source breaks, the
-    rows of the sequences before it stay in the partial table, and `resume` goes on after them. Only
-    what the video shows of them is looked at again.
+    The table is written to a .partial.csv and renamed at the end. If a source is broken, the rows
+    of the sequences before it stay in the partial table, and `resume` continues after them.
 
     Args:
-        run: a run that has ended.
-        sources: from `find_sources`.
-        folder: where to write; made if it is not there.
-        wanted: what to write.
-        progress: called with the number of frames so far.
+        run: A finished run.
+        sources: From `find_sources`.
+        folder: Where to write; created if needed.
+        options: What to write.
+        progress: Called with the number of frames processed so far.
+
+    Raises:
+        RunError: The run is not finished, or the folder cannot be used.
+        VideoError: A source cannot be read.
     """
     if run.net is None:
-        raise RunError(f"{run.folder}: has not been learned to its end; go on with --resume")
-    place, done, count = Path(folder), Exported(), 0
+        raise RunError(f"{run.folder}: training has not finished; continue it with --resume")
+    place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    rate = _rate(sources[0].probe(), wanted.stride)
+    job = _Job(run, place, options, sources)
+    _export_all(job, sources, progress)
+    if options.overlay and run.config.task != "locate":
+        _draw_codes(job, sources)
+    job.done.files = _written(job)
+    write_summary(place / "summary.json", run, job.done)
+    return job.done
+
+
+class _Job:
+    """An export in progress."""
+
+    def __init__(
+        self, run: Run, place: Path, options: ExportOptions, sources: Sequence[Source]
+    ) -> None:
+        self.run = run
+        self.place = place
+        self.options = options
+        self.done = Exported()
+        self.video: Overlay | None = None
+        self.overlay_frames = _overlay_share(options, len(sources))
+        self.fps = _overlay_fps(sources[0].probe(), options.stride)
+        self.sampled = _sampled(sources) if options.samples else []
+
+    def answers(self, source: Source, tap: DisplayTap) -> Generator[Answer, None, None]:
+        """Apply the run to a source."""
+        options = self.options
+        return answers(
+            self.run, source, stride=options.stride, max_frames=options.max_frames, tap=tap
+        )
+
+    def tap(self, source: Source, info: Info) -> DisplayTap:
+        """Make the tap that keeps the frames to draw and to show of a source."""
+        overlay = 0 if self.video is None else self.overlay_frames
+        samples = KEPT_FRAMES if source in self.sampled else 0
+        return DisplayTap(display_size(info), overlay, samples)
+
+
+def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], None]) -> None:
+    count = 0
     with ExitStack() as stack:
-        asked = [os.path.abspath(run.folder), wanted.stride, wanted.max_frames]
-        table = _Table(place / csv_name(run), asked, wanted.resume, wanted.masks)
-        stack.enter_context(_clean_masks(place, table))
+        table = _open_table(job)
+        stack.enter_context(_only_finished_masks(job.place, table))
         stack.enter_context(table)
-        film = None
-        if wanted.overlay and run.config.task == "locate":  # for a code all others come first
-            film = stack.enter_context(Overlay(place / "overlay.mp4", rate))
-        share = _share(wanted, sources)
+        if job.options.overlay and job.run.config.task == "locate":
+            job.video = stack.enter_context(Overlay(job.place / "overlay.mp4", job.fps))
         for source in sources:
-            if table.has(source):
-                done.answers.append(table.before[source.name])
-                done.masks.append({})
-                if film is not None:
-                    _draw_again(run, source, wanted, share, film)
-                continue
             try:
-                for part in _source(run, source, wanted, share, film, place, done):
-                    count += part
+                for frames in _export_or_skip(job, source, table):
+                    count += frames
                     progress(count)
             except VideoError as error:
-                raise error.among(len(sources)) from None
-            if done.answers and done.answers[-1].sequence == source.name:
-                table.write(done.answers[-1], source)
-        if not table.names and done.bad:
-            raise VideoError(next(iter(done.bad.values())))
-    if wanted.overlay and run.config.task != "locate":
-        _draw_codes(sources, done, place / "overlay.mp4", rate, wanted)
-    masks = wanted.masks and run.config.task == "locate"
-    names = {csv_name(run): True, "overlay.mp4": wanted.overlay, "masks": masks}
-    done.files = [place / name for name, there in names.items() if there]
-    return done
+                raise error.with_skip_hint(len(sources)) from None
+        if not table.finished and job.done.bad:
+            raise VideoError(next(iter(job.done.bad.values())))
 
 
-def _source(
-    run: Run,
-    source: Source,
-    wanted: Wanted,
-    share: int,
-    film: Overlay | None,
-    place: Path,
-    done: Exported,
-) -> Generator[int, None, None]:
-    """Export one source; gives the number of frames of each part."""
-    parts, kept = [], Spread[NDArray[np.uint8]](MASKS)
-    try:
-        shown = None if film is None else _Shown(source, wanted.stride, share)
-        masks = _Masks(place / "masks", source) if wanted.masks else None
-        for part in answers(run, source, stride=wanted.stride, max_frames=wanted.max_frames):
-            if film is not None and shown is not None:
-                shown.draw(film, part)
-            if part.masks is not None:
-                kept.extend(part.masks)
-                if masks is not None:
-                    masks.write(part)
-            parts.append(replace(part, masks=None))
-            yield len(part.index)
-    except VideoError as error:
-        if not wanted.skip_bad:
-            raise
-        done.bad[source.name] = str(error)
-    if parts:
-        done.answers.append(Answer.join(parts))
-        done.masks.append(kept.items)
-
-
-def _draw_again(run: Run, source: Source, wanted: Wanted, share: int, film: Overlay) -> None:
-    """A video cannot be resumed: draw what it shows of a source whose rows are there."""
-    parts = answers(run, source, stride=wanted.stride, max_frames=wanted.max_frames)
-    with closing(parts), suppress(VideoError):  # it may be broken: there are rows of its start
-        shown = _Shown(source, wanted.stride, share)
-        for part in parts:
-            shown.draw(film, part)
-            if shown.left == 0:
-                break
+def _open_table(job: _Job) -> PartialTable:
+    options = job.options
+    request = [os.path.abspath(job.run.folder), options.stride, options.max_frames]
+    return PartialTable(job.place / csv_name(job.run), request, options.resume, options.masks)
 
 
 @contextmanager
-def _clean_masks(place: Path, table: _Table) -> Iterator[None]:
-    """No mask is there but of sequences that are in the table."""
-    clear_masks(place, table.names)
+def _only_finished_masks(place: Path, table: PartialTable) -> Iterator[None]:
+    """Remove the masks of sequences that are not in the table, now and after an error."""
+    clear_masks(place, table.finished)
     try:
         yield
     except BaseException:
-        clear_masks(place, table.names)
+        clear_masks(place, table.finished)
         raise
 
 
-def _share(wanted: Wanted, sources: Sequence[Source]) -> int:
-    """How many frames of each source the video shows."""
-    share = -(-(wanted.overlay or 0) // len(sources))
-    return min(share, wanted.max_frames or share)
+def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator[int, None, None]:
+    """Export a source unless its rows are there; yield the number of frames of each part."""
+    if table.has(source):
+        job.done.add(table.answers[source.name], {}, source.probe())
+        if job.video is not None:
+            _draw_again(job, job.video, source)
+        return
+    count = len(job.done.answers)
+    yield from _export_source(job, source)
+    if len(job.done.answers) > count:
+        answer, info = job.done.answers[-1], job.done.infos[-1]
+        if answer.columns == TRACK:
+            answer = replace(answer, size=(info.width, info.height))
+        table.write(answer, source)
 
 
-class _Table:
-    """The CSV. Until it is whole it has another name, and a note beside it: how much of it counts.
-
-    A process that is killed while it writes leaves half a sequence, which the note does not count.
-    """
-
-    def __init__(self, path: Path, asked: list[Any], resume: bool, masks: bool = False) -> None:
-        self.path, self.partial = path, path.with_suffix(".partial.csv")
-        self.note, self.asked, self.masks = path.with_suffix(".partial.json"), asked, masks
-        self.names: dict[str, str] = {}  # finished sequences, and the files they are from
-        self.before: dict[str, Answer] = {}  # what was found in them
-        if resume and self.partial.exists() and self.note.exists():
-            self._go_on()
-
-    def _go_on(self) -> None:
-        try:
-            note = json.loads(self.note.read_text(encoding="utf-8"))
-            asked, whole, names = note["asked"], int(note["bytes"]), dict(note["places"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{self.note}: is damaged; start again with --force") from error
-        if asked != self.asked:
-            raise RunError(
-                f"{self.partial}: began with another run, --stride or --max-frames; "
-                "use the same, or start again with --force"
-            )
-        if whole > self.partial.stat().st_size:
-            raise RunError(f"{self.partial}: is damaged; start again with --force")
-        if self.masks and not note.get("masks"):
-            return  # those that are finished have none, so they are done again
-        os.truncate(self.partial, whole)
-        with open(self.partial, encoding="utf-8", newline="") as file:
-            self.names, self.before = names, {found.sequence: found for found in read_answers(file)}
-
-    def has(self, source: Source) -> bool:
-        """Whether the rows of this source are there; another file may have the same name."""
-        if source.name in self.names and self.names[source.name] != os.path.abspath(source.path):
-            raise RunError(
-                f"{self.partial}: has {source.name} from {self.names[source.name]}; use the same "
-                "inputs, or start again with --force"
-            )
-        return source.name in self.names
-
-    def __enter__(self) -> _Table:
-        if not self.names:
-            self.note.unlink(missing_ok=True)
-        self.file = open(self.partial, "ab" if self.names else "wb")
-        return self
-
-    def write(self, answer: Answer, source: Source) -> None:
-        text = "" if self.names else header(answer.columns)
-        self.file.write((text + answer.lines()).encode())
-        self.file.flush()
-        places = {**self.names, answer.sequence: os.path.abspath(source.path)}
-        note = {"asked": self.asked, "bytes": self.file.tell(), "places": places}
-        write_json(self.note, {**note, "masks": self.masks})
-        self.names = places
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self.file.close()
-            if kind is None:
-                os.replace(self.partial, self.path)
-        finally:
-            if kind is None or not self.names:
-                self.partial.unlink(missing_ok=True)
-                self.note.unlink(missing_ok=True)
+def _export_source(job: _Job, source: Source) -> Generator[int, None, None]:
+    """Export one source; yield the number of frames of each part."""
+    parts: list[Answer] = []
+    kept_masks = Spread[NDArray[np.uint8]](KEPT_MASKS)
+    try:
+        info = source.probe()
+        tap = job.tap(source, info)
+        writer = _MaskWriter(job.place, source, info) if job.options.masks else None
+        for part in job.answers(source, tap):
+            if job.video is not None:
+                _draw(job.video, tap, part)
+            if part.masks is not None:
+                kept_masks.extend(part.masks)
+                if writer is not None:
+                    writer.write(part)
+            parts.append(replace(part, masks=None))
+            yield len(part.index)
+    except VideoError as error:
+        if not job.options.skip_bad:
+            raise
+        job.done.bad[source.name] = str(error)
+    if parts:
+        job.done.add(Answer.join(parts), kept_masks.items, info)
+        job.done.frames_to_show[source.name] = tap.samples
 
 
-class _Shown:
-    """The frames of a source at a size to look at, in step with the answers."""
-
-    def __init__(self, source: Source, stride: int, frames: int) -> None:
-        self.clips, self.left = source.clips(BLOCK, reading_to_show(source, stride, frames)), frames
-        self.waiting = torch.empty(0)
-
-    def draw(self, film: Overlay, answer: Answer) -> None:
-        """Draw as many of the answers as frames are wanted."""
-        count = min(len(answer.index), self.left)
-        if count == 0:
-            return
-        frames = self._take(count)
-        film.add(frames, _rows(answer, slice(0, len(frames))))
-        self.left -= count
-        if self.left == 0:
-            self.clips.close()
-
-    def _take(self, count: int) -> Tensor:
-        while len(self.waiting) < count and (clip := next(self.clips, None)) is not None:
-            frames = clip.frames
-            self.waiting = torch.cat([self.waiting, frames]) if len(self.waiting) else frames
-        taken, self.waiting = self.waiting[:count], self.waiting[count:]
-        return taken
+def _draw(video: Overlay, tap: DisplayTap, answer: Answer) -> int:
+    """Draw those of the frames that are in the overlay; return their number."""
+    frames = tap.take(len(answer.index))
+    if len(frames):
+        video.add(frames, _rows(answer, slice(0, len(frames))))
+    return len(frames)
 
 
-def reading_to_show(source: Source, stride: int, frames: int | None = None) -> Reading:
-    """How to read a source to look at it: all frames in one size, small ones enlarged."""
-    info = source.probe()
-    height, width = Reading(longest=SHOWN).target(info.height, info.width)
-    times = max(1, SHOWN // max(height, width))
-    return Reading(size=(times * height, times * width), stride=stride, max_frames=frames)
+def _draw_again(job: _Job, video: Overlay, source: Source) -> None:
+    """Draw a finished source when an export is resumed, as a video cannot be continued."""
+    tap = DisplayTap(display_size(source.probe()), job.overlay_frames, 0)
+    left = job.overlay_frames
+    parts = job.answers(source, tap)
+    with closing(parts), suppress(VideoError):  # a broken source has rows of its beginning
+        for part in parts:
+            left -= _draw(video, tap, part)
+            if left == 0:
+                break
 
 
-def _draw_codes(
-    sources: Sequence[Source], done: Exported, path: Path, rate: float, wanted: Wanted
-) -> None:
-    share, named = _share(wanted, sources), {answer.sequence: answer for answer in done.answers}
-    shown = [source for source in sources if source.name in named]
-    cloud = np.concatenate([named[source.name].values[:share] for source in shown])
-    with Overlay(path, rate, cloud) as film:
+def _draw_codes(job: _Job, sources: Sequence[Source]) -> None:
+    """Write the overlay of codes: its panel shows all of them, so it needs a second pass."""
+    share = job.overlay_frames
+    done = zip(job.done.answers, job.done.infos, strict=True)
+    found = {answer.sequence: (_rows(answer, slice(0, share)), info) for answer, info in done}
+    shown = [source for source in sources if source.name in found]
+    cloud = np.concatenate([found[source.name][0].values for source in shown])
+    with Overlay(job.place / "overlay.mp4", job.fps, cloud) as video:
         for source in shown:
-            drawn, answer = _Shown(source, wanted.stride, share), named[source.name]
-            for start in range(0, len(answer.index), BLOCK):  # not all frames at once in memory
-                drawn.draw(film, _rows(answer, slice(start, start + BLOCK)))
+            answer, info = found[source.name]
+            size, stride = display_size(info), job.options.stride
+            reading = Reading(size=size, stride=stride, max_frames=share)
+            _draw_code(video, source, answer, reading)
 
 
-class _Masks:
-    """The masks of a source as pictures of its frames' size."""
+def _draw_code(video: Overlay, source: Source, answer: Answer, reading: Reading) -> None:
+    start = 0
+    with closing(source.clips(DRAWN_AT_ONCE, reading)) as clips:
+        for clip in clips:
+            part = _rows(answer, slice(start, start + len(clip.index)))
+            video.add(clip.frames[: len(part.index)], part)
+            start += len(part.index)
+            if start == len(answer.index):  # what follows may be broken
+                break
 
-    def __init__(self, folder: Path, source: Source) -> None:
-        info, self.place = source.probe(), folder / source.name
+
+class _MaskWriter:
+    """Writes the masks of a source as images of the size of its frames."""
+
+    def __init__(self, place: Path, source: Source, info: Info) -> None:
         self.size = info.width, info.height
-        self.place.mkdir(parents=True, exist_ok=True)
+        self.folder = place / "masks" / source.name
+        check_inside(place, self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, answer: Answer) -> None:
+        """Write one image for each frame."""
         assert answer.masks is not None
         for number, mask in zip(answer.index, answer.masks, strict=True):
-            picture = Image.fromarray(mask).resize(self.size, Image.Resampling.BILINEAR)
-            with replacing(self.place / f"{number:06d}.png", "wb") as file:
-                picture.save(file, "png")
+            image = Image.fromarray(mask).resize(self.size, Image.Resampling.BILINEAR)
+            with replacing(self.folder / f"{number:06d}.png", "wb") as file:
+                image.save(file, "png")
 
 
-def _rate(info: Info, stride: int) -> float:
-    return min(60.0, max(1.0, (info.rate or PICTURE_RATE) / stride))
+def _written(job: _Job) -> list[Path]:
+    masks = job.options.masks and job.run.config.task == "locate"
+    names = {
+        csv_name(job.run): True,
+        "summary.json": True,
+        "overlay.mp4": bool(job.options.overlay),
+        "masks": masks,
+    }
+    return [job.place / name for name, is_written in names.items() if is_written]
+
+
+def _overlay_share(options: ExportOptions, sources: int) -> int:
+    """Return how many frames of each source the overlay shows."""
+    share = -(-(options.overlay or 0) // sources)
+    return min(share, options.max_frames or share)
+
+
+def _overlay_fps(info: Info, stride: int) -> float:
+    return min(60.0, max(1.0, (info.rate or DEFAULT_FPS) / stride))
+
+
+def _sampled(sources: Sequence[Source]) -> list[Source]:
+    """Choose evenly spaced sources."""
+    count = min(SAMPLED_SOURCES, len(sources))
+    numbers = np.linspace(0, len(sources) - 1, count).round().astype(int)
+    return [sources[number] for number in numbers]
 
 
 def _rows(answer: Answer, rows: slice) -> Answer:

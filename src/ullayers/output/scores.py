@@ -1,4 +1,4 @@
-"""How well a track fits the truth, beside what needs no learning."""
+"""Comparison of a track with the ground truth, and with the track before training."""
 
 from __future__ import annotations
 
@@ -19,40 +19,53 @@ Floats = NDArray[np.floating[Any]]
 
 
 def score(run: Run, source: Source, found: Answer, truth: Path) -> list[tuple[str, str]]:
-    """Distances between a track and the truth, and those of the mask before any learning.
+    """Compare a track with the ground truth.
 
     Args:
-        run: the run that made the track.
-        source: the video.
-        found: the track.
-        truth: a CSV with x and y of every frame.
+        run: The run that made the track.
+        source: The video.
+        found: The track.
+        truth: A CSV with the columns x and y for every frame.
+
+    Returns:
+        Names and values of the scores, also for the network before training.
     """
     with open(truth, encoding="utf-8", newline="") as file:
-        there = np.array([[float(row["x"]), float(row["y"])] for row in csv.DictReader(file)])
+        rows = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
+    expected = np.array(rows)[found.index]
     info = source.probe()
     aspect = info.height / info.width
-    learned = distances(found.values, there[found.index], aspect)
-    before = distances(_unlearned(run, source), there[found.index], aspect)
+    learned = distances(found.values, expected, aspect)
+    untrained = distances(_untrained(run, source), expected, aspect)
+    correlation = [np.corrcoef(found.values[:, i], expected[:, i])[0, 1] for i in range(2)]
     return [
-        ("median distance, of the width", f"{np.median(learned):.2%}"),
-        ("90 % of frames within", f"{np.quantile(learned, 0.9):.2%}"),
-        ("correlation of x", f"{np.corrcoef(found.values[:, 0], there[found.index, 0])[0, 1]:.4f}"),
-        ("correlation of y", f"{np.corrcoef(found.values[:, 1], there[found.index, 1])[0, 1]:.4f}"),
-        ("median before learning (background subtraction)", f"{np.median(before):.2%}"),
-        ("90 % before learning", f"{np.quantile(before, 0.9):.2%}"),
+        ("median distance, of the frame width", f"{np.median(learned):.2%}"),
+        ("90 % of the frames are within", f"{np.quantile(learned, 0.9):.2%}"),
+        ("correlation of x", f"{correlation[0]:.4f}"),
+        ("correlation of y", f"{correlation[1]:.4f}"),
+        ("median before training (background subtraction)", f"{np.median(untrained):.2%}"),
+        ("90 % before training", f"{np.quantile(untrained, 0.9):.2%}"),
     ]
 
 
-def distances(found: Floats, there: Floats, aspect: float) -> Floats:
-    """From each place to the true one, in widths of the frame.
+def distances(found: Floats, expected: Floats, aspect: float) -> Floats:
+    """Return the distance of each position to the true one, in widths of the frame.
 
-    >>> distances(np.array([[0.5, 0.5]]), np.array([[0.1, 0.1]]), aspect=0.75).tolist()
-    [0.5]
+    Args:
+        found: (time, 2 or more) x and y in 0..1.
+        expected: (time, 2) x and y in 0..1.
+        aspect: Height divided by width of the frames.
+
+    Example:
+        >>> distances(np.array([[0.5, 0.5]]), np.array([[0.1, 0.1]]), aspect=0.75).tolist()
+        [0.5]
     """
-    apart: Floats = np.hypot(found[:, 0] - there[:, 0], (found[:, 1] - there[:, 1]) * aspect)
-    return apart
+    dx = found[:, 0] - expected[:, 0]
+    dy = (found[:, 1] - expected[:, 1]) * aspect
+    distance: Floats = np.hypot(dx, dy)
+    return distance
 
 
-def _unlearned(run: Run, source: Source) -> Floats:
+def _untrained(run: Run, source: Source) -> Floats:
     parts = answers(replace(run, net=fresh_net(run)), source)
     return np.concatenate([part.values for part in parts])

@@ -1,7 +1,7 @@
-"""What we are compared with: other ways to read a video, each given a fair chance.
+"""Baselines: other methods to analyse a video.
 
-Some of them give codes without a scale (`slow_codes`, `similarity_codes`, a network trained by
-`learn_physics`): whoever needs metres or degrees has to decode them with labels, and must say so.
+The codes of `slow_codes`, `similarity_codes` and `learn_physics` have no scale: labels are needed
+to decode them to positions or angles, and results must say so.
 """
 
 from __future__ import annotations
@@ -16,38 +16,40 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
+from ullayers.errors import MissingPackageError
 from ullayers.exact.markov import DisconnectedError, closed_form, transitions
 from ullayers.exact.slow_features import SlowFeatures
 from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
 from ullayers.learn.models import Model
-from ullayers.learn.training import build
+from ullayers.learn.trainer import build
 
 Floats = NDArray[np.floating[Any]]
 Coder = Callable[[Floats], Floats]  # rows of pixels (n, pixels) to codes (n, outputs)
 
-ROOM = 10.0  # positions are in 0..ROOM while physics is learned, as its authors have it
-SPREAD_WEIGHT, INSIDE_WEIGHT = 0.6, 1.0  # their weights of the two terms against collapse
-# MOG2's own settings are for hours of video. These were chosen, with truth, to serve it in clips of
-# seconds.
-DIFFERENT = 64.0  # squared distance, in variances of a pixel, beyond which something is new
-OFTEN = 0.6  # share of the time that a background is seen
-SPECK = 3  # pixels; what is smaller in a foreground is noise
+# Settings of Stewart and Ermon (2017): size of the room, and weights of the terms against collapse.
+ROOM = 10.0
+SPREAD_WEIGHT = 0.6
+INSIDE_WEIGHT = 1.0
+# MOG2's defaults are for hours of video. These were chosen with the truth for clips of seconds.
+VARIANCE_THRESHOLD = 64.0
+BACKGROUND_RATIO = 0.6
+SPECK = 3  # pixels; smaller foreground is noise
 
 
 def slow_codes(
     sequences: Sequence[Floats], outputs: int = 2, *, degree: int = 1, components: int = 50
 ) -> Coder:
-    """Slow feature analysis of pixels: reduce them by PCA, then keep what changes least.
+    """Fit slow feature analysis after a PCA of the pixels.
 
     Args:
-        sequences: (time, pixels) each.
-        outputs: numbers in the code, slowest first.
+        sequences: Pixels (time, pixels) of each sequence.
+        outputs: Size of the code; the slowest feature comes first.
         degree: 1 for linear slow features, 2 for quadratic ones.
-        components: of the PCA; many for quadratic features are too many, for they are squared.
+        components: Number of principal components; quadratic features use their products.
 
     Returns:
-        a function that codes new frames.
+        A function that encodes frames.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -61,8 +63,8 @@ def slow_codes(
     slow = SlowFeatures(outputs, degree=degree, tol=1e-6).fit([reduce(rows) for rows in sequences])
 
     def code(rows: Floats) -> Floats:
-        found: Floats = slow.transform(reduce(rows))
-        return found
+        codes: Floats = slow.transform(reduce(rows))
+        return codes
 
     return code
 
@@ -74,20 +76,21 @@ def similarity_codes(
     neighbours: int = 10,
     components: int = 50,
 ) -> Coder:
-    """The paper's closed form on a graph of frames: those that follow each other or look alike.
+    """Solve the paper's closed form on a graph of frames that are consecutive or similar.
 
-    On steps in time alone the closed form knows nothing of the pictures. Here every frame is also
-    linked to those most like it. A new frame gets the mean code of the known frames nearest to it,
-    the nearer the more.
+    With temporal edges alone, the closed form would ignore the pictures, so every frame is also
+    linked to the most similar ones. A new frame gets the mean code of its nearest known frames,
+    weighted by similarity.
 
     Args:
-        sequences: (time, pixels) each.
-        outputs: numbers in the code.
-        neighbours: frames that each is linked to; more where the graph would fall apart.
-        components: of the PCA in which frames are compared.
+        sequences: Pixels (time, pixels) of each sequence.
+        outputs: Size of the code.
+        neighbours: Number of similar frames that each frame is linked to; doubled until the graph
+            is connected.
+        components: Number of principal components in which frames are compared.
 
     Returns:
-        a function that codes new frames.
+        A function that encodes frames.
 
     Example:
         >>> place = np.abs(np.arange(240) % 120 - 60) / 60  # to and fro, twice
@@ -104,15 +107,9 @@ def similarity_codes(
     steps = transitions(np.arange(len(known)), lengths, len(known)).astype(float)
     while True:
         search = NearestNeighbors(n_neighbors=min(neighbours + 1, len(known))).fit(known)
-        far, near = search.kneighbors(known)
-        scale = float(np.median(far[:, 1:])) + 1e-12
-        alike = sparse.csr_array(
-            (_closeness(far, scale).ravel(),
-             (np.repeat(np.arange(len(known)), near.shape[1]), near.ravel())),
-            shape=(len(known), len(known)),
-        )  # fmt: skip
+        edges, scale = _similarity_edges(search, known)
         try:
-            embedding = closed_form(steps + alike, outputs).embedding
+            embedding = closed_form(steps + edges, outputs).embedding
             break
         except DisconnectedError:
             if neighbours >= len(known):
@@ -120,23 +117,33 @@ def similarity_codes(
             neighbours *= 2
 
     def code(rows: Floats) -> Floats:
-        far, near = search.kneighbors(reduce(rows))
-        # Relative to the nearest: a frame unlike all others still gets a code.
-        weight = _closeness(np.sqrt(far**2 - far[:, :1] ** 2), scale)
-        weight /= weight.sum(1, keepdims=True)
-        found: Floats = np.einsum("nk,nkd->nd", weight, embedding[near])
-        return found
+        distances, nearest = search.kneighbors(reduce(rows))
+        # Relative to the nearest frame, so that an outlier gets a code as well.
+        weights = _similarity(np.sqrt(distances**2 - distances[:, :1] ** 2), scale)
+        weights /= weights.sum(1, keepdims=True)
+        codes: Floats = np.einsum("nk,nkd->nd", weights, embedding[nearest])
+        return codes
 
     return code
 
 
-def _closeness(distance: Floats, scale: float) -> Floats:
-    close: Floats = np.exp(-((distance / scale) ** 2) / 2)
-    return close
+def _similarity_edges(search: Any, known: Floats) -> tuple[Any, float]:
+    """Return the weights of the edges to similar frames, and the scale of their distances."""
+    distances, nearest = search.kneighbors(known)
+    scale = float(np.median(distances[:, 1:])) + 1e-12
+    weights = _similarity(distances, scale).ravel()
+    frames = np.repeat(np.arange(len(known)), nearest.shape[1])
+    shape = (len(known), len(known))
+    return sparse.csr_array((weights, (frames, nearest.ravel())), shape=shape), scale
+
+
+def _similarity(distance: Floats, scale: float) -> Floats:
+    similarity: Floats = np.exp(-((distance / scale) ** 2) / 2)
+    return similarity
 
 
 def _reduction(sequences: Sequence[Floats], components: int) -> Coder:
-    """PCA, with the largest component at unit variance, so that no unit of pixels matters."""
+    """Fit a PCA, scaled so that the largest component has unit variance."""
     from sklearn.decomposition import PCA
 
     rows = np.concatenate([np.asarray(part, np.float64) for part in sequences])
@@ -151,14 +158,14 @@ def _reduction(sequences: Sequence[Floats], components: int) -> Coder:
 
 
 class PositionNet(nn.Module):
-    """Numbers straight from a frame: three convolutions and two fully connected layers.
+    """Three convolutions and two fully connected layers that regress numbers from a frame.
 
-    It is the network of the physics-constraint authors, which the paper puts its UL layer on.
+    This is the network of Stewart and Ermon (2017), to which the paper adds its UL layer.
 
     Args:
         size: (height, width) of the frames.
-        channels: of the frames.
-        outputs: numbers for each frame.
+        channels: Number of channels of the frames.
+        outputs: Number of outputs.
 
     Example:
         >>> PositionNet((56, 56))(torch.rand(4, 3, 56, 56)).shape
@@ -167,32 +174,29 @@ class PositionNet(nn.Module):
 
     def __init__(self, size: tuple[int, int], channels: int = 3, outputs: int = 2) -> None:
         super().__init__()
-        stages: list[nn.Module] = []
-        for before, after in ((channels, 16), (16, 32), (32, 32)):
-            stages += [nn.Conv2d(before, after, 5, 2, 2), nn.ReLU()]
-        self.convs = nn.Sequential(*stages)
-        places = -(-size[0] // 8) * -(-size[1] // 8)
-        self.full = nn.Sequential(nn.Linear(32 * places, 64), nn.ReLU(), nn.Linear(64, outputs))
+        layers: list[nn.Module] = []
+        for inputs, maps in ((channels, 16), (16, 32), (32, 32)):
+            layers += [nn.Conv2d(inputs, maps, 5, 2, 2), nn.ReLU()]
+        self.convs = nn.Sequential(*layers)
+        positions = -(-size[0] // 8) * -(-size[1] // 8)
+        self.full = nn.Sequential(nn.Linear(32 * positions, 64), nn.ReLU(), nn.Linear(64, outputs))
 
     def forward(self, frames: Tensor) -> Tensor:
-        """(time, outputs) of (time, channels, height, width)."""
+        """Return outputs (time, outputs) of frames (time, channels, height, width)."""
         maps: Tensor = self.convs(frames)
-        found: Tensor = self.full(maps.flatten(1))
-        return found + 0.5  # begin in the middle
+        outputs: Tensor = self.full(maps.flatten(1))
+        return outputs + 0.5  # starts at the centre of the frame
 
 
 def physics_error(positions: Tensor, curvature: float = 0.0) -> Tensor:
-    """How far trajectories are, on average, from the nearest one that obeys physics.
+    """Return the mean absolute distance of trajectories from the nearest physical ones.
 
-    Such a trajectory has any start and any velocity, and the given acceleration: it is a straight
+    A physical trajectory has any start and velocity, and the given acceleration: it is a straight
     line in time, or a parabola of known width.
 
     Args:
-        positions: (windows, time), one coordinate.
-        curvature: acceleration, in positions per frame squared; 0 for constant velocity.
-
-    Returns:
-        the mean absolute distance.
+        positions: One coordinate of each trajectory, (windows, time).
+        curvature: Acceleration in positions per frame squared; 0 for constant velocity.
 
     Example:
         >>> time = torch.arange(5.0)
@@ -203,11 +207,10 @@ def physics_error(positions: Tensor, curvature: float = 0.0) -> Tensor:
         True
     """
     time = torch.arange(positions.shape[1], dtype=positions.dtype, device=positions.device)
-    falling = curvature * time.square() / 2
-    free = torch.stack([torch.ones_like(time), time], 1)  # any start, any velocity
-    explained = free @ torch.linalg.pinv(free)
-    rest = positions - falling
-    error: Tensor = (rest - rest @ explained.T).abs().mean()
+    lines = torch.stack([torch.ones_like(time), time], 1)  # any start, any velocity
+    projection = lines @ torch.linalg.pinv(lines)
+    straight = positions - curvature * time.square() / 2
+    error: Tensor = (straight - straight @ projection.T).abs().mean()
     return error
 
 
@@ -221,25 +224,25 @@ def learn_physics(
     lr: float = 1e-3,
     seed: int = 0,
 ) -> PositionNet:
-    """Positions learned from physics alone, after Stewart and Ermon (AAAI 2017).
+    """Learn positions from physical constraints only, after Stewart and Ermon (AAAI 2017).
 
     A network regresses the position in each frame; windows of consecutive frames must lie near a
-    trajectory that physics allows. Where a constant would do (no acceleration), positions must
-    also spread out and stay in the room. They are then known up to a mirror and a scale. In short
-    windows a network may also learn to turn back and forth in the room instead of following.
+    physical trajectory. Without acceleration a constant would do, so positions must also spread
+    out and stay in the room. They are then determined up to a mirror image and a scale. With short
+    windows a network may also learn to oscillate in the room instead of following the object.
 
     Args:
-        clips: (time, channels, height, width) each, floating point; shorter ones than a window are
-            left out.
-        curvatures: for each coordinate the acceleration in rooms per frame squared, 0 for none.
-        window: frames of a trajectory.
-        steps: of learning.
-        batch: windows of a step.
-        lr: learning rate.
-        seed: of everything that is random.
+        clips: Frames (time, channels, height, width) of each clip, floating point; clips shorter
+            than a window are ignored.
+        curvatures: Acceleration of each coordinate in rooms per frame squared, 0 for none.
+        window: Number of frames per trajectory.
+        steps: Number of steps.
+        batch: Number of windows per step.
+        lr: Learning rate.
+        seed: Seed of weights and windows.
 
     Returns:
-        the network; its outputs are in rooms, mostly 0..1.
+        The network; its outputs are in rooms, mostly 0..1.
 
     Example:
         >>> clip = torch.zeros(12, 1, 16, 16)
@@ -255,42 +258,55 @@ def learn_physics(
         torch.manual_seed(seed)
         net = PositionNet((height, width), channels, len(curvatures))
     optimizer = torch.optim.AdamW(net.parameters(), lr)
-    shares = torch.tensor([len(clip) - window + 1.0 for clip in clips]).clamp(min=0)
     for _ in range(steps):
-        chosen = torch.multinomial(shares, batch, True, generator=generator).tolist()
-        windows = []
-        for number in chosen:
-            start = int(torch.randint(int(shares[number]), (), generator=generator))
-            seen = clips[number][start : start + window]
-            # Physics does not care which way is left, but it knows up from down.
-            mirrored = torch.rand((), generator=generator) < 0.5
-            windows.append(seen.flip(-1) if mirrored else seen)
-        found = ROOM * net(torch.cat(windows)).view(batch, window, len(curvatures))
-        loss = found.new_zeros(())
-        for positions, curvature in zip(found.unbind(2), curvatures, strict=True):
-            loss = loss + physics_error(positions, ROOM * curvature)
-            loss = loss + INSIDE_WEIGHT * (F.relu(positions - ROOM) + F.relu(-positions)).mean()
-            if curvature == 0:
-                loss = loss - SPREAD_WEIGHT * positions.std(1).mean()
+        windows = _draw_windows(clips, window, batch, generator)
+        positions = ROOM * net(torch.cat(windows)).view(batch, window, len(curvatures))
         optimizer.zero_grad()
-        loss.backward()
+        _physics_loss(positions, curvatures).backward()
         optimizer.step()
     return net.eval()
 
 
+def _draw_windows(
+    clips: Sequence[Tensor], window: int, batch: int, generator: torch.Generator
+) -> list[Tensor]:
+    """Draw windows uniformly, and mirror half of them: physics has no left and right."""
+    starts = torch.tensor([len(clip) - window + 1.0 for clip in clips]).clamp(min=0)
+    windows = []
+    for number in torch.multinomial(starts, batch, True, generator=generator).tolist():
+        start = int(torch.randint(int(starts[number]), (), generator=generator))
+        frames = clips[number][start : start + window]
+        mirrored = torch.rand((), generator=generator) < 0.5
+        windows.append(frames.flip(-1) if mirrored else frames)
+    return windows
+
+
+def _physics_loss(positions: Tensor, curvatures: Sequence[float]) -> Tensor:
+    """Return the loss of positions (windows, time, coordinates) in 0..ROOM."""
+    loss = positions.new_zeros(())
+    for coordinate, curvature in zip(positions.unbind(2), curvatures, strict=True):
+        outside = F.relu(coordinate - ROOM) + F.relu(-coordinate)
+        loss = loss + physics_error(coordinate, ROOM * curvature)
+        loss = loss + INSIDE_WEIGHT * outside.mean()
+        if curvature == 0:
+            loss = loss - SPREAD_WEIGHT * coordinate.std(1).mean()
+    return loss
+
+
 def moving_centroids(frames: NDArray[np.uint8], passes: int = 4) -> Floats:
-    """Background subtraction by OpenCV's mixture of Gaussians (MOG2): centroids of what moves.
+    """Return centroids of the foreground of OpenCV's background subtraction (MOG2).
 
     Args:
-        frames: (time, height, width, 3).
-        passes: how often the frames are shown; all but the last only teach it the background.
+        frames: Frames (time, height, width, 3).
+        passes: Number of times that the frames are shown; all but the last only learn the
+            background.
 
     Returns:
-        (time, 2) x and y in 0..1 of the frame. Where nothing moves it is the last place, before
-        anything has moved the first, and the middle if nothing ever does.
+        x and y in 0..1 of the frame, (time, 2). Frames without foreground repeat the last
+        position, or the first one if there is none yet, or the centre if nothing ever moves.
 
     Raises:
-        ModuleNotFoundError: OpenCV is not installed.
+        MissingPackageError: OpenCV is not installed.
 
     Example:
         >>> frames = np.zeros((20, 32, 40, 3), np.uint8)
@@ -303,32 +319,34 @@ def moving_centroids(frames: NDArray[np.uint8], passes: int = 4) -> Floats:
     try:
         import cv2
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
+        raise MissingPackageError(
             "background subtraction needs OpenCV: pip install 'ullayers[camera]'"
         ) from error
     mixture = cv2.createBackgroundSubtractorMOG2(
-        history=passes * len(frames), varThreshold=DIFFERENT, detectShadows=False
+        history=passes * len(frames), varThreshold=VARIANCE_THRESHOLD, detectShadows=False
     )
-    mixture.setBackgroundRatio(OFTEN)
+    mixture.setBackgroundRatio(BACKGROUND_RATIO)
     for _ in range(passes - 1):
         for frame in frames:
             mixture.apply(frame)
-    height, width = frames.shape[1:3]
     speck = np.ones((SPECK, SPECK), np.uint8)
-    places: list[tuple[float, float]] = []
-    early = 0  # frames before anything has moved
-    for frame in frames:
+    found = np.full((len(frames), 2), np.nan)
+    for t, frame in enumerate(frames):
         mask = cv2.morphologyEx(mixture.apply(frame, learningRate=0), cv2.MORPH_OPEN, speck)
         rows, columns = np.nonzero(mask)
         if len(rows):
-            places.append(
-                (columns.mean() / width + 0.5 / width, rows.mean() / height + 0.5 / height)
-            )
-        elif places:
-            places.append(places[-1])
-        else:
-            early += 1
-    return np.array((places[:1] or [(0.5, 0.5)]) * early + places)
+            height, width = mask.shape
+            found[t] = (columns.mean() + 0.5) / width, (rows.mean() + 0.5) / height
+    return _fill_gaps(found)
+
+
+def _fill_gaps(positions: Floats) -> Floats:
+    """Replace missing positions by the last known, else the first known, else the centre."""
+    known = np.flatnonzero(np.isfinite(positions[:, 0]))
+    if not len(known):
+        return np.full_like(positions, 0.5)
+    last = np.searchsorted(known, np.arange(len(positions)), side="right") - 1
+    return positions[known[np.maximum(last, 0)]]
 
 
 def learn_supervised(
@@ -342,17 +360,17 @@ def learn_supervised(
     lr: float = 3e-3,
     seed: int = 0,
 ) -> None:
-    """The upper bound: train a network with labels, which nothing else here sees.
+    """Train a network with labels, as an upper bound.
 
     Args:
-        net: to train; left in evaluation mode.
-        read: what it says of frames: (time, k).
-        clips: (time, channels, height, width) each.
-        truth: (time, k) each, nan where unknown.
-        steps: of learning.
-        batch: frames of a step, from anywhere.
-        lr: learning rate at the beginning; it falls to zero.
-        seed: of everything that is random.
+        net: Network to train; left in evaluation mode.
+        read: Function from frames to outputs (time, k) of the network.
+        clips: Frames (time, channels, height, width) of each clip.
+        truth: Labels (time, k) of each clip, NaN where unknown.
+        steps: Number of steps.
+        batch: Number of frames per step, drawn from all clips.
+        lr: Initial learning rate, annealed to zero.
+        seed: Seed of the batches.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -364,28 +382,28 @@ def learn_supervised(
         True
     """
     frames = torch.cat(list(clips))
-    wanted = torch.from_numpy(np.concatenate(list(truth))).to(frames.dtype)
-    known = torch.nonzero(wanted.isfinite().all(1))[:, 0]
+    targets = torch.from_numpy(np.concatenate(list(truth))).to(frames.dtype)
+    labelled = torch.nonzero(targets.isfinite().all(1))[:, 0]
+    batch = min(batch, len(labelled))
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr)
-    # From fast to slow, to end at the bottom and not around it.
-    pace = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     net.train()
     for _ in range(steps):
-        some = known[torch.randint(len(known), (min(batch, len(known)),), generator=generator)]
+        chosen = labelled[torch.randint(len(labelled), (batch,), generator=generator)]
         optimizer.zero_grad()
-        F.mse_loss(read(frames[some]), wanted[some]).backward()
+        F.mse_loss(read(frames[chosen]), targets[chosen]).backward()
         optimizer.step()
-        pace.step()
+        schedule.step()
     net.eval()
 
 
 def random_weights(
     config: Config, kind: LongMean, channels: int, size: tuple[int, int], seed: int = 0
 ) -> Model:
-    """Our network before it has learned anything.
+    """Return our network with its initial weights.
 
-    For "locate" this is a centroid of the foreground's energy, since that is where learning begins.
+    For "locate" its output is the centroid of the foreground's energy.
 
     Example:
         >>> net = random_weights(Config(task="orient"), "clip", 1, (48, 48))

@@ -1,6 +1,6 @@
-"""The public data sets of the paper's experiments, read from a folder in their upstream layout.
+"""The public data sets of the experiments, read from a folder in their original layout.
 
-Truth is there to score with, and for what is said to be supervised; nothing else learns from it.
+The truth is for scores and for methods that are marked as supervised.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.video.frames import PICTURE_RATE
+from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Clip, VideoError
 
 Floats = NDArray[np.floating[Any]]
 
-HALF = 320  # DaSide: pixels of the half of a 640 x 480 frame that a picture shows
-SHORTEST_WALK = 16  # frames; what is shorter was cut off by the recording
+HALF_WIDTH = 320  # DaSide: width of the half of a 640 x 480 frame that a picture shows
+MIN_WALK = 16  # frames; shorter sequences were cut off by the recording
+COIL_STEP = 5  # degrees between two pictures
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Pictures in the order in which they are shown, with what is known of each.
+    """A sequence of picture files with its truth.
 
     Attributes:
-        name: of the sequence.
-        files: one picture each.
-        truth: for scoring: a number per picture by name ("x", "angle", ...), nan where unknown.
-        boxes: (time, 4) left, top, right, bottom of the thing in each picture, in pixels, if given.
-        group: whom or what it shows, for splits by person or object.
+        name: Name of the sequence.
+        files: Picture files in order.
+        truth: Values per picture by name ("x", "angle", ...), NaN where unknown.
+        boxes: Left, top, right and bottom of the object in pixels, (time, 4), if known.
+        group: Person or object, for splits.
     """
 
     name: str
@@ -49,20 +50,21 @@ class Sequence:
 
 
 def walking(folder: str | Path) -> list[Sequence]:
-    """Walking people (`labelfree/DaSide`): truth "x", the box's centre in 0..1 of the width.
+    """Return walking people (`labelfree/DaSide`): truth "x", the box's centre in 0..1.
 
-    A new sequence begins where the prefix or the number jumps; those under 16 frames are left out.
+    A new sequence starts where the prefix or the number jumps; sequences of less than 16 frames
+    are left out.
     """
-    place = _there(folder, "labelfree/DaSide")
+    place = _subfolder(folder, "labelfree/DaSide")
     try:
         with open(place / "daside.json", encoding="utf-8") as file:
             rects = {entry["image_path"]: entry["rects"] for entry in json.load(file)}
     except (ValueError, KeyError, TypeError) as error:
-        raise VideoError(f"{place / 'daside.json'}: is damaged; get it again") from error
+        raise VideoError(f"{place / 'daside.json'}: is damaged; download it again") from error
     name = re.compile(r"(?P<half>\d)_(?P<scene>.+)-(?P<number>\d+)\.png")
     found = []
     for files in _runs(place.glob("*.png"), name, ("half", "scene")):
-        if len(files) >= SHORTEST_WALK:
+        if len(files) >= MIN_WALK:
             half = int(files[0].name[0])
             x = np.array([_centre(rects.get(file.name[2:], []), half) for file in files])
             found.append(Sequence(files[0].stem, files, {"x": x}))
@@ -70,21 +72,21 @@ def walking(folder: str | Path) -> list[Sequence]:
 
 
 def _centre(rects: list[dict[str, float]], half: int) -> float:
-    """Of the boxes of the whole frame the one that lies in this half."""
-    centres = [((r["x1"] + r["x2"]) / 2 - HALF * half) / HALF for r in rects]
+    """Return the centre of the box that lies in this half of the frame."""
+    centres = [((r["x1"] + r["x2"]) / 2 - HALF_WIDTH * half) / HALF_WIDTH for r in rects]
     return min(centres, key=lambda x: abs(x - 0.5), default=np.nan)
 
 
 def thrown_pillow(folder: str | Path) -> list[Sequence]:
-    """A pillow thrown in a room (`labelfree/cushion`): runs of consecutive numbers, no truth."""
-    place = _there(folder, "labelfree/cushion")
+    """Return a pillow thrown in a room (`labelfree/cushion`), one sequence per throw, no truth."""
+    place = _subfolder(folder, "labelfree/cushion")
     name = re.compile(r"(?P<what>\w+)-(?P<number>\d+)\.jpg")
     return [Sequence(files[0].stem, files) for files in _runs(place.glob("*.jpg"), name, ("what",))]
 
 
 def head_poses(folder: str | Path) -> list[Sequence]:
-    """Pointing'04: for each person, series and tilt the pans in order; truth "pan" in degrees."""
-    place = _there(folder, "pointing04")
+    """Return Pointing'04, one pan sweep per person, series and tilt; truth "pan" in degrees."""
+    place = _subfolder(folder, "pointing04")
     name = re.compile(
         r"person(?P<person>\d\d)(?P<series>\d)(?P<count>\d\d)(?P<tilt>[+-]\d+)(?P<pan>[+-]\d+)\.jpg"
     )
@@ -108,49 +110,51 @@ def _face(file: Path) -> tuple[float, ...]:
 
 
 def panning_heads(folder: str | Path) -> list[Sequence]:
-    """Rendered heads (`heads3d/pan`), one sequence each, in order of their truth "pan"."""
-    return _heads(_there(folder, "heads3d/pan"), r"yaw_([+-]\d+)\.png", "pan")
+    """Return rendered heads (`heads3d/pan`), one sequence per head; truth "pan"."""
+    return _heads(_subfolder(folder, "heads3d/pan"), r"yaw_([+-]\d+)\.png", "pan")
 
 
 def turning_head(folder: str | Path) -> list[Sequence]:
-    """A head that turns in the plane of the picture (`heads3d/inplane`); truth "angle"."""
-    return _heads(_there(folder, "heads3d/inplane"), r"roll_(\d+)\.png", "angle")
+    """Return a head that rotates in the picture plane (`heads3d/inplane`); truth "angle"."""
+    return _heads(_subfolder(folder, "heads3d/inplane"), r"roll_(\d+)\.png", "angle")
 
 
-def _heads(place: Path, pattern: str, what: str) -> list[Sequence]:
+def _heads(place: Path, pattern: str, truth: str) -> list[Sequence]:
     heads = [head for head in sorted(place.iterdir()) if head.is_dir()]
-    return [_turning(head.name, head.glob("*.png"), pattern, what) for head in heads]
+    return [_by_angle(head.name, head.glob("*.png"), pattern, truth) for head in heads]
 
 
 def turntable(folder: str | Path) -> list[Sequence]:
-    """COIL-20: objects on a turntable; truth "angle", five degrees a picture."""
-    place = _there(folder, "coil20")
+    """Return COIL-20, objects on a turntable; truth "angle", five degrees per picture."""
+    place = _subfolder(folder, "coil20")
     objects: dict[int, list[Path]] = {}
     for file in place.glob("obj*__*.png"):
         objects.setdefault(int(re.findall(r"\d+", file.name)[0]), []).append(file)
     found = []
     for number, files in sorted(objects.items()):
-        views = _turning(f"object{number}", files, r"obj\d+__(\d+)\.png", "angle")
-        found.append(Sequence(views.name, views.files, {"angle": 5 * views.truth["angle"]}))
+        views = _by_angle(f"object{number}", files, r"obj\d+__(\d+)\.png", "angle")
+        angles = COIL_STEP * views.truth["angle"]
+        found.append(Sequence(views.name, views.files, {"angle": angles}))
     return found
 
 
-def _turning(name: str, files: Iterable[Path], pattern: str, what: str) -> Sequence:
+def _by_angle(name: str, files: Iterable[Path], pattern: str, truth: str) -> Sequence:
+    """Return the files that match a pattern in order of its number, which is their truth."""
     matches = ((re.fullmatch(pattern, file.name), file) for file in files)
     entries = sorted((float(m[1]), file) for m, file in matches if m)
     if not entries:
-        raise VideoError(f"{name}: holds no picture named like {pattern}")
+        raise VideoError(f"{name}: contains no picture that matches {pattern}")
     angles, ordered = zip(*entries, strict=True)
-    return Sequence(name, ordered, {what: np.array(angles)}, group=name)
+    return Sequence(name, ordered, {truth: np.array(angles)}, group=name)
 
 
 def load(sequence: Sequence, size: tuple[int, int], *, grey: bool = False) -> Clip:
-    """The pictures of a sequence as frames.
+    """Load the pictures of a sequence.
 
     Args:
-        sequence: what to read.
+        sequence: Sequence to load.
         size: (height, width) of the frames.
-        grey: one channel instead of three.
+        grey: Load one channel instead of three.
     """
     frames = []
     for file in sequence.files:
@@ -162,20 +166,20 @@ def load(sequence: Sequence, size: tuple[int, int], *, grey: bool = False) -> Cl
     stack = torch.stack(frames)
     stack = stack[:, None] if grey else stack.permute(0, 3, 1, 2).contiguous()
     count = torch.arange(len(stack))
-    return Clip(stack, count.double() / PICTURE_RATE, count)
+    return Clip(stack, count.double() / DEFAULT_FPS, count)
 
 
-def _there(folder: str | Path, part: str) -> Path:
+def _subfolder(folder: str | Path, part: str) -> Path:
     place = Path(folder, part)
     if not place.is_dir():
-        raise VideoError(f"{place}: does not exist; give --data the folder that holds {part}")
+        raise VideoError(f"{place}: does not exist; give --data the folder that contains {part}")
     return place
 
 
 def _runs(
     files: Iterable[Path], name: re.Pattern[str], same: tuple[str, ...]
 ) -> list[tuple[Path, ...]]:
-    """Files whose numbers follow each other and whose other parts are the same."""
+    """Group files with consecutive numbers whose other parts (`same`) are equal."""
     matched = ((name.fullmatch(file.name), file) for file in files)
     keyed = sorted(
         ((tuple(m[part] for part in same), int(m["number"])), file) for m, file in matched if m

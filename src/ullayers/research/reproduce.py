@@ -1,4 +1,4 @@
-"""Runs the paper's experiments and writes what they found: tables, figures and one page."""
+"""Run the experiments of `ul reproduce` and write their results: tables, figures and one page."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+import ullayers.research.datasets as datasets
 from ullayers import __version__
-from ullayers.research import datasets
+from ullayers.errors import UserError
 from ullayers.research.experiments.common import Claim, Outcome, Picture, Setting, Table
 from ullayers.research.experiments.names import NAMES
 from ullayers.video.atomic_files import replacing, write_json
 from ullayers.video.reader import VideoError
 
-SOURCES = """Data: walking people and pillow, github.com/Russell91/labelfree; head poses,
+DATA_SOURCES = """Data: walking people and pillow, github.com/Russell91/labelfree; head poses,
 Pointing'04 (Gourier 2004); objects, COIL-20 (Columbia University); rendered heads, the
 LeePerrySmith scan of three.js (CC BY 3.0) and ICT-FaceKit (MIT)."""
-NEEDED: dict[str, tuple[Callable[[Path], list[datasets.Sequence]], ...]] = {
+REQUIRED_DATA: dict[str, tuple[Callable[[Path], list[datasets.Sequence]], ...]] = {
     "inplane": (datasets.turning_head, datasets.turntable),
     "pan": (datasets.head_poses, datasets.panning_heads),
     "pillow": (datasets.thrown_pillow,),
@@ -34,21 +36,43 @@ NEEDED: dict[str, tuple[Callable[[Path], list[datasets.Sequence]], ...]] = {
     "recognise": (datasets.turntable,),
     "layerwise": (datasets.turntable,),
 }
-MOST = 1000  # seeds
-PAGE, FOLDER, KEPT = "results.md", "results", "outcome.json"
+SEEDS = 5  # per row, unless the user asks for another number
+MAX_SEED = 1000
+PAGE = "results.md"
+RESULTS_FOLDER = "results"
+OUTCOME_FILE = "outcome.json"
+
+
+class Counter(Protocol):
+    """Counts the finished jobs of an experiment, for example a progress bar."""
+
+    def one(self, note: str) -> None:
+        """Count one more job, described by `note`."""
+
+
+class _Silent:
+    def one(self, note: str) -> None:
+        pass
+
+
+MakeCounter = Callable[[str], AbstractContextManager[Counter]]  # called with the experiment's name
+
+
+def _no_progress(name: str) -> AbstractContextManager[Counter]:
+    return nullcontext(_Silent())
 
 
 @dataclass(frozen=True)
 class Result:
-    """An outcome with how it came about.
+    """An outcome, and how it was obtained.
 
     Attributes:
-        name: of the experiment.
-        outcome: what it found.
-        seeds: of its runs.
-        quick: whether it was the small version.
-        seconds: it took.
-        commit: of the source it was run from; empty where there is no repository.
+        name: Name of the experiment.
+        outcome: Tables, figures and claims.
+        seeds: Seeds of its runs.
+        quick: Whether it was the small version.
+        seconds: Wall-clock time.
+        commit: Commit of the source; empty without a repository.
     """
 
     name: str
@@ -60,85 +84,171 @@ class Result:
 
     @property
     def failed(self) -> list[Claim]:
-        """What must hold and does not."""
+        """Claims that must hold but do not."""
         return [claim for claim in self.outcome.claims if not (claim.met or claim.aim)]
 
 
-def reproduce(
-    name: str, data: Path, out: Path, seeds: Sequence[int], *,
-    quick: bool = False, progress: Callable[[str], None] = lambda what: None,
-) -> Result:  # fmt: skip
-    """Run one experiment and keep its outcome under `out`.
+def reproduce_all(
+    names: Iterable[str],
+    data: str | Path | None,
+    out: str | Path,
+    *,
+    first_seed: int = 0,
+    seed_count: int | None = None,
+    quick: bool = False,
+    resume: bool = False,
+    force: bool = False,
+    progress: MakeCounter = _no_progress,
+) -> Iterator[Result]:
+    """Run experiments one after the other and write the page of their results.
+
+    All arguments and the data are checked before the first experiment starts.
 
     Args:
-        name: one of `NAMES`.
-        data: the folder of the data sets.
-        out: where the page and the folder of figures go.
-        seeds: of the runs that every row is the mean of.
-        quick: the small version.
-        progress: called with what has just been done.
+        names: Some of `NAMES`, or "all".
+        data: Folder of the data sets; may be None if no experiment needs it.
+        out: Folder of the page and the figures.
+        first_seed: Seed of the first run of each row.
+        seed_count: Number of runs of each row (default: 5, or 1 if `quick`).
+        quick: Run the small versions.
+        resume: Keep results in `out` with the same seeds, size and source.
+        force: Replace results in `out`.
+        progress: Called with the name of each experiment that is run.
+
+    Returns:
+        An iterator over the results. The page is complete when it is exhausted.
+
+    Raises:
+        UserError: The arguments contradict each other, or data is missing.
+    """
+    chosen = select_experiments(names)
+    seeds = seeds_from(first_seed, seed_count or (1 if quick else SEEDS))
+    if resume and force:
+        raise UserError("--resume keeps what --force replaces; give one of them")
+    if data is None and any(name in REQUIRED_DATA for name in chosen):
+        raise UserError("give --data, the folder of the data sets")
+    folder = Path(data or "")
+    check_data(chosen, folder)
+    page = Path(out, PAGE)
+    if page.exists() and not (resume or force):
+        raise UserError(f"{page}: exists; --resume keeps it, --force replaces it")
+    return _run_all(chosen, folder, Path(out), seeds, quick, resume, progress)
+
+
+def _run_all(
+    names: Sequence[str],
+    data: Path,
+    out: Path,
+    seeds: Sequence[int],
+    quick: bool,
+    resume: bool,
+    progress: MakeCounter,
+) -> Iterator[Result]:
+    for name in names:
+        result = load_result(out, name) if resume else None
+        if result is None or not is_done(result, seeds, quick):
+            with progress(name) as counter:
+                result = reproduce(name, data, out, seeds, quick=quick, progress=counter.one)
+        yield result
+    write_page(out)
+
+
+def reproduce(
+    name: str,
+    data: Path,
+    out: Path,
+    seeds: Sequence[int],
+    *,
+    quick: bool = False,
+    progress: Callable[[str], None] = lambda what: None,
+) -> Result:
+    """Run one experiment, store its outcome under `out` and rewrite the page.
+
+    Args:
+        name: One of `NAMES`.
+        data: Folder of the data sets.
+        out: Folder of the page and the figures.
+        seeds: Seeds of the runs that each row averages.
+        quick: Run the small version.
+        progress: Called with a description of each finished job.
     """
     experiment = importlib.import_module(f"ullayers.research.experiments.{name}")
-    begin, commit = time.perf_counter(), _commit()
-    folder = out / FOLDER / name
+    begin = time.perf_counter()
+    commit = _commit()
+    folder = out / RESULTS_FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / KEPT).unlink(missing_ok=True)  # what is there is of another run
+    (folder / OUTCOME_FILE).unlink(missing_ok=True)  # from an earlier run
     outcome = experiment.run(Setting(data, folder, tuple(seeds), quick, progress))
     seconds = round(time.perf_counter() - begin, 1)
     result = Result(name, outcome, tuple(seeds), quick, seconds, commit)
-    write_json(folder / KEPT, asdict(result))
+    write_json(folder / OUTCOME_FILE, asdict(result))
     write_page(out)
     return result
 
 
+def select_experiments(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the experiments to run, each once.
+
+    >>> select_experiments(["walk", "pan", "walk"])
+    ('walk', 'pan')
+    >>> select_experiments(["pan", "all"]) == NAMES
+    True
+    """
+    chosen = tuple(dict.fromkeys(names))
+    return NAMES if "all" in chosen else chosen
+
+
 def seeds_from(first: int, count: int) -> range:
-    """The seeds of every row."""
-    if first < 0 or first + count > MOST:
-        raise ValueError(f"expected seeds from 0 to {MOST}, got {count} from {first} on")
+    """Return the seeds of every row."""
+    if first < 0 or first + count > MAX_SEED:
+        raise UserError(f"expected seeds from 0 to {MAX_SEED}, got {count} from {first} on")
     return range(first, first + count)
 
 
 def check_data(names: Iterable[str], data: Path) -> None:
-    """Look for everything that these experiments need, before the first of them begins."""
-    for reader in {reader: None for name in names for reader in NEEDED.get(name, ())}:
+    """Check that the data of these experiments exists."""
+    readers = [reader for name in names for reader in REQUIRED_DATA.get(name, ())]
+    for reader in dict.fromkeys(readers):
         if not reader(data):
-            raise VideoError(f"{data}: holds no pictures for {reader.__name__}; get the data again")
+            raise VideoError(
+                f"{data}: contains no images for {reader.__name__}; download the data again"
+            )
 
 
 def load_result(out: Path, name: str) -> Result | None:
-    """What an experiment found earlier, if it was run to its end and can be read."""
+    """Load the stored result of an experiment; None if there is none that can be read."""
     try:
-        kept: dict[str, Any] = json.loads((out / FOLDER / name / KEPT).read_text(encoding="utf-8"))
+        text = (out / RESULTS_FOLDER / name / OUTCOME_FILE).read_text(encoding="utf-8")
+        stored: dict[str, Any] = json.loads(text)
         parts = {"tables": Table, "pictures": Picture, "claims": Claim}
         for key, kind in parts.items():
-            kept["outcome"][key] = [kind(**values) for values in kept["outcome"][key]]
-        kept["outcome"] = Outcome(**kept["outcome"])
-        kept["seeds"] = tuple(kept["seeds"])
-        return Result(**{field.name: kept[field.name] for field in fields(Result)})
+            stored["outcome"][key] = [kind(**values) for values in stored["outcome"][key]]
+        stored["outcome"] = Outcome(**stored["outcome"])
+        stored["seeds"] = tuple(stored["seeds"])
+        return Result(**{field.name: stored[field.name] for field in fields(Result)})
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # of another version, or damaged: it is run again
+        return None  # damaged, or from another version: the experiment is run again
 
 
-def is_done(result: Result | None, seeds: Sequence[int], quick: bool) -> bool:
-    """Whether an experiment need not be run again: same seeds, same size, same source."""
-    return result is not None and (
-        (result.seeds, result.quick, result.commit) == (tuple(seeds), quick, _commit())
-    )
+def is_done(result: Result, seeds: Sequence[int], quick: bool) -> bool:
+    """Return whether a stored result has these seeds and this size, and is of this source."""
+    wanted = (tuple(seeds), quick, _commit())
+    return (result.seeds, result.quick, result.commit) == wanted
 
 
 def write_page(out: Path) -> None:
-    """One page of all outcomes under `out`."""
+    """Write one page with all results under `out`."""
     results = [result for name in NAMES if (result := load_result(out, name))]
     total = sum(result.seconds for result in results)
     head = [
         "# Results",
         "",
-        "Written by `ul reproduce`. Labels score; they train or choose nothing but where a row or "
-        "its text says so. Where there are several seeds, numbers are their mean and standard "
-        "deviation. Bold is the best of a column, whoever it is. Pictures of the data and tables "
-        "of places are written beside the figures and not kept here.",
+        "Written by `ul reproduce`. Labels are used for scores only, unless a row or its text says "
+        "otherwise. With several seeds, numbers are mean and standard deviation. Bold marks the "
+        "best value of a column. Pictures of the data and tables of positions are written next to "
+        "the figures and are not kept here.",
         "",
-        SOURCES,
+        DATA_SOURCES,
         "",
         f"ullayers {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}; {total / 60:.0f} minutes in all.",
@@ -149,45 +259,59 @@ def write_page(out: Path) -> None:
 
 
 def _section(result: Result) -> str:
-    outcome, place = result.outcome, f"{FOLDER}/{result.name}"
+    outcome = result.outcome
+    place = f"{RESULTS_FOLDER}/{result.name}"
     lines = [f"## {outcome.title}", ""]
     if result.quick:
-        lines += ["**A quick check of a small version; the text is that of the whole.**", ""]
+        lines += ["**Quick check of a small version; the text describes the full one.**", ""]
     lines += [outcome.text.strip(), ""]
     for table in outcome.tables:
         lines += [table.markdown(), ""]
     if outcome.claims:
-        lines += ["| goal | found | wanted | |", "|---|---|---|---|"]
+        lines += ["| goal | result | target | |", "|---|---|---|---|"]
         lines += [_goal(claim) for claim in outcome.claims] + [""]
     for picture in outcome.pictures:
-        if picture.of_data:  # frames of the data stay where the experiment was run
-            lines += [f"`{place}/{picture.file}`: {picture.caption}", ""]
-        else:
-            lines += [f"![{picture.caption}]({place}/{picture.file})", "", picture.caption, ""]
+        lines += _figure(picture, place)
     lines += [f"`{place}/{file}`: {what}\n" for file, what in outcome.files.items()]
+    return "\n".join([*lines, _provenance(result), ""])
+
+
+def _figure(picture: Picture, place: str) -> list[str]:
+    if picture.of_data:  # frames of the data sets are not published
+        return [f"`{place}/{picture.file}`: {picture.caption}", ""]
+    return [f"![{picture.caption}]({place}/{picture.file})", "", picture.caption, ""]
+
+
+def _provenance(result: Result) -> str:
     quick = " --quick" if result.quick else ""
     seeds = ", ".join(map(str, result.seeds))
-    lines += [f"*`ul reproduce {result.name}{quick}`, seeds {seeds}, {result.seconds:.0f} s, "
-              f"commit {result.commit or 'unknown'}.*", ""]  # fmt: skip
-    return "\n".join(lines)
+    commit = result.commit or "unknown"
+    return (
+        f"*`ul reproduce {result.name}{quick}`, seeds {seeds}, {result.seconds:.0f} s, "
+        f"commit {commit}.*"
+    )
 
 
 def _goal(claim: Claim) -> str:
     limits = {"at least": claim.at_least, "at most": claim.at_most}
-    wanted = " and ".join(f"{word} {v:g}" for word, v in limits.items() if abs(v) < 1e300)
-    kind, met = " (aim)" * claim.aim, "met" if claim.met else "**not met**"
-    return f"| {claim.what} | {claim.value:.4g} | {wanted}{kind} | {met} |"
+    target = " and ".join(f"{word} {v:g}" for word, v in limits.items() if abs(v) < 1e300)
+    if claim.aim:
+        target += " (aim)"
+    met = "met" if claim.met else "**not met**"
+    return f"| {claim.what} | {claim.value:.4g} | {target} | {met} |"
 
 
 def _commit() -> str:
-    """The commit of this source, with a + if something has been changed since."""
-    here = Path(__file__).parent
-
-    def ask(*words: str) -> str:
-        asked = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
-        return asked.stdout.strip() if asked.returncode == 0 else ""
-
+    """Return the commit of this source, with a + if the working tree has changes."""
     try:
-        return ask("rev-parse", "--short", "HEAD") + "+" * bool(ask("status", "--porcelain", "."))
-    except OSError:  # no git on this machine
+        changed = "+" if _git("status", "--porcelain", ".") else ""
+        return _git("rev-parse", "--short", "HEAD") + changed
+    except OSError:  # git is not installed
         return ""
+
+
+def _git(*arguments: str) -> str:
+    """Return the output of a git command; empty if it fails."""
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""

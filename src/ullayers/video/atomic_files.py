@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import IO, Any
 
 
+def partial_path(path: Path) -> Path:
+    """Return a new hidden name beside `path` for its unfinished content."""
+    return path.with_name(f".{uuid.uuid4().hex}.part")
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
     """Open a file for writing that replaces `path` when the block ends without an error.
@@ -25,11 +30,12 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
         'whole'
     """
     path = Path(path)
-    partial = path.with_name(f".{uuid.uuid4().hex}.part")
+    partial = partial_path(path)
+    text: dict[str, Any] = {}
+    if "b" not in mode:
+        # File names, which are written into texts, need not be valid Unicode.
+        text = {"encoding": "utf-8", "errors": "replace", "newline": ""}
     try:
-        # Names of files may be no text; what we say of them is.
-        words = {"encoding": "utf-8", "errors": "replace", "newline": ""}
-        text: dict[str, Any] = {} if "b" in mode else words
         with open(partial, mode, **text) as file:
             yield file
             file.flush()
@@ -40,14 +46,14 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
 
 
 def sweep(folder: Path) -> None:
-    """Remove the unfinished files that a process which was killed has left in a folder."""
+    """Remove unfinished files that a killed process left in a folder."""
     for path in folder.glob(".*.part"):
         if re.fullmatch(r"\.[0-9a-f]{32}\.part", path.name):
             path.unlink(missing_ok=True)
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Write `content` as indented JSON, whole or not at all."""
+    """Write `content` as indented JSON, completely or not at all."""
     with replacing(path) as file:
         json.dump(content, file, indent=2)
         file.write("\n")

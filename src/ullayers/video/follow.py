@@ -1,4 +1,4 @@
-"""A square cut out of every frame, around what moves in it."""
+"""Square crops that follow what moves."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ullayers.nn.spatial import blurred
 from ullayers.video.camera_motion import backdrop, find_path, foreground
 from ullayers.video.frames import Clip
 
-SIDE = 48  # pixels of a square that a network sees
-BLUR = 5  # pixels over which energy is averaged
-SMALL = 64  # pixels of the longer side, enough to see whether the camera moves
-FINER = 2  # samples per pixel of the cut-out, each way, against aliasing
+SIDE = 48  # side of the crops that a network sees, in pixels
+BLUR = 5  # width of the average over the foreground's energy, in pixels
+PATH_SIDE = 64  # longer side of the frames in which the camera's path is estimated, in pixels
+SAMPLES_PER_PIXEL = 2  # in each direction, against aliasing
 
 
 def follow(clip: Clip, side: int = SIDE) -> Clip:
-    """Cut a square of `side` pixels around what moves out of every frame.
+    """Crop every frame to a square around what moves.
 
-    It is centred on the frame's own foreground and as large as the foreground of the whole clip
-    reaches, so that a thing keeps its size while it turns.
+    The crop is centred on the foreground of each frame. Its size follows from the foreground of the
+    whole clip, so that an object keeps its size while it turns.
 
     Args:
-        clip: consecutive frames.
-        side: of the squares.
+        clip: Consecutive frames.
+        side: Side of the crops in pixels.
 
     Example:
         >>> frames = torch.zeros(9, 1, 60, 80, dtype=torch.uint8)
@@ -37,50 +37,56 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
         (torch.Size([9, 1, 16, 16]), True)
     """
     frames = clip.frames.float() / 255
-    path = _path(frames)
+    path = _find_path(frames)
     moved = foreground(frames, backdrop(frames, path), path).square().sum(1, keepdim=True)
     energy = blurred(moved, BLUR)[:, 0]
     centre, _ = _moments(energy)
     _, variance = _moments(energy.mean(0, keepdim=True))
-    radius = variance.sum().sqrt().clamp(min=side / 8)  # of one that hardly moves there is no size
+    radius = variance.sum().sqrt().clamp(min=side / 8)  # if hardly anything moves
     return replace(clip, frames=cut_squares(clip.frames, centre, radius.expand(len(frames)), side))
 
 
 def cut_squares(frames: Tensor, centre: Tensor, radius: Tensor, side: int) -> Tensor:
-    """Squares of uint8 frames; beyond its edge a picture goes on as it ends there.
+    """Crop and resize squares; places outside a frame take the value of its nearest edge.
 
     Args:
         frames: (time, channels, height, width) uint8.
-        centre: (time, 2) x and y of the squares, in pixels.
-        radius: (time,) half their sides, in pixels.
-        side: of what is returned, in pixels of its own.
+        centre: (time, 2) x and y of the centres of the squares, in pixels.
+        radius: (time,) half the sides of the squares, in pixels.
+        side: Side of the result in pixels.
+
+    Returns:
+        (time, channels, side, side) uint8.
     """
     height, width = frames.shape[-2:]
-    fine = side * FINER
+    fine = side * SAMPLES_PER_PIXEL
     steps = ((torch.arange(fine) + 0.5) / fine - 0.5) * 2 * radius[:, None]
     x = (centre[:, :1] + steps) * 2 / width - 1
     y = (centre[:, 1:] + steps) * 2 / height - 1
     shape = (len(frames), fine, fine)
     grid = torch.stack([x[:, None].expand(shape), y[:, :, None].expand(shape)], -1)
     squares = F.grid_sample(frames.float(), grid, padding_mode="border", align_corners=False)
-    return F.avg_pool2d(squares, FINER).round().clamp(0, 255).byte()
+    return F.avg_pool2d(squares, SAMPLES_PER_PIXEL).round().clamp(0, 255).byte()
 
 
-def _path(frames: Tensor) -> Tensor | None:
-    """The camera's path, found in small copies of the frames."""
-    factor = max(1.0, max(frames.shape[-2:]) / SMALL)
+def _find_path(frames: Tensor) -> Tensor | None:
+    """Find the camera's path in small copies of the frames."""
+    factor = max(1.0, max(frames.shape[-2:]) / PATH_SIDE)
     small = F.interpolate(frames, scale_factor=1 / factor, mode="area")
     path = find_path(small)
     return None if path is None else path * factor
 
 
 def _moments(energy: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance (time, 2) of x and y, in pixels; the middle where there is no energy."""
+    """Return (time, 2) mean and variance of x and y in pixels; the centre if energy is zero."""
     height, width = energy.shape[-2:]
-    x, y = torch.arange(width) + 0.5, torch.arange(height) + 0.5
+    x = torch.arange(width) + 0.5
+    y = torch.arange(height) + 0.5
     share = energy + 1e-12
     share = share / share.sum((1, 2), keepdim=True)
-    columns, rows = share.sum(1), share.sum(2)
+    columns = share.sum(1)
+    rows = share.sum(2)
     mean = torch.stack([columns @ x, rows @ y], 1)
-    away_x, away_y = (x - mean[:, :1]).square(), (y - mean[:, 1:]).square()
-    return mean, torch.stack([(columns * away_x).sum(1), (rows * away_y).sum(1)], 1)
+    variance_x = (columns * (x - mean[:, :1]).square()).sum(1)
+    variance_y = (rows * (y - mean[:, 1:]).square()).sum(1)
+    return mean, torch.stack([variance_x, variance_y], 1)

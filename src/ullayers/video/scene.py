@@ -1,8 +1,8 @@
-"""A small video with known truth: a toy beetle that crawls and turns over a cluttered table.
+"""Synthetic video with known truth: a toy beetle that crawls and turns on a cluttered table.
 
-It is made to be fair rather than easy. The clutter has the beetle's colours and contrast, every
-pixel is noisy, the light drifts slowly (so brightness is a slow feature of its own) and a lamp
-flickers quickly (so the place that changes most is not the beetle).
+The video is meant to be realistic rather than easy. The clutter has the colours and contrast of the
+beetle, every pixel is noisy, the light drifts slowly (so brightness is itself a slow feature) and a
+lamp flickers quickly (so the region that changes most is not the beetle).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -19,40 +20,48 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ullayers.video.atomic_files import replacing
-from ullayers.video.reader import VideoWriter
+from ullayers.video.writer import VideoWriter
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
-NOISE = 0.06  # standard deviation in every channel, of the full range; H.264 leaves 4/5
-COLOUR_NOISE = 0.25  # share of the noise's variance that is not the same in all three channels
-LENGTH = 0.15  # of the beetle, in widths of a 4:3 frame
-DRIFT = 0.04  # of the light, up and down
-BLOCK = 32  # frames that are rendered at once
-SMALLEST = 32  # pixels; below this nothing can be recognised
-FINE = 4  # pixels of the beetle's own picture to one of the frame
-SOFT = 0.5  # pixels of blur at the beetle's edge: as much as sampling at whole pixels needs
+NOISE = 0.06  # standard deviation per channel, for values of 0..1; H.264 keeps 4/5 of it
+COLOUR_NOISE = 0.25  # share of the noise variance that is independent in each channel
+BEETLE_LENGTH = 0.15  # as a share of the width of a 4:3 frame
+LIGHT_DRIFT = 0.04  # largest relative change of the light
+FRAMES_AT_ONCE = 32  # frames rendered in one batch
+MIN_SIDE = 32  # pixels; in smaller frames nothing can be recognised
+OVERSAMPLING = 4  # pixels of the beetle's own image per pixel of the frame
+EDGE_BLUR = 0.5  # standard deviation in pixels; enough to avoid aliasing
 
 SHELL, STRIPE, HEAD, EYE = (
     np.array(rgb, np.float32) / 255
     for rgb in ((238, 180, 60), (44, 42, 54), (204, 60, 52), (240, 240, 230))
 )
-CLUTTER = np.array(
-    [(206, 160, 84), (196, 66, 56), (70, 122, 136), (96, 140, 88), (44, 46, 60),
-     (232, 222, 198), (132, 88, 122), (62, 80, 146), (232, 178, 58), (92, 68, 52)],
-    np.float32,
-) / 255  # fmt: skip
+_CLUTTER_RGB = [
+    (206, 160, 84),
+    (196, 66, 56),
+    (70, 122, 136),
+    (96, 140, 88),
+    (44, 46, 60),
+    (232, 222, 198),
+    (132, 88, 122),
+    (62, 80, 146),
+    (232, 178, 58),
+    (92, 68, 52),
+]
+CLUTTER = np.array(_CLUTTER_RGB, np.float32) / 255
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Where the object is in every frame.
+    """Position and direction of the object in every frame.
 
     Attributes:
-        x: (frames,) centroid of its mask in 0..1 of the width, from the left edge of the frame.
-        y: (frames,) the same in 0..1 of the height, from the top.
-        angle: (frames,) where its head points, in radians from the right (0) by way of down
-            (pi / 2), counted on through full turns.
+        x: (frames,) x of the centroid of its mask, from 0 (left edge of the frame) to 1.
+        y: (frames,) y of the centroid of its mask, from 0 (top edge of the frame) to 1.
+        angle: (frames,) direction of its head in radians, clockwise from the right; full turns
+            are counted, so that it is continuous.
 
     Example:
         >>> _, truth = render(frames=3)
@@ -68,10 +77,18 @@ class Truth:
 def render(
     seed: int = 0, frames: int = 600, height: int = 120, width: int = 160
 ) -> tuple[Pixels, Truth]:
-    """The video as an array, with the truth. Fewer frames are the first ones of more.
+    """Render the video as an array.
+
+    The first frames do not depend on the number of frames.
+
+    Args:
+        seed: Determines the table, the path of the object and the noise.
+        frames: Number of frames.
+        height: Height of the frames in pixels.
+        width: Width of the frames in pixels.
 
     Returns:
-        (frames, height, width, 3) uint8 RGB, and where the object is.
+        (frames, height, width, 3) uint8 RGB frames, and the truth.
 
     Example:
         >>> video, truth = render(seed=1, frames=4)
@@ -82,22 +99,24 @@ def render(
     """
     scene = _Scene.make(seed, frames, height, width)
     video = np.empty((frames, height, width, 3), np.uint8)
-    for start, block in zip(range(0, frames, BLOCK), scene.blocks(), strict=True):
+    start = 0
+    for block in scene.blocks():
         video[start : start + len(block)] = block
+        start += len(block)
     return video, scene.truth
 
 
 def write_scene(folder: Path, seed: int = 0, frames: int = 600, fps: float = 25) -> Path:
-    """Write `scene.mp4` and, next to it, `truth.csv`: sequence, frame, time, x, y, angle.
+    """Write `scene.mp4` and `truth.csv` with columns sequence, frame, time, x, y, angle.
 
     Args:
-        folder: made if it does not exist.
-        seed: another seed is another table and another path.
-        frames: how many.
-        fps: frames a second.
+        folder: Folder to write to; created if it does not exist.
+        seed: Determines the table, the path of the object and the noise.
+        frames: Number of frames.
+        fps: Frames per second.
 
     Returns:
-        the path of the video.
+        Path of the video.
 
     Example:
         >>> import tempfile
@@ -106,59 +125,66 @@ def write_scene(folder: Path, seed: int = 0, frames: int = 600, fps: float = 25)
         ...     path.name, Path(folder, "truth.csv").read_text().splitlines()[0]
         ('scene.mp4', 'sequence,frame,time,x,y,angle')
     """
-    scene, path = _Scene.make(seed, frames, 120, 160), Path(folder) / "scene.mp4"
+    scene = _Scene.make(seed, frames, 120, 160)
+    path = Path(folder) / "scene.mp4"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Both files are finished together at the end: a failure before leaves both as they were.
+    # Both files get their names at the end: if anything fails, both stay as they were.
     with replacing(path.with_name("truth.csv")) as file, VideoWriter(path, fps) as video:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["sequence", "frame", "time", "x", "y", "angle"])
-        truth = np.stack([scene.truth.x, scene.truth.y, scene.truth.angle], 1)
-        for number, row in enumerate(truth):
-            numbers = (number / fps, *row)
-            table.writerow([path.stem, number, *(f"{value:.6f}" for value in numbers)])
+        _write_truth(file, path.stem, scene.truth, fps)
         for block in scene.blocks():
-            for picture in block:
-                video.write(picture)
+            for frame in block:
+                video.write(frame)
     return path
+
+
+def _write_truth(file: IO[str], name: str, truth: Truth, fps: float) -> None:
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["sequence", "frame", "time", "x", "y", "angle"])
+    for number, row in enumerate(np.stack([truth.x, truth.y, truth.angle], 1)):
+        values = (number / fps, *row)
+        table.writerow([name, number, *(f"{value:.6f}" for value in values)])
 
 
 @dataclass(frozen=True)
 class _Scene:
-    """Everything but the noise, which is drawn as the frames are."""
+    """Everything but the noise, which is drawn when frames are rendered."""
 
     table: Floats  # (height, width, 3)
-    glow: Floats  # (height, width, 3), what the lamp adds when it is fully on
-    lamp: Floats  # (frames,)
-    light: Floats  # (frames,)
-    beetle: Floats  # (4, side, side): colours times alpha, and alpha; centroid in the middle
+    glow: Floats  # (height, width, 3), added by the lamp when it is fully on
+    lamp: Floats  # (frames,) brightness of the lamp
+    light: Floats  # (frames,) brightness of everything
+    beetle: Floats  # (4, side, side) premultiplied RGB and alpha; the centroid is in the middle
     truth: Truth
     noise: np.random.SeedSequence
 
     @classmethod
     def make(cls, seed: int, frames: int, height: int, width: int) -> _Scene:
-        if frames < 1 or min(height, width) < SMALLEST:
+        if frames < 1 or min(height, width) < MIN_SIDE:
             raise ValueError(
-                f"expected at least 1 frame of at least {SMALLEST} x {SMALLEST} pixels, "
+                f"expected at least 1 frame of at least {MIN_SIDE} x {MIN_SIDE} pixels, "
                 f"got {frames} of {height} x {width}"
             )
-        # One stream of random numbers each, so that more frames do not change the first ones.
+        # Separate random generators: the number of frames must not change the first frames.
         *seeds, noise = np.random.SeedSequence(seed).spawn(5)
-        table, lamp, light, path = (np.random.default_rng(each) for each in seeds)
-        length = LENGTH * min(width, height * 4 / 3)
+        for_table, for_lamp, for_light, for_path = (np.random.default_rng(each) for each in seeds)
+        length = BEETLE_LENGTH * min(width, height * 4 / 3)
+        margin = (length / 2 + 2) / np.array([width, height])
+        table, glow = _place_lamp(for_lamp, _draw_table(for_table, height, width))
         return cls(
-            *_place_lamp(lamp, _draw_table(table, height, width)),
-            lamp.random(frames, np.float32),
-            1 + DRIFT * _drift(light, frames).astype(np.float32),
-            _draw_beetle(length),
-            _walk(path, frames, (length / 2 + 2) / np.array([width, height])),
-            noise,
+            table=table,
+            glow=glow,
+            lamp=for_lamp.random(frames, np.float32),
+            light=1 + LIGHT_DRIFT * _drift(for_light, frames).astype(np.float32),
+            beetle=_draw_beetle(length),
+            truth=_walk(for_path, frames, margin),
+            noise=noise,
         )
 
     def blocks(self) -> Iterator[Pixels]:
-        """The frames as the camera sees them, up to BLOCK at a time."""
+        """Yield the frames with light and noise, up to FRAMES_AT_ONCE at a time."""
         noise = np.random.default_rng(self.noise)
-        for start in range(0, len(self.lamp), BLOCK):
-            part = slice(start, start + BLOCK)
+        for start in range(0, len(self.lamp), FRAMES_AT_ONCE):
+            part = slice(start, start + FRAMES_AT_ONCE)
             clean = self.light[part, None, None, None] * self.paste(self.empty(part), part)
             grain = noise.standard_normal((*clean.shape[:3], 4), np.float32)
             clean += NOISE * COLOUR_NOISE**0.5 * grain[..., :3]
@@ -166,31 +192,34 @@ class _Scene:
             yield (clean.clip(0, 1) * 255 + 0.5).astype(np.uint8)
 
     def empty(self, part: slice) -> Floats:
-        """(frames, height, width, 3): table and lamp without the beetle, before light and noise."""
+        """Return (frames, height, width, 3) table and lamp, before light and noise."""
         return self.table + self.lamp[part, None, None, None] * self.glow
 
     def paste(self, behind: Floats, part: slice) -> Floats:
-        """Put the beetle where it is in these frames in front of what is `behind` it."""
+        """Draw the beetle of these frames in front of the background `behind`."""
         height, width = behind.shape[1:3]
-        half = self.beetle.shape[-1] / FINE / 2
-        x, y, angle = (v[part] for v in (self.truth.x, self.truth.y, self.truth.angle))
-        cos, sin = np.cos(angle) / half, np.sin(angle) / half
-        # From places in the frame, -1..1, to places in the beetle's picture, -1..1.
-        right, down = (0.5 - x) * width, (0.5 - y) * height
-        rows = [[cos * width / 2, sin * height / 2, cos * right + sin * down],
-                [-sin * width / 2, cos * height / 2, cos * down - sin * right]]  # fmt: skip
-        turn = torch.from_numpy(np.moveaxis(np.array(rows), 2, 0)).float()
-        where = F.affine_grid(turn, [len(x), 4, height, width], align_corners=False)
-        picture = torch.from_numpy(self.beetle).expand(len(x), -1, -1, -1)
-        placed = F.grid_sample(picture, where, align_corners=False).permute(0, 2, 3, 1).numpy()
+        half = self.beetle.shape[-1] / OVERSAMPLING / 2
+        angle = self.truth.angle[part]
+        cos = np.cos(angle) / half
+        sin = np.sin(angle) / half
+        right = (0.5 - self.truth.x[part]) * width
+        down = (0.5 - self.truth.y[part]) * height
+        # Maps coordinates of the frame to those of the beetle's image, both from -1 to 1.
+        first_row = [cos * width / 2, sin * height / 2, cos * right + sin * down]
+        second_row = [-sin * width / 2, cos * height / 2, cos * down - sin * right]
+        affine = torch.from_numpy(np.moveaxis(np.array([first_row, second_row]), 2, 0)).float()
+        grid = F.affine_grid(affine, [len(angle), 4, height, width], align_corners=False)
+        beetle = torch.from_numpy(self.beetle).expand(len(angle), -1, -1, -1)
+        placed = F.grid_sample(beetle, grid, align_corners=False).permute(0, 2, 3, 1).numpy()
         pasted: Floats = behind * (1 - placed[..., 3:]) + placed[..., :3]
         return pasted
 
 
 def _walk(random: Generator, frames: int, margin: NDArray[np.float64]) -> Truth:
-    """A path that reaches every side but never leaves, and turns that do not follow it.
+    """Return a path that reaches all sides of the frame, and turns that are independent of it.
 
-    A sine of uneven time stays within its ends and reaches both, yet never repeats itself.
+    Each coordinate is a sine of an uneven clock: it stays in range, reaches both ends and does not
+    repeat.
     """
     time = np.arange(frames)
     x, y = (
@@ -203,7 +232,7 @@ def _walk(random: Generator, frames: int, margin: NDArray[np.float64]) -> Truth:
 def _clock(
     random: Generator, time: NDArray[np.int64], period: float, uneven: float
 ) -> NDArray[np.float64]:
-    """Radians that grow by 2 pi each `period` frames on average, now faster, now slower."""
+    """Return radians that grow by 2 pi per `period` frames on average, at a varying rate."""
     start, *phases = random.uniform(0, 2 * np.pi, 3)
     wander = sum(
         np.sin(2 * np.pi * time / (period * ratio) + phase) * uneven / 2
@@ -214,17 +243,17 @@ def _clock(
 
 
 def _drift(random: Generator, frames: int) -> NDArray[np.float64]:
-    """Between -1 and 1, slower than the object."""
+    """Return values from -1 to 1 that change more slowly than the object."""
     return np.sin(_clock(random, np.arange(frames), 420, 1.0))
 
 
 def _draw_table(random: Generator, height: int, width: int) -> Floats:
-    """Discs, cards and striped cloths over a mottled ground."""
+    """Draw discs, cards and striped cloths on a mottled table."""
     table = (1 + 0.5 * _mottle(random, height, width)[..., None]) * np.array([0.58, 0.5, 0.41])
     for number in range(34):
         alpha, colour = _draw_thing(random, height, width, ("disc", "cloth", "card")[number % 3])
         table += 0.92 * alpha[..., None] * (colour - table)
-    table += 0.12 * _mottle(random, height, width)[..., None]  # wear, over everything
+    table += 0.12 * _mottle(random, height, width)[..., None]  # wear of the surface
     drawn: Floats = table.clip(0.08, 0.92).astype(np.float32)
     return drawn
 
@@ -232,13 +261,16 @@ def _draw_table(random: Generator, height: int, width: int) -> Floats:
 def _draw_thing(
     random: Generator, height: int, width: int, kind: str
 ) -> tuple[NDArray[np.float64], Floats]:
-    """Something that lies on the table: (height, width) alpha and its colour or colours."""
+    """Draw an object on the table: (height, width) alpha, and its colour or colours."""
     y, x = np.mgrid[:height, :width] + 0.5
-    unit, angle = min(width, height * 4 / 3), random.uniform(0, np.pi)
-    left, top = random.uniform(0, width), random.uniform(0, height)
+    unit = min(width, height * 4 / 3)
+    angle = random.uniform(0, np.pi)
+    left = random.uniform(0, width)
+    top = random.uniform(0, height)
     along = (x - left) * np.cos(angle) + (y - top) * np.sin(angle)
     across = (y - top) * np.cos(angle) - (x - left) * np.sin(angle)
-    long, short = unit * random.uniform(0.04, 0.13), unit * random.uniform(0.03, 0.09)
+    long = unit * random.uniform(0.04, 0.13)
+    short = unit * random.uniform(0.03, 0.09)
     colour, second = CLUTTER[random.choice(len(CLUTTER), 2, replace=False)]
     if kind == "disc":
         inside = short - np.hypot(along, across)
@@ -251,7 +283,7 @@ def _draw_thing(
 
 
 def _mottle(random: Generator, height: int, width: int) -> NDArray[np.float64]:
-    """Smooth noise of several octaves, of standard deviation about 1/2, within -1..1."""
+    """Return smooth noise of several octaves from -1 to 1, with standard deviation near 1/2."""
     total = np.zeros((height, width))
     for octave in range(4):
         cells = 3 * 2**octave
@@ -263,29 +295,32 @@ def _mottle(random: Generator, height: int, width: int) -> NDArray[np.float64]:
 
 
 def _place_lamp(random: Generator, table: Floats) -> tuple[Floats, Floats]:
-    """The table with a lamp in one of its quarters, and what the lamp adds when it is on."""
+    """Return the table with a lamp in one quarter, and the light of the lamp."""
     height, width, _ = table.shape
     unit = min(width, height * 4 / 3)
-    left, top = random.choice([0.2, 0.8]) * width, random.choice([0.2, 0.8]) * height
+    left = random.choice([0.2, 0.8]) * width
+    top = random.choice([0.2, 0.8]) * height
     y, x = np.mgrid[:height, :width] + 0.5
-    far = np.hypot(x - left, y - top)[..., None]
-    socket, bulb = ((unit * radius - far + 0.5).clip(0, 1) for radius in (0.034, 0.026))
-    halo = np.exp(-((far / unit / 0.06) ** 2))
+    distance = np.hypot(x - left, y - top)[..., None]
+    socket = (unit * 0.034 - distance + 0.5).clip(0, 1)
+    bulb = (unit * 0.026 - distance + 0.5).clip(0, 1)
+    halo = np.exp(-((distance / unit / 0.06) ** 2))
     glow = (0.7 * bulb + 0.25 * halo) * np.array([1.0, 0.9, 0.6])
-    # A dark socket, so that the light is seen on white cards too.
+    # The socket is dark, so that the light is visible on white cards too.
     dark: Floats = table + socket.astype(np.float32) * (STRIPE - table)
     return dark, glow.astype(np.float32)
 
 
 def _draw_beetle(length: float) -> Floats:
-    """(4, side, side): its colours times alpha, and alpha, blurred, head to the right."""
-    half = int(np.ceil((length * 0.62 + 3 * SOFT) * FINE))
-    v, u = (np.mgrid[-half:half, -half:half] + 0.5) / (FINE * length)
-    # Drawn twice: the first time shows how far its centroid is from its middle.
+    """Return (4, side, side) premultiplied RGB and alpha, blurred, head to the right."""
+    half = int(np.ceil((length * 0.62 + 3 * EDGE_BLUR) * OVERSAMPLING))
+    v, u = (np.mgrid[-half:half, -half:half] + 0.5) / (OVERSAMPLING * length)
+    # Painted twice: the first time to measure how far the centroid is from the middle.
     alpha = _paint(u, v)[3]
     painted = torch.from_numpy(_paint(u + (u * alpha).sum() / alpha.sum(), v))[None]
-    reach = 3 * int(np.ceil(SOFT * FINE))
-    weight = np.exp(-((np.arange(-reach, reach + 1) / (SOFT * FINE)) ** 2) / 2)
+    deviation = EDGE_BLUR * OVERSAMPLING
+    reach = 3 * int(np.ceil(deviation))
+    weight = np.exp(-((np.arange(-reach, reach + 1) / deviation) ** 2) / 2)
     kernel = torch.from_numpy(weight / weight.sum()).expand(4, 1, 1, -1)
     for blur in (kernel, kernel.mT):
         painted = F.conv2d(painted, blur, padding="same", groups=4)
@@ -294,8 +329,8 @@ def _draw_beetle(length: float) -> Floats:
 
 
 def _paint(u: NDArray[np.float64], v: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The beetle at places (u, v) in lengths of its body, +u towards the head, sharp."""
-    body = ((u + 0.14) / 0.36) ** 2 + (v / (0.27 + 0.12 * u)) ** 2 < 1  # narrower at the tail
+    """Paint the beetle at (u, v), in body lengths, u towards the head, without blur."""
+    body = ((u + 0.14) / 0.36) ** 2 + (v / (0.27 + 0.12 * u)) ** 2 < 1  # narrow at the tail
     head = np.hypot(u - 0.30, v) < 0.19
     eyes = np.hypot(u - 0.38, abs(v) - 0.09) < 0.05
     stripes = np.cos((u + 0.14) * 2 * np.pi / 0.21) < -0.1

@@ -1,33 +1,38 @@
-"""Single frames out of a long video, without decoding all that comes before them."""
+"""Single frames of a long video, read by seeking instead of decoding everything before them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ullayers.video.frames import load_av, open_video, to_picture
+from ullayers.video.decoding import OpenVideo, frame_to_tensor, load_av, open_video
 from ullayers.video.reader import Source
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
 
 
 def frames_at(
     source: Source, seconds: Sequence[float], size: tuple[int, int], most: int
 ) -> list[Tensor] | None:
-    """The frames at these times, or None where they cannot be had, and must be read in order.
+    """Return the frames at these times, or None if the source has to be read in order instead.
 
-    Only the frame with exactly that time will do. A file with few key frames, none near enough, or
-    damage somewhere is for those who read it from the start.
+    Only frames with exactly these times are returned. Files with few key frames, without a frame
+    at one of the times or with damage have to be read in order.
 
     Args:
-        source: a sequence.
-        seconds: times as `Source.clips` gives them.
-        size: (height, width) to bring the frames to.
-        most: frames to decode for one that is wanted.
+        source: A sequence.
+        seconds: Times as in the clips of the source.
+        size: (height, width) to resize the frames to.
+        most: Maximum number of frames to decode for each returned frame.
 
     Example:
         >>> import tempfile, numpy as np
-        >>> from ullayers.video.reader import VideoWriter, find_sources
+        >>> from ullayers.video.reader import find_sources
+        >>> from ullayers.video.writer import VideoWriter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:
         ...         for t in range(20):
@@ -39,22 +44,27 @@ def frames_at(
     """
     if source.kind != "video":
         return None
-    av = load_av()
-    reformatter = av.video.reformatter.VideoReformatter()
+    reformatter = load_av().video.reformatter.VideoReformatter()
     found: list[Tensor] = []
-    with open_video(source.path) as (container, stream):
-        for when in seconds:
-            wanted = round(when / stream.time_base) if stream.time_base else 0
-            try:
-                container.seek(wanted, stream=stream)
-                for frame in islice(container.decode(stream), most):
-                    if frame.is_corrupt or frame.pts is None or frame.pts > wanted:
-                        return None
-                    if frame.pts == wanted:
-                        found.append(to_picture(source.path, reformatter, frame, size, False))
-                        break
-                else:
-                    return None
-            except av.FFmpegError:
+    with open_video(source.path) as video:
+        for time in seconds:
+            frame = _frame_at(video, time, most)
+            if frame is None:
                 return None
+            found.append(frame_to_tensor(source.path, reformatter, frame, size, False))
     return found
+
+
+def _frame_at(video: OpenVideo, seconds: float, most: int) -> VideoFrame | None:
+    stream = video.stream
+    wanted = round(seconds / stream.time_base) if stream.time_base else 0
+    try:
+        video.container.seek(wanted, stream=stream)
+        for frame in islice(video.container.decode(stream), most):
+            if frame.is_corrupt or frame.pts is None or frame.pts > wanted:
+                return None
+            if frame.pts == wanted:
+                return frame
+    except load_av().FFmpegError:
+        pass
+    return None

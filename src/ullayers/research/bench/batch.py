@@ -1,6 +1,6 @@
-"""SlowFeatures beside what others offer for the same answer: time to a solution, and its R2.
+"""SlowFeatures compared with other solvers of the same problem: time to a solution, and its R2.
 
-Every round runs each method in turn. A method that solves nothing until it is asked is asked.
+Every round runs each method in turn. Methods that solve lazily are made to solve.
 """
 
 from __future__ import annotations
@@ -14,85 +14,118 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from ullayers.exact.slow_features import Floats, SlowFeatures
 from ullayers.research.bench.sources import SLOW, mixture, read_out_r2
-from ullayers.research.bench.timing import How, Row, missing
+from ullayers.research.bench.timing import BenchOptions, Row, missing
 
-Method = Callable[[Floats], Callable[[Floats], Any]]  # from rows to what transforms rows
+Method = Callable[[Floats], Callable[[Floats], Any]]  # fits rows, returns a function of rows
 
-ILL = 1.5e7
-# rows, features, condition of the mixing, rounds
-SIZES = [(10_000, 50, None, 20), (10_000, 50, ILL, 10), (10_000, 500, None, 5),
-         (10_000, 2000, None, 2)]  # fmt: skip
-SMALL = [(500, 10, None, 1), (500, 10, 1e4, 1)]
+ILL_CONDITIONED = 1.5e7
 CHUNKS = 10
-FAST = 0.1  # seconds
+FAST = 0.1  # seconds below which a method runs several times per round
+MAX_RUNS = 4  # per round
 
 
-def rows(how: How) -> Iterator[Row]:
-    """A row for each method at each size."""
+class Problem(NamedTuple):
+    """Size of a data set.
+
+    Attributes:
+        rows: Number of rows.
+        features: Number of features.
+        condition: Condition number of the mixing; None for a Gaussian mixing.
+        rounds: Number of rounds.
+    """
+
+    rows: int
+    features: int
+    condition: float | None
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """Description for the table."""
+        condition = f", condition {self.condition:.1e}" if self.condition else ""
+        return f"{self.rows} x {self.features}{condition}"
+
+
+PROBLEMS = [
+    Problem(10_000, 50, None, 20),
+    Problem(10_000, 50, ILL_CONDITIONED, 10),
+    Problem(10_000, 500, None, 5),
+    Problem(10_000, 2000, None, 2),
+]
+QUICK_PROBLEMS = [Problem(500, 10, None, 1), Problem(500, 10, 1e4, 1)]
+
+
+def rows(options: BenchOptions) -> Iterator[Row]:
+    """Yield a row for each method on each problem."""
     methods: dict[str, Method] = {**own_methods(), **sklearn_methods()}
     for package, peers in PEERS.items():
         try:
             methods |= peers()
         except ModuleNotFoundError:
             yield missing(package)
-    for n_rows, n_features, condition, rounds in SMALL if how.quick else SIZES:
-        x = mixture(n_rows, n_features, condition)
-        name = f"{n_rows} x {n_features}" + (f", condition {condition:.1e}" if condition else "")
-        found = compare(methods, x, rounds)
-        if how.mdp:
-            found["MDP SFANode"] = _mdp(how, x, rounds)
-        best = found["ullayers fit"][0]
+    for problem in QUICK_PROBLEMS if options.quick else PROBLEMS:
+        x = mixture(problem.rows, problem.features, problem.condition)
+        found = compare(methods, x, problem.rounds)
+        if options.mdp:
+            found["MDP SFANode"] = run_mdp(options.mdp, options.threads, x, problem.rounds)
+        ours = found["ullayers fit"][0]
         for method, (seconds, quality) in found.items():
-            known = seconds < np.inf  # JSON has no infinity
+            solved = seconds < np.inf  # JSON has no infinity
             yield {
-                "kind": "slow features", "data": name, "method": method, "r2": quality,
-                "milliseconds": round(1e3 * seconds, 3) if known else None,
-                "times ours": round(seconds / best, 3) if known else None,
-            }  # fmt: skip
+                "kind": "slow features",
+                "data": problem.name,
+                "method": method,
+                "r2": quality,
+                "milliseconds": round(1e3 * seconds, 3) if solved else None,
+                "times ours": round(seconds / ours, 3) if solved else None,
+            }
 
 
 def compare(methods: dict[str, Method], x: Floats, rounds: int) -> dict[str, tuple[float, Any]]:
-    """Seconds of the fastest round, and R2 or the error's name, of each method."""
-    best, quality = dict.fromkeys(methods, np.inf), dict[str, Any]()
+    """Return for each method the seconds of its fastest round, and its R2 or its error's name."""
+    best = dict.fromkeys(methods, np.inf)
+    quality: dict[str, Any] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peers warn of their own numerics
+        warnings.simplefilter("ignore")  # other packages warn about their own numerics
         for _ in range(rounds):
             for name, method in methods.items():
                 try:
-                    seconds, transform = _turn(method, x)
+                    seconds, transform = _fit(method, x)
                     best[name] = min(best[name], seconds)
                     if name not in quality:
                         quality[name] = round(read_out_r2(np.real(transform(x))), 4)
                 except Exception as error:
-                    quality[name] = type(error).__name__  # a result too
+                    quality[name] = type(error).__name__  # a failure is a result, too
     return {name: (best[name], quality[name]) for name in methods}
 
 
-def _turn(method: Method, x: Floats) -> tuple[float, Callable[[Floats], Any]]:
-    """Fast ones run a few times in a row: the first pays for memory that another has given back."""
-    best, runs = np.inf, 0
-    while runs == 0 or (best < FAST and runs < 4):
+def _fit(method: Method, x: Floats) -> tuple[float, Callable[[Floats], Any]]:
+    """Time a method; a fast one runs several times, as its first run may pay for fresh memory."""
+    best = np.inf
+    runs = 0
+    while runs == 0 or (best < FAST and runs < MAX_RUNS):
         begin = time.perf_counter()
         transform = method(x)
-        best, runs = min(best, time.perf_counter() - begin), runs + 1
+        best = min(best, time.perf_counter() - begin)
+        runs += 1
     return best, transform
 
 
 def own_methods() -> dict[str, Method]:
-    """`fit` at once, and in chunks."""
+    """Return `SlowFeatures` fitted at once and in chunks."""
 
     def streamed(x: Floats) -> Any:
         model = SlowFeatures(SLOW)
         for chunk in np.array_split(x, CHUNKS):
             model.partial_fit(chunk)
-        _ = model.components_
+        _ = model.components_  # solves
         return model.transform
 
     return {
@@ -102,11 +135,12 @@ def own_methods() -> dict[str, Method]:
 
 
 def sklearn_methods() -> dict[str, Method]:
-    """What can be had without a package for it."""
+    """Return solutions written with scipy and scikit-learn only."""
     from sklearn.decomposition import PCA
 
     def raw_eigh(x: Floats) -> Any:
-        centred, steps = x - x.mean(axis=0), np.diff(x, axis=0)
+        centred = x - x.mean(axis=0)
+        steps = np.diff(x, axis=0)
         _, vectors = scipy.linalg.eigh(steps.T @ steps / len(steps), centred.T @ centred / len(x))
         return lambda rows: rows @ vectors[:, :SLOW]
 
@@ -119,17 +153,17 @@ def sklearn_methods() -> dict[str, Method]:
 
 
 def deeptime_methods() -> dict[str, Method]:
-    """TICA and VAMP at a lag of one.
+    """Return TICA and VAMP at a lag of one.
 
-    By default they leave out what has less than 1e-6 of the variance, and with it the slow sources
-    of ill-conditioned data (R2 0.15 and 0.14).
+    By default they drop directions with less than 1e-6 of the variance, and with them the slow
+    sources of ill-conditioned data (R2 0.15 and 0.14), so `epsilon` is lowered.
     """
     from deeptime.decomposition import TICA, VAMP
 
     def method(kind: Any) -> Method:
         def run(x: Floats) -> Any:
             model = kind(lagtime=1, dim=SLOW, epsilon=1e-18).fit(x).fetch_model()
-            _ = model.singular_values  # deeptime solves when asked
+            _ = model.singular_values  # solves
             return model.transform
 
         return run
@@ -138,14 +172,14 @@ def deeptime_methods() -> dict[str, Method]:
 
 
 def sksfa_methods() -> dict[str, Method]:
-    """At once, and in chunks, which are solved by the first `transform`."""
+    """Return sklearn-sfa fitted at once and in chunks."""
     from sksfa import SFA
 
     def streamed(x: Floats) -> Any:
         model = SFA(SLOW)
         for chunk in np.array_split(x, CHUNKS):
             model.partial(chunk)
-        model.transform(x[:2])
+        model.transform(x[:2])  # solves
         return model.transform
 
     return {
@@ -159,7 +193,7 @@ PEERS: dict[str, Callable[[], dict[str, Method]]] = {
     "sklearn-sfa": sksfa_methods,
 }
 
-MDP = """
+MDP_SCRIPT = """
 import json, sys, time
 import numpy as np, mdp
 x, best = np.load(sys.argv[1]), float("inf")
@@ -174,24 +208,24 @@ print(json.dumps({"seconds": best}))
 """
 
 
-def _mdp(how: How, x: Floats, rounds: int) -> tuple[float, Any]:
-    """MDP needs an old numpy, so it runs in another Python, back to back with the others."""
-    assert how.mdp is not None
+def run_mdp(python: str, threads: int, x: Floats, rounds: int) -> tuple[float, Any]:
+    """Measure MDP in another Python, as it needs an old numpy; same result as in `compare`."""
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     with tempfile.TemporaryDirectory() as folder:
-        given, taken = (str(Path(folder, name)) for name in ("x.npy", "y.npy"))
-        np.save(given, x)
-        count = str(how.threads)
-        alone = {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
-        command = [how.mdp, "-W", "ignore", "-c", MDP, given, taken, str(SLOW), str(rounds)]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | alone)
+        inputs = str(Path(folder, "x.npy"))
+        outputs = str(Path(folder, "y.npy"))
+        np.save(inputs, x)
+        arguments = [inputs, outputs, str(SLOW), str(rounds)]
+        command = [python, "-W", "ignore", "-c", MDP_SCRIPT, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | limits)
         if done.returncode:
-            told = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", done.stderr, re.MULTILINE)
-            return float("inf"), (told or ["failed"])[-1][:60]
-        return json.loads(done.stdout)["seconds"], round(read_out_r2(np.load(taken)), 4)
+            errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", done.stderr, re.MULTILINE)
+            return float("inf"), (errors or ["failed"])[-1][:60]
+        return json.loads(done.stdout)["seconds"], round(read_out_r2(np.load(outputs)), 4)
 
 
 def line(row: Row) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     if row["milliseconds"] is None:
         return f"{row['data']:30} {row['method']:30} failed: {row['r2']}"
     r2 = row["r2"] if isinstance(row["r2"], str) else f"R2 {row['r2']:.4f}"

@@ -1,4 +1,4 @@
-"""What grows with what: one step of each kind of work, made for any size."""
+"""Steps whose time and memory are measured against their size."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ullayers.exact.markov import closed_form
 from ullayers.exact.slow_features import SlowFeatures
 from ullayers.nn.layers import UL1d, UL2d
-from ullayers.research.bench.timing import Step
+from ullayers.research.bench.timing import Step, forward_backward
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Work that is measured at several sizes.
+    """A step that is measured at several sizes.
 
     Attributes:
-        title: what works, and what stays the same.
-        axis: what grows.
-        sizes: ascending.
-        make: prepares the input of a size; what it gives is one step.
+        title: What is measured, and the sizes that stay fixed.
+        axis: Name of the size that grows.
+        sizes: Sizes, ascending.
+        make: Prepares the input of a size and returns the step.
     """
 
     title: str
@@ -34,21 +34,13 @@ class Curve:
     make: Callable[[int], Step]
 
     def chosen(self, quick: bool) -> tuple[int, ...]:
-        """The sizes to measure."""
+        """Return the sizes to measure."""
         return self.sizes[:2] if quick else self.sizes
 
 
 def _layer_step(layer: nn.Module, *shape: int) -> Step:
-    """Forward and backward, of a layer that goes on."""
     torch.manual_seed(0)
-    y: Tensor = torch.randn(*shape).requires_grad_()
-    above = torch.randn(*shape)
-
-    def step() -> None:
-        y.grad = None
-        layer(y).backward(above)
-
-    return step
+    return forward_backward(layer, [torch.randn(*shape)])
 
 
 def _frames_1d(frames: int) -> Step:
@@ -83,7 +75,7 @@ def _inputs(features: int) -> Step:
 
 
 def grid(states: int) -> Any:
-    """Neighbours on a square grid, each linked by one pair plus a random count: six a state."""
+    """Return pair counts of neighbours on a square grid: one plus a random count, six per state."""
     side = round(states**0.5)
     at = np.arange(side * side).reshape(side, side)
     i = np.concatenate([at[:, 1:].ravel(), at[1:].ravel()])

@@ -1,4 +1,4 @@
-"""Time and memory against the size of everything, and the exponents with which they grow."""
+"""Time and memory against size, and the exponents with which they grow."""
 
 from __future__ import annotations
 
@@ -8,47 +8,58 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ullayers.research.bench.curves import CURVES, Curve
-from ullayers.research.bench.memory import Meter
-from ullayers.research.bench.timing import How, Row, Step, fastest
+from ullayers.research.bench.memory import MemoryMeter
+from ullayers.research.bench.timing import BenchOptions, Row, Step, fastest
 
-SECONDS = 0.3  # of rounds at each size, one round at least
-LONG = 3.0  # seconds beyond which a step is taken twice only, the first time to warm up
+SECONDS = 0.3  # minimum duration of the rounds of each size
+LONG = 3.0  # a step that takes more seconds is measured twice only, the first time as a warm-up
 
 
-def rows(how: How) -> Iterator[Row]:
-    """A row for each size of each curve, and one with the exponents after each curve."""
+def rows(options: BenchOptions) -> Iterator[Row]:
+    """Yield a row for each size of each curve, and one with the exponents after each curve."""
     found: dict[str, list[Row]] = {}
-    if how.plots is not None:
-        how.plots.mkdir(parents=True, exist_ok=True)
-    with Meter(how.threads) as meter:
+    if options.plots is not None:
+        options.plots.mkdir(parents=True, exist_ok=True)
+    with MemoryMeter(options.threads) as meter:
         for name, curve in CURVES.items():
             found[name] = []
-            for row in points(name, curve, how, meter):
+            for row in points(name, curve, options.quick, meter):
                 found[name].append(row)
                 yield row
-    if how.plots is not None:
+    if options.plots is not None:
         from ullayers.research.bench.chart import draw
 
-        yield {"kind": "charts", "note": "drew " + ", ".join(map(str, draw(found, how.plots)))}
+        files = ", ".join(str(path) for path in draw(found, options.plots))
+        yield {"kind": "charts", "note": f"wrote {files}"}
 
 
-def points(name: str, curve: Curve, how: How, meter: Meter) -> Iterator[Row]:
-    """All sizes of one curve, then its exponents."""
-    sizes, seconds, peaks = curve.chosen(how.quick), [], []
+def points(name: str, curve: Curve, quick: bool, meter: MemoryMeter) -> Iterator[Row]:
+    """Yield all sizes of one curve, then its exponents."""
+    sizes = curve.chosen(quick)
+    seconds: list[float] = []
+    peaks: list[int | None] = []
     for size in sizes:
         step = curve.make(size)
-        seconds.append(_time(step, how.quick))
-        del step  # its input would be in memory twice
+        seconds.append(_time(step, quick))
+        del step  # frees its input, which the meter's process allocates again
         peaks.append(meter.peak(name, size))
         yield {
-            "kind": "size", "curve": name, "axis": curve.axis, "size": size,
-            "seconds": seconds[-1], "bytes": peaks[-1],
-        }  # fmt: skip
+            "kind": "size",
+            "curve": name,
+            "axis": curve.axis,
+            "size": size,
+            "seconds": seconds[-1],
+            "bytes": peaks[-1],
+        }
     yield {
-        "kind": "exponents", "curve": name, "title": curve.title, "axis": curve.axis,
+        "kind": "exponents",
+        "curve": name,
+        "title": curve.title,
+        "axis": curve.axis,
         "from": upper_half(sizes)[0],
-        "time": exponent(sizes, seconds), "memory": exponent(sizes, peaks),
-    }  # fmt: skip
+        "time": exponent(sizes, seconds),
+        "memory": exponent(sizes, peaks),
+    }
 
 
 def _time(step: Step, quick: bool) -> float:
@@ -65,7 +76,7 @@ def _once(step: Step) -> float:
 
 
 def upper_half(sizes: Sequence[int]) -> list[int]:
-    """The sizes from the middle of their range on a logarithmic scale, two at least.
+    """Return the sizes above the middle of their range on a log scale, at least two.
 
     >>> upper_half([1, 10, 100, 1000, 10000])
     [100, 1000, 10000]
@@ -75,7 +86,7 @@ def upper_half(sizes: Sequence[int]) -> list[int]:
 
 
 def exponent(sizes: Sequence[int], values: Sequence[float | None]) -> float | None:
-    """The slope of log value over log size in the upper half of the sizes, by least squares.
+    """Return the least-squares slope of log value over log size in the upper half of the sizes.
 
     >>> exponent([1, 10, 100, 1000], [7, 8, 300, 30_000])
     2.0
@@ -89,7 +100,7 @@ def exponent(sizes: Sequence[int], values: Sequence[float | None]) -> float | No
 
 
 def line(row: Row) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     if row["kind"] == "size":
         peak = "" if row["bytes"] is None else f"{row['bytes'] / 2**20:12.2f} MB"
         return f"{row['axis']:18}{row['size']:9,}{1e3 * row['seconds']:14.3f} ms{peak}"

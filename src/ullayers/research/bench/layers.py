@@ -1,7 +1,4 @@
-"""What UL layers cost beside what they stand among: batch and layer norm, and a convolution.
-
-Everything is measured side by side in one process, as `timing` says.
-"""
+"""Cost of UL layers compared with batch norm, layer norm and a convolution."""
 
 from __future__ import annotations
 
@@ -14,23 +11,25 @@ from torch import Tensor, nn
 
 from ullayers.learn.models import Encoder
 from ullayers.nn.layers import UL1d, UL2d, backward
-from ullayers.research.bench.timing import How, Row, Step, fastest
+from ullayers.research.bench.timing import BenchOptions, Row, Step, fastest, forward_backward
 
 MAPS = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # time, channels, size
 CODES = [(time, features) for features in (2, 16, 64, 256, 1024) for time in (16, 128, 1024)]
-FRAMES = [2, 8, 32, 64, 128, 256]  # features of one frame at a time
+VIDEO_FRAMES = 64  # per training step
+FRAME_FEATURES = [2, 8, 32, 64, 128, 256]  # for one frame at a time
 
 
-def rows(how: How) -> Iterator[Row]:
-    """All rows, one after the other; `quick` leaves out the large ones."""
-    device, quick = how.device, how.quick
+def rows(options: BenchOptions) -> Iterator[Row]:
+    """Yield all rows; `quick` leaves out the large sizes."""
+    device = options.device
+    quick = options.quick
     for time_, channels, size in MAPS:
         if not quick or time_ * channels * size**2 < 2**23:
             yield maps_row(time_, channels, size, device)
     for time_, features in CODES:
         if not quick or time_ * features < 2**13:
             yield codes_row(time_, features, device)
-    for features in FRAMES:
+    for features in FRAME_FEATURES:
         if not quick or features <= 32:
             yield frame_row(features, device)
     for network in NETWORKS:
@@ -38,68 +37,77 @@ def rows(how: How) -> Iterator[Row]:
 
 
 def maps_row(time_: int, channels: int, size: int, device: str) -> Row:
-    """UL2d beside batch normalisation, a 3 x 3 convolution of the same width, and the least.
+    """Compare UL2d with batch norm, a 3 x 3 convolution of the same width and a lower bound.
 
-    That is to read the maps twice and write them once, with nothing to compute.
+    The bound ("the least") reads the maps twice and writes them once.
     """
     maps, other = torch.randn(2, time_, channels, size, size, device=device)
-    room = torch.empty_like(maps)
+    buffer = torch.empty_like(maps)
     layers = {
         "ours": UL2d(channels),
         "batch norm": nn.BatchNorm2d(channels),
         "conv": nn.Conv2d(channels, channels, 3, padding=1),
     }
-    steps = {name: _step(layer.to(device), [maps]) for name, layer in layers.items()}
-    steps["the least"] = lambda: torch.add(maps, other, out=room)
+    steps = {name: forward_backward(layer.to(device), [maps]) for name, layer in layers.items()}
+    steps["the least"] = lambda: torch.add(maps, other, out=buffer)
     row = _row("maps", f"{time_} x {channels} x {size} x {size}", steps, device)
     if maps.is_cuda:
-        beside = ("ours", "batch norm")
-        row["copies"] = {name: extra_memory(layers[name], maps) for name in beside}
+        compared = ("ours", "batch norm")
+        row["copies"] = {name: extra_memory(layers[name], maps) for name in compared}
     return row
 
 
 def codes_row(time_: int, features: int, device: str) -> Row:
-    """UL1d on a chunk beside layer normalisation."""
+    """Compare UL1d with layer norm on a chunk of frames."""
     y = torch.randn(time_, features, device=device)
     layers = {"ours": UL1d(features), "layer norm": nn.LayerNorm(features)}
-    steps = {name: _step(layer.to(device), [y]) for name, layer in layers.items()}
+    steps = {name: forward_backward(layer.to(device), [y]) for name, layer in layers.items()}
     return _row("codes", f"{time_} x {features}", steps, device)
 
 
 def frame_row(features: int, device: str) -> Row:
-    """UL1d on one frame at a time, as a camera brings them, beside layer normalisation."""
+    """Compare UL1d with layer norm on one frame at a time, as a camera delivers them."""
     frames = list(torch.randn(50, 1, features, device=device))
+    layer_norm = partial(F.layer_norm, normalized_shape=(features,))
     steps = {
-        "ours": _step(UL1d(features).to(device), frames),
-        "layer norm": _step(partial(F.layer_norm, normalized_shape=(features,)), frames),
+        "ours": forward_backward(UL1d(features).to(device), frames),
+        "layer norm": forward_backward(layer_norm, frames),
     }
     return _row("frame", f"1 x {features}", steps, device)
 
 
 def training_row(network: str, device: str) -> Row:
-    """A training step of a small video network: UL layers behind convolutions, none, or others."""
-    video = torch.rand(64, 3, 64, 64, device=device)
+    """Compare training steps of a small video network with and without UL layers."""
+    video = torch.rand(VIDEO_FRAMES, 3, 64, 64, device=device)
     torch.manual_seed(0)
     nets = {"ours": NETWORKS[network](True), "without them": NETWORKS[network](False)}
     if network == PLAIN:
-        nets["batch norm in their place"] = video_network(True, behind=nn.BatchNorm2d)
+        nets["batch norm in their place"] = video_network(True, layer_type=nn.BatchNorm2d)
     steps = {name: _training(net.to(device), video) for name, net in nets.items()}
     return _row("training", network, steps, device)
 
 
-def video_network(with_ul: bool, behind: Callable[[int], nn.Module] = UL2d) -> nn.Module:
-    """Three convolutions with pooling and a code of two, a UL layer behind each of them or none."""
+def video_network(added: bool, layer_type: Callable[[int], nn.Module] = UL2d) -> nn.Module:
+    """Three convolutions with pooling and two outputs.
+
+    Args:
+        added: Add a layer after each convolution, and UL1d after the outputs if it is UL2d.
+        layer_type: Type of the added layers.
+    """
     layers: list[nn.Module] = []
-    for before, after in ((3, 16), (16, 32), (32, 64)):
-        layers.append(nn.Conv2d(before, after, 3, padding=1))
-        layers += [behind(after)] if with_ul else []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers.append(nn.Conv2d(inputs, outputs, 3, padding=1))
+        if added:
+            layers.append(layer_type(outputs))
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Flatten(), nn.Linear(64 * 8 * 8, 2)]
-    return nn.Sequential(*layers, *([UL1d(2)] if with_ul and behind is UL2d else []))
+    if added and layer_type is UL2d:
+        layers.append(UL1d(2))
+    return nn.Sequential(*layers)
 
 
 def encoder(with_ul: bool) -> nn.Module:
-    """The network of `ul learn --task orient`, which has a UL layer at its end in any case."""
+    """The network of `ul learn --task orient`, which always has a UL layer at its end."""
     return Encoder((64, 64), channels=3, long_term="stream", local=float(with_ul))
 
 
@@ -111,27 +119,14 @@ NETWORKS: dict[str, Callable[[bool], nn.Module]] = {
 
 
 def extra_memory(layer: nn.Module, maps: Tensor) -> float:
-    """At its peak on a GPU, forward and backward, in copies of the input, beside the input."""
-    y, above = maps.clone().requires_grad_(), torch.zeros_like(maps)
+    """Return the peak GPU memory of forward and backward, in multiples of the input's size."""
+    y = maps.clone().requires_grad_()
+    gradient = torch.zeros_like(maps)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    layer(y).backward(above)
+    layer(y).backward(gradient)
     copies = (torch.cuda.max_memory_allocated() - before) / (y.numel() * y.element_size())
     return round(copies, 2)
-
-
-def _step(layer: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Step:
-    leaves = [y.clone().requires_grad_() for y in inputs]
-    above, turn = torch.randn_like(leaves[0]), 0
-
-    def step() -> None:
-        nonlocal turn
-        turn += 1
-        y = leaves[turn % len(leaves)]
-        y.grad = None
-        layer(y).backward(above)
-
-    return step
 
 
 def _training(net: nn.Module, video: Tensor) -> Step:
@@ -164,7 +159,7 @@ HEADER = (
 
 
 def line(row: Row) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     cost = ", ".join(f"{ratio:6.2f} x {name}" for name, ratio in row["times"].items())
     each = row.get("copies", {}).items()
     copies = "".join(f", {name} takes {n} copies of the input" for name, n in each)

@@ -1,9 +1,9 @@
-"""How much memory a step needs at its peak, whoever asks for it: torch, numpy, LAPACK or Python.
+"""Peak memory of a step, including what torch, numpy, LAPACK and Python allocate.
 
-A process of its own runs the steps. Linux keeps the highest resident memory of a process and lets
-the process reset it, so a step's peak is the highest during the step less what was there before it,
-input included. Memory that is freed goes back to the system at once, else a step could use what an
-earlier one has left, and would seem to need nothing.
+The steps run in a separate process. Linux records the peak resident memory of a process and lets
+the process reset it, so the peak of a step is the peak during the step minus the memory before it,
+which includes its input. malloc is told to return freed memory to the system at once; otherwise a
+step could reuse memory of an earlier one and would seem to need none.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ullayers.errors import UserError
 from ullayers.research.bench.curves import CURVES
-from ullayers.research.bench.timing import Step, pinned
+from ullayers.research.bench.timing import Step, pinned_threads
 
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-LARGE = 2**16  # bytes from which on memory is the system's again once it is freed
+STATUS = Path("/proc/self/status")
+RESET = Path("/proc/self/clear_refs")
+LARGE = 2**16  # allocations of this many bytes are returned to the system when they are freed
 
 
-class Meter:
-    """Asks the process that measures; where the system cannot tell, every answer is None."""
+class MemoryMeter:
+    """Measures steps in a separate process; the answer is None where the system has no counter."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -36,10 +38,13 @@ class Meter:
     def __enter__(self) -> Self:
         if RESET.exists():
             command = [sys.executable, "-m", __name__, str(self.threads)]
-            keep = {"MALLOC_MMAP_THRESHOLD_": str(LARGE), "MALLOC_TRIM_THRESHOLD_": str(LARGE)}
-            pipe = subprocess.PIPE
+            malloc = {"MALLOC_MMAP_THRESHOLD_": str(LARGE), "MALLOC_TRIM_THRESHOLD_": str(LARGE)}
             self.process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, text=True, env=os.environ | keep
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | malloc,
             )
         return self
 
@@ -52,7 +57,7 @@ class Meter:
             self.process.communicate()
 
     def peak(self, curve: str, size: int) -> int | None:
-        """Bytes at the peak of one step, beside its input and what the step before has left."""
+        """Return the peak bytes of one step, without its input and what the last step has left."""
         if self.process is None:
             return None
         assert self.process.stdin is not None
@@ -63,12 +68,15 @@ class Meter:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise OSError(f"the memory of {curve} at {size} could not be measured; is there enough")
+            raise UserError(
+                f"could not measure the memory of {curve} at {size}: its process ended; "
+                "is there enough memory?"
+            )
         return int(answer)
 
 
-def extra(step: Step) -> int:
-    """Bytes by which the resident memory of this process rises at most while a step runs."""
+def peak_increase(step: Step) -> int:
+    """Return by how many bytes the resident memory of this process rises during a step."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -85,21 +93,21 @@ def _kilobytes(name: str) -> int:
     return int(found[1])
 
 
-def answer_questions(threads: int) -> None:
-    """Lines of a curve and a size come in, lines of bytes go out."""
-    known: set[str] = set()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks is told, and ends this process
-    with pinned(threads):
-        for question in sys.stdin:
-            name, size = question.split()
+def serve(threads: int) -> None:
+    """Read lines with a curve and a size, write lines with the peak bytes of a step."""
+    warmed_up: set[str] = set()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
+    with pinned_threads(threads):
+        for request in sys.stdin:
+            name, size = request.split()
             curve = CURVES[name]
-            if name not in known:  # what is loaded or set up once is not the step's
+            if name not in warmed_up:  # one-time imports and set-up are not part of a step
                 curve.make(curve.sizes[0])()
-                known.add(name)
+                warmed_up.add(name)
             step = curve.make(int(size))
-            step()  # as the clock sees it: a step that goes on from others
-            print(extra(step), flush=True)
+            step()  # the timed steps are not the first ones either
+            print(peak_increase(step), flush=True)
 
 
 if __name__ == "__main__":
-    answer_questions(int(sys.argv[1]))
+    serve(int(sys.argv[1]))

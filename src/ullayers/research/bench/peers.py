@@ -1,4 +1,4 @@
-"""SlowFeatures and learning by gradients beside other packages; none of them is ever needed."""
+"""SlowFeatures and gradient-based learning compared with other packages, all of them optional."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 import ullayers.research.bench.batch as batch
 import ullayers.research.bench.learners as learners
-from ullayers.research.bench.timing import How, Row
+from ullayers.research.bench.timing import BenchOptions, Row
 
 
-def rows(how: How) -> Iterator[Row]:
-    """What is solved at once, then what learns; a peer that is not installed is named once."""
-    named = set()
+def rows(options: BenchOptions) -> Iterator[Row]:
+    """Yield batch solvers, then learners; a package that is not installed is reported once."""
+    reported = set()
     for part in (batch, learners):
-        for row in part.rows(how):
-            if row.get("package") not in named:
+        for row in part.rows(options):
+            if row.get("package") not in reported:
                 yield row
             if "package" in row:
-                named.add(row["package"])
+                reported.add(row["package"])
 
 
 def line(row: Row) -> str:
-    """A row of either table."""
+    """Format a row of either table."""
     return batch.line(row) if row["kind"] == "slow features" else learners.line(row)

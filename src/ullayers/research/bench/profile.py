@@ -1,8 +1,11 @@
-"""Where `ul learn` spends its time: what it does, in the same order, with a clock in every room.
+"""Profile of `ul learn`: the same work as the command, with its time divided into stages.
 
-It runs in a process of its own with all threads, as the command does. Frames are decoded and made
-small in the background, so their cost is told twice: as the time for which nothing else could go
-on, and as the processor's time of the same reading done alone.
+The work runs in a separate process with all threads, as the command does. A thread samples the
+stack of the main thread and assigns the time between two samples to the innermost function that
+belongs to a stage, so nothing in the library has to be changed to be measured.
+
+Frames are decoded in background threads. Their cost is therefore reported twice: as the time for
+which the main thread waited, and as the processor time of the same reading done alone.
 """
 
 from __future__ import annotations
@@ -12,194 +15,207 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from types import FrameType, TracebackType
+from typing import Any, Self
 
-import ullayers.learn.apply
-import ullayers.learn.footage
-import ullayers.output.summary
-import ullayers.video.reader
+from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.learn.runs import learn_run, plan_run
-from ullayers.learn.training import Trial
-from ullayers.output.export import Wanted, export
-from ullayers.output.overlay import Overlay
-from ullayers.output.summary import report_run
-from ullayers.research.bench.timing import POOLS, Row
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import plan_run
+from ullayers.output.export import ExportOptions, export
+from ullayers.output.run_report import report_run
+from ullayers.research.bench.timing import THREAD_VARIABLES, Row
 from ullayers.video.frames import READ_AS_IS
 from ullayers.video.reader import Clip, Reading, Source
 
-WAITING, LEARNING, REPORT, REST = "waiting for frames", "learning", "report", "everything else"
-# Whose time it is: an object, the name of its function, the stage.
-ROOMS: list[tuple[Any, str, str]] = [
-    (Trial, "__init__", LEARNING),
-    (Trial, "step", LEARNING),
-    (Trial, "score", LEARNING),
-    (ullayers.learn.footage, "make_piece", "camera and backdrop"),
-    (ullayers.learn.apply, "make_piece", "camera and backdrop"),
-    (ullayers.learn.apply, "_track", "locating"),
-    (Overlay, "add", "overlay.mp4"),
-    (ullayers.output.summary, "frames_at", WAITING),
-]
-SHOWN = 1500  # frames of the overlay, as `ul learn` has it
+WAITING = "waiting for frames"
+REST = "everything else"
+ANY_FUNCTION = ""
+# Stage of a (module, function); inner functions take precedence over outer ones.
+STAGES: dict[tuple[str, str], str] = {
+    (__name__, "clips"): WAITING,
+    ("ullayers.video.single_frames", ANY_FUNCTION): WAITING,
+    ("ullayers.learn.footage", "make_piece"): "camera and background",
+    ("ullayers.learn.training", ANY_FUNCTION): "learning",
+    ("ullayers.learn.apply", ANY_FUNCTION): "locating",
+    ("ullayers.output.overlay", ANY_FUNCTION): "overlay.mp4",
+    ("ullayers.output.summary", ANY_FUNCTION): "report",
+}
+INTERVAL = 0.005  # seconds between two samples
+OVERLAY_FRAMES = 1500  # as in `ul learn`
+
+
+def stage_of(frame: FrameType | None) -> str:
+    """Return the stage of the innermost function on a stack that belongs to one."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        for function in (frame.f_code.co_name, ANY_FUNCTION):
+            if (module, function) in STAGES:
+                return STAGES[module, function]
+        frame = frame.f_back
+    return REST
+
+
+class StageSampler:
+    """Divides the wall-clock time of the thread that enters it into stages.
+
+    Attributes:
+        seconds: Time spent in each stage; the sum is the time inside the `with` block.
+
+    Example:
+        >>> with StageSampler() as sampler:
+        ...     time.sleep(0.02)
+        >>> list(sampler.seconds), sampler.seconds[REST] >= 0.02
+        (['everything else'], True)
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stage-sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._sampled = threading.get_ident()
+        self._last = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._add(REST)  # the time since the last sample
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            self._add(stage_of(sys._current_frames().get(self._sampled)))
+
+    def _add(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
 
 
 @dataclass
 class Read:
-    """A source that was read in chunks, and how many frames of it were taken."""
+    """One pass over a source.
 
-    source: Source
+    Attributes:
+        length: Number of frames per clip.
+        reading: How frames were read.
+        frames: Number of frames that were taken.
+    """
+
     length: int
     reading: Reading
     frames: int = 0
 
-    def again(self) -> int:
-        """Read as many frames once more."""
-        if not self.frames:
-            return 0
-        reading = replace(self.reading, max_frames=self.frames)
-        return sum(len(clip.index) for clip in self.source.clips(self.length, reading))
 
+@dataclass(frozen=True)
+class RecordedSource(Source):
+    """A source that records every pass over its frames in `reads`."""
 
-class Stages:
-    """Seconds in each stage; a stage inside another stops the other's clock.
+    reads: list[Read] = field(default_factory=list, compare=False, repr=False)
 
-    >>> stages = Stages()
-    >>> with stages("a"), stages("b"):
-    ...     pass
-    >>> sorted(stages.seconds)
-    ['a', 'b', 'everything else']
-    """
+    @classmethod
+    def of(cls, source: Source) -> RecordedSource:
+        """Return a recorded copy of a source."""
+        return cls(
+            **{part.name: getattr(source, part.name) for part in fields(source) if part.init}
+        )
 
-    def __init__(self) -> None:
-        self.seconds = {REST: 0.0}
-        self.now, self.since = REST, time.perf_counter()
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Be in a stage."""
-        before = self._enter(stage)
-        try:
-            yield
-        finally:
-            self._enter(before)
-
-    def _enter(self, stage: str) -> str:
-        before, then = self.now, time.perf_counter()
-        self.seconds[before] = self.seconds.get(before, 0.0) + then - self.since
-        self.now, self.since = stage, then
-        return before
-
-    def end(self) -> dict[str, float]:
-        """All seconds so far."""
-        self._enter(self.now)
-        return self.seconds
-
-
-@contextmanager
-def watched(stages: Stages) -> Iterator[list[Read]]:
-    """Clocks in all rooms; gives what was read."""
-    reads: list[Read] = []
-    clips, background = Source.clips, ullayers.video.reader._in_background
-
-    def noted(
-        source: Source, length: int, reading: Reading = READ_AS_IS, **how: Any
+    def clips(
+        self, length: int, reading: Reading = READ_AS_IS, *, ahead: int = 2
     ) -> Generator[Clip, None, None]:
-        handed, read = clips(source, length, reading, **how), Read(source, length, reading)
-        reads.append(read)
-        with closing(handed):
-            for clip in handed:
+        """Yield the clips of the source and count their frames."""
+        read = Read(length, reading)
+        self.reads.append(read)
+        with closing(super().clips(length, reading, ahead=ahead)) as clips:
+            for clip in clips:
                 read.frames += len(clip.index)
                 yield clip
 
-    def waiting(*arguments: Any) -> Generator[Any, None, None]:
-        handed = background(*arguments)
-        try:
-            while True:
-                with stages(WAITING):
-                    clip = next(handed, None)
-                if clip is None:
-                    return
-                yield clip
-        finally:
-            handed.close()
-
-    with ExitStack() as stack:
-        _replace(stack, Source, "clips", noted)
-        _replace(stack, ullayers.video.reader, "_in_background", waiting)
-        for owner, name, stage in ROOMS:
-            _replace(stack, owner, name, _clocked(getattr(owner, name), stages, stage))
-        yield reads
-
-
-def _replace(stack: ExitStack, owner: Any, name: str, new: Any) -> None:
-    stack.callback(setattr, owner, name, getattr(owner, name))
-    setattr(owner, name, new)
-
-
-def _clocked(work: Callable[..., Any], stages: Stages, stage: str) -> Callable[..., Any]:
-    def inside(*arguments: Any, **named: Any) -> Any:
-        with stages(stage):
-            return work(*arguments, **named)
-
-    return inside
+    def read_again(self) -> int:
+        """Repeat all recorded passes; return the number of frames."""
+        frames = 0
+        for read in self.reads:
+            if read.frames:
+                reading = replace(read.reading, max_frames=read.frames)
+                frames += sum(len(clip.index) for clip in super().clips(read.length, reading))
+        return frames
 
 
 def learn(video: str, folder: str, config: Config) -> Row:
-    """Do what `ul learn VIDEO --out FOLDER` does, and tell where the time went."""
-    begin, used, stages = time.perf_counter(), time.process_time(), Stages()
-    with watched(stages) as reads:
-        run, sources = plan_run([video], folder, config)
+    """Do what `ul learn VIDEO --out FOLDER` does; return the time of each stage."""
+    begin = time.perf_counter()
+    processor_begin = time.process_time()
+    with StageSampler() as sampler:
+        run, found = plan_run([video], folder, config)
+        sources = [RecordedSource.of(source) for source in found]
         for _ in learn_run(run, sources):
             pass
-        done = export(run, sources, folder, Wanted(overlay=SHOWN))
-        with stages(REPORT):
-            report_run(run, sources, done)
-    seconds, processor = time.perf_counter() - begin, time.process_time() - used
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        options = ExportOptions(overlay=OVERLAY_FRAMES, samples=True)
+        exported = export(run, sources, folder, options)
+        report_run(run, sources, exported)
     return {
-        "kind": "profile", "seconds": seconds, "processor": processor, "megabytes": peak,
-        "stages": stages.end(), "reading": _read_again(reads), "cores": os.cpu_count(),
-    }  # fmt: skip
+        "kind": "profile",
+        "seconds": time.perf_counter() - begin,
+        "processor": time.process_time() - processor_begin,
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "stages": sampler.seconds,
+        "reading": _reading_alone(sources),
+        "cores": os.cpu_count(),
+    }
 
 
-def _read_again(reads: list[Read]) -> Row:
-    """The cost of the same reading alone: on the clock, and of the processor in all its threads."""
-    begin, used = time.perf_counter(), time.process_time()
-    frames = sum(read.again() for read in reads)
+def _reading_alone(sources: list[RecordedSource]) -> Row:
+    """Repeat all reading without other work; return its wall-clock and processor time."""
+    begin = time.perf_counter()
+    processor_begin = time.process_time()
+    passes = sum(len(source.reads) for source in sources)
+    frames = sum(source.read_again() for source in sources)
     return {
-        "seconds": time.perf_counter() - begin, "processor": time.process_time() - used,
-        "passes": len(reads), "frames": frames,
-    }  # fmt: skip
+        "seconds": time.perf_counter() - begin,
+        "processor": time.process_time() - processor_begin,
+        "passes": passes,
+        "frames": frames,
+    }
 
 
 def profile(video: str, folder: str, **config: Any) -> Row:
-    """`learn` in a process of its own, with as many threads as it likes."""
+    """Run `learn` in a separate process that may use all threads."""
     command = [sys.executable, "-m", __name__, video, folder, json.dumps(config)]
-    free = {name: value for name, value in os.environ.items() if name not in POOLS}
-    done = subprocess.run(command, capture_output=True, text=True, env=free)
+    variables = {k: value for k, value in os.environ.items() if k not in THREAD_VARIABLES}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
     if done.returncode:
-        raise ValueError((done.stderr.strip().splitlines() or ["ul learn was stopped"])[-1])
-    found: Row = json.loads(done.stdout)
-    return found
+        errors = done.stderr.strip().splitlines() or ["ul learn was stopped"]
+        raise UserError(errors[-1])
+    row: Row = json.loads(done.stdout)
+    return row
 
 
 def lines(row: Row) -> str:
-    """The profile as a table; what takes longest comes first."""
-    total, reading = row["seconds"], row["reading"]
+    """Format a profile as a table, longest stage first."""
+    total = row["seconds"]
+    reading = row["reading"]
     stages = sorted(row["stages"].items(), key=lambda item: -item[1])
-    told = [f"ul learn: {total:.1f} s on {row['cores']} cores, {row['megabytes']:.0f} MB; "
-            f"the bottleneck is {stages[0][0]}"]  # fmt: skip
-    told += [f"  {name:24} {spent:8.2f} s {spent / total:7.1%}" for name, spent in stages]
-    told.append(
+    text = [
+        f"ul learn: {total:.1f} s on {row['cores']} cores, {row['megabytes']:.0f} MB; "
+        f"the bottleneck is {stages[0][0]}"
+    ]
+    text += [f"  {name:24} {spent:8.2f} s {spent / total:7.1%}" for name, spent in stages]
+    text.append(
         f"  reading alone ({reading['passes']} passes, {reading['frames']:,} frames kept): "
         f"{reading['seconds']:.2f} s, {reading['processor']:.2f} s of processor time of "
         f"{row['processor']:.1f} s in all ({reading['processor'] / row['processor']:.1%})"
     )
-    return "\n".join(told)
+    return "\n".join(text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How everything is timed: all candidates take turns in every round, and the fastest round counts.
+"""Timing: all candidates take turns in every round, and the fastest round counts.
 
-Whatever else the machine does can only make a round slower, so the fastest is the nearest to what
-the work itself takes, and taking turns lets a busy minute disturb all alike.
+Other load on the machine can only make a round slower, so the fastest round is the best estimate
+of the work itself. Taking turns spreads a temporary load over all candidates.
 """
 
 from __future__ import annotations
@@ -17,33 +17,50 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ullayers.video.atomic_files import write_json
 
-SECONDS = 2.0  # for every row, and at least
-ROUNDS = 5
-WARM_UP = 0.1  # seconds of calls that do not count, two to four of them
-POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+SECONDS = 2.0  # minimum duration of the rounds of a row
+ROUNDS = 5  # minimum number of rounds of a row
+WARM_UP = 0.1  # seconds of calls that are not counted, two to four of them
+ROUND_SECONDS = 2e-3  # a round repeats its step until it takes about this long
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 PACKAGES = (
-    "ullayers", "torch", "triton", "numpy", "scipy", "scikit-learn", "av", "opencv-python-headless",
-    "deeptime", "sklearn-sfa", "cebra",
-)  # fmt: skip
+    "ullayers",
+    "torch",
+    "triton",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "av",
+    "opencv-python-headless",
+    "deeptime",
+    "sklearn-sfa",
+    "cebra",
+)
 
 Row = dict[str, Any]
 Step = Callable[[], object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
-    """What was asked for.
+class BenchOptions:
+    """Options of `ul bench`.
 
     Attributes:
-        device: of the layers.
-        threads: of the CPU, for everyone.
-        quick: small sizes only.
-        video: a file to measure on; None for the mouse of ULLAYERS_DATA, or else the demo's scene.
-        plots: a folder for charts.
-        mdp: a Python that has MDP, which needs a numpy of its own.
+        device: Device of the layers.
+        threads: Number of CPU threads of every candidate.
+        quick: Measure small sizes only.
+        video: Video file to measure on. None takes the mouse video of ULLAYERS_DATA, or the scene
+            of `ul demo` if there is none.
+        plots: Folder for charts.
+        mdp: Python interpreter that has MDP, which needs an old numpy.
     """
 
     device: str = "cpu"
@@ -55,38 +72,59 @@ class How:
 
 
 @contextmanager
-def pinned(threads: int) -> Iterator[None]:
-    """So many threads for torch, for every BLAS that is loaded, and for those that will be."""
+def pinned_threads(threads: int) -> Iterator[None]:
+    """Limit torch, every loaded BLAS and those loaded later to a number of threads."""
     from threadpoolctl import threadpool_limits
 
-    before, environment = torch.get_num_threads(), dict(os.environ)
+    threads_before = torch.get_num_threads()
+    variables_before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     torch.set_num_threads(threads)
-    os.environ.update(dict.fromkeys(POOLS, str(threads)))
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     try:
         with threadpool_limits(limits=threads):
             yield
     finally:
-        torch.set_num_threads(before)
-        for name in POOLS:
-            os.environ.pop(name)
-            os.environ.update({name: environment[name]} if name in environment else {})
+        torch.set_num_threads(threads_before)
+        for name, value in variables_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def forward_backward(layer: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Step:
+    """Return a step that runs a layer forward and backward on the next of its inputs."""
+    leaves = [y.clone().requires_grad_() for y in inputs]
+    gradient = torch.randn_like(leaves[0])
+    turn = 0
+
+    def step() -> None:
+        nonlocal turn
+        turn += 1
+        y = leaves[turn % len(leaves)]
+        y.grad = None
+        layer(y).backward(gradient)
+
+    return step
 
 
 def fastest(
     steps: dict[str, Step], device: str = "cpu", *, seconds: float | None = None
 ) -> dict[str, float]:
-    """Seconds of one call of each, in its fastest round.
+    """Return the seconds of one call of each step, in its fastest round.
 
     Args:
-        steps: what to call, by name.
-        device: to wait for.
-        seconds: that rounds go on for at least; None for SECONDS.
+        steps: Functions to call, by name.
+        device: Device to synchronize with.
+        seconds: Minimum duration of all rounds; None for `SECONDS` and at least `ROUNDS` rounds.
     """
     repeats = {name: _repeats(step, device) for name, step in steps.items()}
     best = dict.fromkeys(steps, float("inf"))
-    begin, rounds = time.perf_counter(), 0
-    enough, least = (SECONDS, ROUNDS) if seconds is None else (seconds, 1)
-    while rounds < least or time.perf_counter() - begin < enough:
+    min_seconds = SECONDS if seconds is None else seconds
+    min_rounds = ROUNDS if seconds is None else 1
+    begin = time.perf_counter()
+    rounds = 0
+    while rounds < min_rounds or time.perf_counter() - begin < min_seconds:
         for name, step in steps.items():
             best[name] = min(best[name], _seconds(step, repeats[name], device))
         rounds += 1
@@ -94,36 +132,38 @@ def fastest(
 
 
 def _repeats(step: Step, device: str) -> int:
-    """As many calls as make a round worth timing; the calls before are the warm-up."""
-    begin, calls, latest = time.perf_counter(), 0, 0.0
+    """Warm up, and return the number of calls per round."""
+    begin = time.perf_counter()
+    calls = 0
+    latest = 0.0
     while calls < 2 or (calls < 4 and time.perf_counter() - begin < WARM_UP):
-        latest = _seconds(step, 1, device)  # of the first, which may load something, none counts
+        latest = _seconds(step, 1, device)  # the first call may load or compile something
         calls += 1
-    return max(1, int(2e-3 / max(latest, 1e-6)))
+    return max(1, int(ROUND_SECONDS / max(latest, 1e-6)))
 
 
 def _seconds(step: Step, repeats: int, device: str) -> float:
-    _wait(device)
+    _synchronize(device)
     begin = time.perf_counter()
     for _ in range(repeats):
         step()
-    _wait(device)
+    _synchronize(device)
     return (time.perf_counter() - begin) / repeats
 
 
-def _wait(device: str) -> None:
+def _synchronize(device: str) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
 
 
 def missing(package: str) -> Row:
-    """A row in place of those of a peer that is not here."""
+    """Return the row that replaces those of a package that is not installed."""
     note = f"{package} is not installed: pip install 'ullayers[peers]', or '.[peers]' in a clone"
     return {"kind": "missing", "package": package, "note": note}
 
 
 def machine(device: str, threads: int) -> dict[str, Any]:
-    """What the rows were measured on, and with which versions."""
+    """Return the hardware and the package versions of a measurement."""
     on_gpu = torch.device(device).type == "cuda"
     return {
         "device": torch.cuda.get_device_name() if on_gpu else cpu_name(),
@@ -137,7 +177,7 @@ def machine(device: str, threads: int) -> dict[str, Any]:
 
 
 def cpu_name(listing: Path = Path("/proc/cpuinfo")) -> str:
-    """The model as the system names it; Python knows it on some systems only."""
+    """Return the CPU model from the system's list, or what Python knows of it."""
     if listing.exists():
         for text in listing.read_text().splitlines():
             name, _, value = text.partition(":")
@@ -153,6 +193,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def write(rows: list[Row], how: How, path: Path) -> None:
-    """All rows with the machine they were measured on, as JSON, whole or not at all."""
-    write_json(path, {"machine": machine(how.device, how.threads), "rows": rows})
+def write(rows: list[Row], options: BenchOptions, path: Path) -> None:
+    """Write all rows and the machine they were measured on to a JSON file, atomically."""
+    write_json(path, {"machine": machine(options.device, options.threads), "rows": rows})

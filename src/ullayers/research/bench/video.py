@@ -1,7 +1,7 @@
-"""Decoding and locating in frames a second, beside OpenCV on the same film and the same cores.
+"""Frames per second of decoding and locating, compared with OpenCV on the same video and cores.
 
-Every candidate sees the same frames from the start of the film and begins anew in every round.
-Where the truth is known, how near each comes is told beside how fast it is.
+Every method sees the same frames from the start of the video and starts afresh in every round.
+Where positions are known, accuracy is reported next to speed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import csv
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -23,71 +23,80 @@ from ullayers.learn.online import watch
 from ullayers.learn.runs import Run, load_run
 from ullayers.output.scores import Floats, distances
 from ullayers.research.bench.profile import lines, profile
-from ullayers.research.bench.timing import How, Row, missing
+from ullayers.research.bench.timing import BenchOptions, Row, missing
 from ullayers.video.reader import Reading, Source, find_sources
 from ullayers.video.scene import write_scene
 
 MOUSE = "tracktor/videos/mouse_video.mp4"
-TRACK = "tracktor/output/mouse_video_tracked.csv"
-FRAMES, ROUNDS = 2000, 3
-SMALL = 64  # pixels of the longer side that everyone locates at
+MOUSE_TRACK = "tracktor/output/mouse_video_tracked.csv"
+MOUSE_SIZE = (640, 480)
+FRAMES = 2000
+ROUNDS = 3
+SMALL = 64  # longer side, in pixels, of the frames in which all methods locate
 CHUNK = 64
-BRIEF = {"steps": 2, "restarts": 1, "long_mean": "stream"}
-SPECK = 3  # pixels: what is narrower is noise
+QUICK_CONFIG = {"steps": 2, "restarts": 1, "long_mean": "stream"}
+SPECK = 3  # pixels; narrower foreground is noise
 
-Look = Callable[[], Floats | None]  # looks at all frames; gives (time, 2) places in 0..1, or none
+Method = Callable[[], Floats | None]  # processes all frames; returns positions (time, 2), or None
 
 
 class Film(NamedTuple):
-    """A video, and where the thing is in each frame, if that is known."""
+    """A video, and the true position (time, 2) in each frame if it is known."""
 
     name: str
     path: str
     truth: Floats | None
 
 
-def rows(how: How) -> Iterator[Row]:
-    """The profile of `ul learn`, then one row for each way to read or to locate."""
+def rows(options: BenchOptions) -> Iterator[Row]:
+    """Yield the profile of `ul learn`, then one row for each way to read or to locate."""
     with tempfile.TemporaryDirectory() as place:
-        film, folder = choose(how, Path(place)), str(Path(place, "run"))
+        film = choose_film(options, Path(place))
+        folder = str(Path(place, "run"))
         [source] = find_sources([film.path])
-        frames = source.probe().frames  # says what is wrong with it, if anything
-        brief: dict[str, Any] = BRIEF if how.quick else {}
-        yield {"film": film.name, **profile(film.path, folder, **brief)}
-        count = min(20 if how.quick else FRAMES, frames or FRAMES)
-        looks = own_looks(load_run(folder), source, count)
+        frames = source.probe().frames  # raises if the video cannot be read
+        config: dict[str, Any] = QUICK_CONFIG if options.quick else {}
+        yield {"film": film.name, **profile(film.path, folder, **config)}
+        count = min(20 if options.quick else FRAMES, frames or FRAMES)
+        methods = own_methods(load_run(folder), source, count)
         try:
-            looks |= opencv_looks(film.path, count, how.threads)
+            methods |= opencv_methods(film.path, count, options.threads)
         except ModuleNotFoundError:
             yield missing("opencv-python-headless")
-        with on_cores(how.threads):
-            for name, (seconds, places) in compare(looks, 1 if how.quick else ROUNDS).items():
-                yield {"kind": "speed", "film": film.name, "look": name, "frames": count,
-                       "frames a second": round(count / seconds, 1),
-                       **accuracy(places, film.truth, source)}  # fmt: skip
+        with limited_to_cores(options.threads):
+            found = compare(methods, 1 if options.quick else ROUNDS)
+        for name, (seconds, positions) in found.items():
+            yield {
+                "kind": "speed",
+                "film": film.name,
+                "look": name,
+                "frames": count,
+                "frames a second": round(count / seconds, 1),
+                **accuracy(positions, film.truth, source),
+            }
 
 
-def choose(how: How, place: Path) -> Film:
-    """What was asked for, or else the mouse, or else a film of our own; the latter have a truth."""
-    if how.video:
-        return Film(Path(how.video).name, how.video, None)
+def choose_film(options: BenchOptions, place: Path) -> Film:
+    """Return the given video, the mouse video, or the scene of `ul demo` written to `place`."""
+    if options.video:
+        return Film(Path(options.video).name, options.video, None)
     data = Path(os.environ.get("ULLAYERS_DATA") or "/nonexistent")
-    if not how.quick and (data / MOUSE).exists():
-        return Film(
-            "mouse", str(data / MOUSE), _column(data / TRACK, "pos_x", "pos_y") / (640, 480)
-        )
-    path = write_scene(place, frames=60 if how.quick else 600)
-    return Film("scene of ul demo", str(path), _column(place / "truth.csv", "x", "y"))
+    if not options.quick and (data / MOUSE).exists():
+        truth = read_columns(data / MOUSE_TRACK, "pos_x", "pos_y") / MOUSE_SIZE
+        return Film("mouse", str(data / MOUSE), truth)
+    path = write_scene(place, frames=60 if options.quick else 600)
+    return Film("scene of ul demo", str(path), read_columns(place / "truth.csv", "x", "y"))
 
 
-def _column(path: Path, *names: str) -> Floats:
+def read_columns(path: Path, *names: str) -> Floats:
+    """Return columns of a CSV file, (rows, names)."""
     with open(path, encoding="utf-8", newline="") as file:
         return np.array([[float(row[name]) for name in names] for row in csv.DictReader(file)])
 
 
 @contextmanager
-def on_cores(count: int) -> Iterator[None]:
-    """So many cores for all threads that begin inside; decoders ask no one how many to start."""
+def limited_to_cores(count: int) -> Iterator[None]:
+    """Run threads started inside on a number of cores, as decoders choose their own threads."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -99,36 +108,39 @@ def on_cores(count: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def compare(looks: dict[str, Look], rounds: int) -> dict[str, tuple[float, Floats | None]]:
-    """Seconds of the fastest round, and what was found."""
-    best, found = dict.fromkeys(looks, float("inf")), dict[str, Floats | None]()
+def compare(methods: dict[str, Method], rounds: int) -> dict[str, tuple[float, Floats | None]]:
+    """Return for each method the seconds of its fastest round, and the positions it found."""
+    best = dict.fromkeys(methods, float("inf"))
+    found: dict[str, Floats | None] = {}
     for _ in range(rounds):
-        for name, look in looks.items():
+        for name, method in methods.items():
             begin = time.perf_counter()
-            found[name] = look()
+            found[name] = method()
             best[name] = min(best[name], time.perf_counter() - begin)
-    return {name: (best[name], found[name]) for name in looks}
+    return {name: (best[name], found[name]) for name in methods}
 
 
-def accuracy(places: Floats | None, truth: Floats | None, source: Source) -> Row:
-    """How near, in widths of the frame; nothing without a truth."""
-    if places is None or truth is None:
+def accuracy(positions: Floats | None, truth: Floats | None, source: Source) -> Row:
+    """Return median and 90 % quantile of the error in frame widths; None without a truth."""
+    if positions is None or truth is None:
         return {"median": None, "within": None}
     info = source.probe()
-    apart = distances(places, truth[: len(places)], info.height / info.width)
-    return {"median": round(float(np.nanmedian(apart)), 5),
-            "within": round(float(np.nanquantile(apart, 0.9)), 5)}  # fmt: skip
+    errors = distances(positions, truth[: len(positions)], info.height / info.width)
+    return {
+        "median": round(float(np.nanmedian(errors)), 5),
+        "within": round(float(np.nanquantile(errors, 0.9)), 5),
+    }
 
 
-def own_looks(run: Run, source: Source, count: int) -> dict[str, Look]:
-    """Ours: reading alone, and all the way to a place."""
+def own_methods(run: Run, source: Source, count: int) -> dict[str, Method]:
+    """Return ours: decoding alone, and everything up to a position."""
 
-    def read(**size: Any) -> Look:
-        def look() -> None:
+    def read(**size: Any) -> Method:
+        def method() -> None:
             for _ in source.clips(CHUNK, Reading(max_frames=count, **size)):
                 pass
 
-        return look
+        return method
 
     def locate() -> Floats:
         parts = [part.values[:, :2] for part in answers(run, source, max_frames=count)]
@@ -145,53 +157,56 @@ def own_looks(run: Run, source: Source, count: int) -> dict[str, Look]:
     }
 
 
-def opencv_looks(path: str, count: int, threads: int) -> dict[str, Look]:
-    """OpenCV: reading alone, and MOG2 with the centroid of the largest thing that moves."""
+def opencv_methods(path: str, count: int, threads: int) -> dict[str, Method]:
+    """Return OpenCV: decoding alone, and MOG2 with the centroid of the largest moving object."""
     import cv2
 
     cv2.setNumThreads(threads)
-
-    def frames() -> Iterator[Any]:
-        video = cv2.VideoCapture(path)
-        try:
-            while True:
-                there, frame = video.read()
-                if not there:
-                    return
-                yield frame
-        finally:
-            video.release()
 
     def small(frame: Any) -> Any:
         height, width = Reading(longest=SMALL).target(*frame.shape[:2])
         return cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
 
-    def read(change: Callable[[Any], Any] | None = None) -> Look:
-        def look() -> None:
-            for frame in islice(frames(), count):
-                if change is not None:
-                    change(frame)
+    def frames(change: Callable[[Any], Any]) -> Iterator[Any]:
+        return (change(frame) for frame in islice(_opencv_frames(cv2, path), count))
 
-        return look
+    def read(change: Callable[[Any], Any]) -> Method:
+        def method() -> None:
+            for _ in frames(change):
+                pass
 
-    def locate(change: Callable[[Any], Any]) -> Look:
-        def look() -> Floats:
-            mixture = cv2.createBackgroundSubtractorMOG2(detectShadows=False)
-            shown = (change(frame) for frame in islice(frames(), count))
-            return filled([_largest(cv2, mixture.apply(frame)) for frame in shown])
+        return method
 
-        return look
+    def unchanged(frame: Any) -> Any:
+        return frame
 
     return {
-        "OpenCV decode": read(),
+        "OpenCV decode": read(unchanged),
         f"OpenCV decode, resize to {SMALL}": read(small),
-        "OpenCV decode, resize, MOG2": locate(small),
-        "OpenCV decode, MOG2 at full size": locate(lambda frame: frame),
+        "OpenCV decode, resize, MOG2": lambda: _mog2_positions(cv2, frames(small)),
+        "OpenCV decode, MOG2 at full size": lambda: _mog2_positions(cv2, frames(unchanged)),
     }
 
 
+def _opencv_frames(cv2: Any, path: str) -> Iterator[Any]:
+    video = cv2.VideoCapture(path)
+    try:
+        while True:
+            found, frame = video.read()
+            if not found:
+                return
+            yield frame
+    finally:
+        video.release()
+
+
+def _mog2_positions(cv2: Any, frames: Iterable[Any]) -> Floats:
+    mixture = cv2.createBackgroundSubtractorMOG2(detectShadows=False)
+    return filled([_largest(cv2, mixture.apply(frame)) for frame in frames])
+
+
 def _largest(cv2: Any, mask: Any) -> tuple[float, float]:
-    """Centroid of the largest blob in 0..1; no number where nothing moves."""
+    """Return the centroid of the largest blob in 0..1; NaN without one."""
     mask = cv2.morphologyEx(mask, cv2.MORPH_OPEN, np.ones((SPECK, SPECK), np.uint8))
     count, _, sizes, centres = cv2.connectedComponentsWithStats(mask)
     if count < 2:  # the first is the background
@@ -200,24 +215,26 @@ def _largest(cv2: Any, mask: Any) -> tuple[float, float]:
     return x / mask.shape[1], y / mask.shape[0]
 
 
-def filled(places: list[tuple[float, float]]) -> Floats:
-    """Where nothing was seen it is where it was last, and in the middle at first.
+def filled(positions: list[tuple[float, float]]) -> Floats:
+    """Replace missing positions by the last known one, and leading ones by the centre.
 
     >>> filled([(float("nan"), 0), (0.1, 0.2), (float("nan"), 0)]).tolist()
     [[0.5, 0.5], [0.1, 0.2], [0.1, 0.2]]
     """
-    last, found = (0.5, 0.5), []
-    for place in places:
-        last = last if np.isnan(place[0]) else place
+    last = (0.5, 0.5)
+    found = []
+    for position in positions:
+        if not np.isnan(position[0]):
+            last = position
         found.append(last)
     return np.array(found)
 
 
 def line(row: Row) -> str:
-    """A row of the table, or a whole profile."""
+    """Format a row of the table, or a profile."""
     if row["kind"] == "profile":
         return lines(row)
-    near = "" if row["median"] is None else (
-        f"  median {row['median']:7.2%}, 90 % within {row['within']:7.2%}"
-    )  # fmt: skip
-    return f"{row['film']:17} {row['look']:36}{row['frames a second']:9.1f} frames/s{near}"
+    text = f"{row['film']:17} {row['look']:36}{row['frames a second']:9.1f} frames/s"
+    if row["median"] is None:
+        return text
+    return f"{text}  median {row['median']:7.2%}, 90 % within {row['within']:7.2%}"

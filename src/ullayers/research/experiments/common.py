@@ -1,4 +1,4 @@
-"""What the experiments share: how they are run, what they give back, and how codes are scored."""
+"""Shared by the experiments: the setting they run in, their outcome, and scores of codes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ullayers.research.experiments.processes import worker_pool
 
 Floats = NDArray[np.floating[Any]]
 Job = TypeVar("Job")
-Done = TypeVar("Done")
+JobResult = TypeVar("JobResult")
 
-WINDOW = 5  # frames over which the physics-constraint authors correlate
+WINDOW = 5  # frames per window in the scores of Stewart and Ermon (2017)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where an experiment finds its data and leaves its figures, and how much it does.
+    """Input, output and size of an experiment.
 
     Attributes:
-        data: the folder of the data sets.
-        out: the experiment's own folder.
-        seeds: of the runs that every row is the mean of.
-        quick: a small version, to see that learning works.
-        progress: called with what has just been done.
+        data: Folder of the data sets.
+        out: Folder for the experiment's figures and files.
+        seeds: Seeds of the runs that each row averages.
+        quick: Run a small version that only checks that learning works.
+        progress: Called with a description of each finished job.
     """
 
     data: Path
@@ -39,25 +39,32 @@ class Setting:
     quick: bool = False
     progress: Callable[[str], None] = lambda what: None
 
-    def each(self, function: Callable[[Job], Done], jobs: Sequence[Job]) -> list[Done]:
-        """What a function of a module gives for each job, on all cores, in order.
+    def each(self, function: Callable[[Job], JobResult], jobs: Sequence[Job]) -> list[JobResult]:
+        """Return the results of a function for all jobs, in order, computed on all cores.
 
-        A job runs in a process of its own with one thread: two seeds side by side are faster than
-        one after the other on two threads. So a job is a few plain values and reads its own data.
+        Jobs run in worker processes with one thread each: two seeds in parallel are faster than
+        one after the other with two threads. A job is a tuple of plain values and loads its own
+        data; the function must be importable.
         """
-        done: list[Done] = []
+        results: list[JobResult] = []
         with worker_pool(min(os.cpu_count() or 1, len(jobs))) as pool:
             for job, result in zip(jobs, pool.map(function, jobs), strict=True):
-                done.append(result)
+                results.append(result)
                 self.progress(self._label(job))
-        return done
+        return results
+
+    def each_by_job(
+        self, function: Callable[[Job], JobResult], jobs: Sequence[Job]
+    ) -> dict[Job, JobResult]:
+        """Return the results of `each` by job."""
+        return dict(zip(jobs, self.each(function, jobs), strict=True))
 
     def _label(self, job: object) -> str:
         parts = job if isinstance(job, tuple) else (job,)
         return " ".join(str(part) for part in parts if part != str(self.data))
 
     def picture(self, figure: Figure, name: str, caption: str, *, of_data: bool = False) -> Picture:
-        """Keep a figure as a PNG."""
+        """Save a figure as a PNG; `of_data` if it shows frames of the data."""
         self.out.mkdir(parents=True, exist_ok=True)
         file = f"frames_{name}.png" if of_data else f"{name}.png"
         figure.savefig(self.out / file, dpi=110, bbox_inches="tight", facecolor="white")
@@ -66,7 +73,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in the experiment's folder; `of_data` if frames of the data can be seen in it."""
+    """A figure in the experiment's folder; `of_data` if it shows frames of the data."""
 
     file: str
     caption: str
@@ -75,14 +82,14 @@ class Picture:
 
 @dataclass
 class Table:
-    """Rows of numbers side by side.
+    """A table of scores.
 
     Attributes:
-        title: what is compared.
-        columns: names of the numbers.
-        best: for each column "low", "high", or "" if no end of it is better.
-        rows: a name, and for each column its value of every seed.
-        note: what a reader must know.
+        title: What is compared.
+        columns: Names of the scores.
+        best: For each column "low", "high", or "" if neither is better.
+        rows: For each row name and column, the values of all seeds.
+        note: Text below the table.
 
     Example:
         >>> table = Table("heads", ["degrees"], ["low"])
@@ -102,35 +109,39 @@ class Table:
     note: str = ""
 
     def add(self, name: str, *values: float | Iterable[float]) -> None:
-        """One more row: for each column a value, or those of all seeds; nan where there is none."""
+        """Add a row: one value or the values of all seeds per column, NaN for a missing one."""
         assert len(values) == len(self.columns), f"{name}: {len(values)} of {self.columns}"
         lists = [np.atleast_1d(np.asarray(value, float)).tolist() for value in values]
         self.rows[name] = lists
 
     def mean(self, name: str, column: str) -> float:
-        """Of a row over its seeds."""
+        """Return the mean of a row over its seeds."""
         return float(np.mean(self.rows[name][self.columns.index(column)]))
 
     def markdown(self) -> str:
-        """The table, with the best of each column in bold."""
-        winners = [self._winner(i) for i in range(len(self.columns))]
+        """Return the table in Markdown, with the best value of each column in bold."""
+        best = [self._best_rows(i) for i in range(len(self.columns))]
         lines = [
             f"| {' | '.join([self.title, *self.columns])} |",
-            "|---" * (len(winners) + 1) + "|",
+            "|---" * (len(self.columns) + 1) + "|",
         ]
         for name, values in self.rows.items():
-            cells = [_cell(v) if name not in w else f"**{_cell(v)}**" for v, w in
-                     zip(values, winners, strict=True)]  # fmt: skip
+            cells = [
+                f"**{_cell(of_column)}**" if name in best_rows else _cell(of_column)
+                for of_column, best_rows in zip(values, best, strict=True)
+            ]
             lines.append(f"| {' | '.join([name, *cells])} |")
-        return "\n".join(lines + [f"\n{self.note.strip()}"] * bool(self.note))
+        if self.note:
+            lines += ["", self.note.strip()]
+        return "\n".join(lines)
 
-    def _winner(self, column: int) -> set[str]:
+    def _best_rows(self, column: int) -> set[str]:
         means = {name: np.mean(values[column]) for name, values in self.rows.items()}
         means = {name: mean for name, mean in means.items() if np.isfinite(mean)}
         if not means or not self.best[column]:
             return set()
-        top = min(means.values()) if self.best[column] == "low" else max(means.values())
-        return {name for name, mean in means.items() if mean == top}
+        best = min(means.values()) if self.best[column] == "low" else max(means.values())
+        return {name for name, mean in means.items() if mean == best}
 
 
 def _cell(values: Sequence[float]) -> str:
@@ -143,7 +154,7 @@ def _cell(values: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that must hold, or that is aimed at.
+    """A bound on a score that must hold or, if `aim`, is only aimed at.
 
     Example:
         >>> Claim("error in degrees", 6.8, at_most=8).met, Claim("r", 0.9, at_least=0.95).met
@@ -158,19 +169,21 @@ class Claim:
 
     @property
     def met(self) -> bool:
-        """Whether it holds; never for nan."""
+        """Whether it holds; False for NaN."""
         return bool(self.at_least <= self.value <= self.at_most)
 
 
 @dataclass
 class Outcome:
-    """What an experiment found.
+    """Result of an experiment.
 
     Attributes:
-        title: of its section.
-        text: what was done, as Markdown.
-        tables, pictures, claims: in the order of the page.
-        files: names of other files it wrote, with what is in them.
+        title: Title of its section.
+        text: Description in Markdown.
+        tables: Tables in the order of the page.
+        pictures: Figures in the order of the page.
+        claims: Claims in the order of the page.
+        files: Other files it wrote, with a description of each.
     """
 
     title: str
@@ -182,15 +195,15 @@ class Outcome:
 
 
 def decode_angle(codes: Floats, angles: Floats, unseen: Floats) -> Floats:
-    """Degrees read from codes by one linear map to sine and cosine.
+    """Decode sine and cosine of an angle from codes by one linear map.
 
     Args:
-        codes: (n, d) of frames with known angles, to fit the map.
-        angles: (n,) their angles, in degrees.
-        unseen: (m, d) codes to read.
+        codes: Codes (n, d) with known angles, to fit the map.
+        angles: Their angles (n,) in degrees.
+        unseen: Codes (m, d) to decode.
 
     Returns:
-        (m, 2): the sine and the cosine; `np.arctan2` of them is the angle.
+        Sine and cosine, (m, 2); `np.arctan2` of them is the angle.
 
     Example:
         >>> angles = np.arange(0, 360, 30)
@@ -205,7 +218,7 @@ def decode_angle(codes: Floats, angles: Floats, unseen: Floats) -> Floats:
 
 
 def sine_and_cosine(degrees: Floats) -> Floats:
-    """(n, 2) of angles (n,).
+    """Return sine and cosine, (n, 2), of angles (n,) in degrees.
 
     >>> sine_and_cosine(np.array([0.0, 90.0])).round().tolist()
     [[0.0, 1.0], [1.0, 0.0]]
@@ -218,18 +231,18 @@ def _with_one(codes: Floats) -> Floats:
     return np.concatenate([codes, np.ones((len(codes), 1))], 1)
 
 
-def apart(found: Floats, true: Floats) -> Floats:
-    """Degrees between two angles, the short way round.
+def angle_difference(found: Floats, true: Floats) -> Floats:
+    """Return the absolute difference of two angles in degrees, at most 180.
 
-    >>> apart(np.array([350.0]), np.array([20.0])).tolist()
+    >>> angle_difference(np.array([350.0]), np.array([20.0])).tolist()
     [30.0]
     """
-    between: Floats = np.abs((found - true + 180) % 360 - 180)
-    return between
+    difference: Floats = np.abs((found - true + 180) % 360 - 180)
+    return difference
 
 
 def correlation(a: Floats, b: Floats) -> float:
-    """Of two series where both are known; 0 if one is constant.
+    """Return the correlation of two series where both are finite; 0 if one is constant.
 
     >>> round(correlation(np.array([1.0, 2.0, np.nan]), np.array([2.0, 4.0, 9.0])), 3)
     1.0
@@ -242,11 +255,11 @@ def correlation(a: Floats, b: Floats) -> float:
 
 
 def window_score(found: Sequence[Floats], true: Sequence[Floats]) -> float:
-    """Mean absolute correlation over windows of five frames, as the physics-constraint authors do.
+    """Return the mean absolute correlation over windows of five frames (Stewart and Ermon, 2017).
 
     Args:
-        found: a series for each sequence.
-        true: likewise.
+        found: Decoded values of each sequence.
+        true: True values of each sequence.
     """
     scores = [
         abs(correlation(f[i : i + WINDOW], t[i : i + WINDOW]))

@@ -1,4 +1,4 @@
-"""Section 4.2, Fig. 3: a head that turns in the picture, and objects on a turntable."""
+"""In-plane rotation of a head and objects on a turntable (section 4.2, Fig. 3)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -28,65 +30,79 @@ from ullayers.research.experiments.common import (
     Picture,
     Setting,
     Table,
-    apart,
+    angle_difference,
     decode_angle,
     sine_and_cosine,
 )
 from ullayers.research.experiments.heads import learn, piece
 
-SIDE = 32  # pixels of a frame
-HELD_OUT = 3  # every third frame is never learned from
-TURNS = 4  # of the training frames that make a video
-STEPS, LR = 120, 3e-3
+SIDE = 32  # pixels per side of a frame
+HELD_OUT = 3  # every third frame is held out
+TURNS = 4  # repetitions of the training frames in the video
+STEPS = 120
+LR = 3e-3
 SUPERVISED_STEPS = 150
 PAPER_EPOCHS = 20
-KERNELS, KERNEL = 4, 9  # of the paper's convolution: how many, and pixels of each
-LINEAR, QUADRATIC = 20, 6  # principal components: with all, 48 frames could be put in any order
+KERNELS = 4  # of the paper's convolution
+KERNEL_SIZE = 9
+# Principal components: with all of them, 48 frames could be put in any order.
+LINEAR_COMPONENTS = 20
+QUADRATIC_COMPONENTS = 6
 
 OURS = "ours"
 FOUR = "paper's network, UL after each layer, our cost and AdamW"
 FOUR_LAST = "paper's network, UL after the last layer, our cost and AdamW"
 PAPER_SGD = "paper's network, Algorithm 1, SGD 1e-5"
 PAPER_ADAM = "paper's network, Algorithm 1, Adam 1e-3"
-SFA, SQUARES, CLOSED = "linear SFA", "quadratic SFA", "closed form on similarity edges"
-RANDOM, TAUGHT = "random weights", "supervised, our network with labels"
-WITHOUT_CHANCE = (SFA, SQUARES, CLOSED)  # the same for every seed
-ON_THE_HEAD: tuple[str, ...] = (FOUR, FOUR_LAST, PAPER_SGD, PAPER_ADAM)
-EVERYWHERE: tuple[str, ...] = (OURS, SFA, SQUARES, CLOSED, RANDOM, TAUGHT)
-HEAD, FIRST_SYMMETRIC = "scan", 12  # objects from here on look alike from several sides
+SFA = "linear SFA"
+QUADRATIC_SFA = "quadratic SFA"
+CLOSED = "closed form on similarity edges"
+RANDOM = "random weights"
+SUPERVISED = "supervised, our network with labels"
+DETERMINISTIC = (SFA, QUADRATIC_SFA, CLOSED)  # independent of the seed
+HEAD_ONLY: tuple[str, ...] = (FOUR, FOUR_LAST, PAPER_SGD, PAPER_ADAM)
+EVERYWHERE: tuple[str, ...] = (OURS, SFA, QUADRATIC_SFA, CLOSED, RANDOM, SUPERVISED)
+HEAD = "scan"
+FIRST_SYMMETRIC = 12  # objects from this one on look alike from several sides
 
 TEXT = f"""
-72 frames of a head that turns in the picture plane (heads3d), and 72 views of each of 14 COIL-20
+72 frames of a head that rotates in the picture plane (heads3d), and 72 views of each of 14 COIL-20
 objects on a turntable, 5 degrees apart, {SIDE} x {SIDE} grey. Every third frame is held out from
-learning and from fitting the decoder, so the 48 others are 5 and 10 degrees apart in turn. The
-video is {TURNS} turns of them: a turntable goes on, and only a closed way has a circle as its
-slowest code (that of an open one is half a wave, and loses the angle at the seam). The angle is
-decoded by one linear map from the two outputs to sine and cosine; the error is that of the
+learning and from fitting the decoder, so the other 48 are alternately 5 and 10 degrees apart. The
+video shows {TURNS} turns of them: a turntable keeps turning, and only a closed path has a circle as
+its slowest code (that of an open path is half a wave, which loses the angle at the seam). The angle
+is decoded by one linear map from the two outputs to sine and cosine; the error is measured on the
 held-out frames, in degrees.
 
-*Ours* is what `ul learn --task orient` does, three convolutions and a linear layer, with clips of
-one whole turn and {STEPS} steps at a rate of {LR}. Of two starts J chooses the better when both are
-done: earlier it does not tell a code that goes round twice. *The paper's network* is one
-convolution with four kernels and a linear layer, a UL layer after each. Size, steps and rate were
-set on some of these sequences, with a look at their errors; they are the same for all.
+*Ours* is `ul learn --task orient`, three convolutions and a linear layer, with clips of one whole
+turn and {STEPS} steps at a learning rate of {LR}. J chooses the better of two starts after both are
+trained; earlier it does not recognise a code that goes round twice. *The paper's network* is one
+convolution with four kernels and a linear layer, with a UL layer after each. Size, steps and rate
+were chosen on some of these sequences by their errors; they are the same for all.
 """
 NOTE = """
-Algorithm 1 one frame at a time does not find the angle in this short video, at the paper's rate or
-with Adam; a shorter long-term horizon or normalised contrast did not help in trials. Our cost did,
-with the same network on the same frames: whitened outputs, and every step seen as a clip of two.
-A UL layer at full weight after the convolution costs nothing: with the moving averages of version
-0.1 it cost 13 degrees, so that was staleness. Linear SFA is a little better than ours on the head,
-since a turn in the picture plane is nearly linear in the pixels.
-On COIL-20 we lose on object 3, a car that looks alike from both sides and whose crops jump in
+Algorithm 1, one frame at a time, does not find the angle in this short video, at the paper's rate
+or with Adam; a shorter long-term horizon or normalised contrast did not help. Our cost did, with
+the same network on the same frames: whitened outputs, and every step treated as a clip of two
+frames. A UL layer at full weight after the convolution costs nothing; with the moving averages of
+version 0.1 it cost 13 degrees, so those were stale. Linear SFA is a little better than ours on the
+head, since a rotation in the picture plane is nearly linear in the pixels.
+On COIL-20 ours loses on object 3, a car that looks alike from both sides and whose crops jump in
 scale: held-out frames fall inside the circle there, and the closed form is better. A start whose
-code goes round more than once can win by J; the mean over objects shows it. Labels are no upper
-bound with 48 frames: on many objects the code without them is better.
+code goes round more than once can have the lowest J; the mean over objects shows it. With 48 frames
+labels are no upper bound: on many objects the code learned without them is better.
 """
 
 
 @dataclass(frozen=True)
 class Turn:
-    """All frames (time, 1, height, width) in 0..1, their angles in degrees, and which to learn."""
+    """Frames of one turn.
+
+    Attributes:
+        frames: Frames (time, 1, height, width) in 0..1.
+        degrees: Their angles (time,).
+        known: Whether each is a training frame, (time,).
+    """
 
     frames: Tensor
     degrees: Floats
@@ -94,15 +110,20 @@ class Turn:
 
     @property
     def training(self) -> Tensor:
-        """One turn of the frames to learn from."""
+        """One turn of the training frames."""
         return self.frames[torch.from_numpy(self.known)]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a row made of a turn: held-out error in degrees, codes and angles read from them.
+    """Result of a row on a turn.
 
-    `kernels` and `maps`, those of the first frame, are there for the paper's network.
+    Attributes:
+        error: Error on held-out frames in degrees.
+        code: Codes (time, 2).
+        found: Decoded angles (time,) in degrees.
+        kernels: Kernels of the paper's network.
+        maps: Its maps of the first frame.
     """
 
     error: float
@@ -116,7 +137,7 @@ Job = tuple[str, str, str, int]  # data, sequence, row, seed
 
 
 def read_turn(data: str, name: str) -> Turn:
-    """The head or one object."""
+    """Load the head or one object."""
     found = {sequence.name: sequence for sequence in turning_head(data) + turntable(data)}
     frames = load(found[name], (SIDE, SIDE), grey=True).frames.float() / 255
     known = np.arange(len(frames)) % HELD_OUT != HELD_OUT - 1
@@ -124,53 +145,66 @@ def read_turn(data: str, name: str) -> Turn:
 
 
 def one_reading(job: Job) -> Reading:
-    """Learn from the training frames of one turn, and decode all of it."""
+    """Learn from the training frames of one turn, and decode all of its frames."""
     data, name, row, seed = job
     turn = read_turn(data, name)
     code, net = _code(turn, row, seed)
     known = turn.known
-    found = np.degrees(np.arctan2(*decode_angle(code[known], turn.degrees[known], code).T))
-    error = float(apart(found, turn.degrees)[~known].mean())
-    if row != FOUR or not isinstance(net, Encoder):
+    sine, cosine = decode_angle(code[known], turn.degrees[known], code).T
+    found = np.degrees(np.arctan2(sine, cosine))
+    error = float(angle_difference(found, turn.degrees)[~known].mean())
+    if row != FOUR or net is None:
         return Reading(error, code, found)
     with torch.no_grad():
         maps = net.maps(turn.frames[:1])["conv1"][0].numpy()
-    return Reading(error, code, found, net.convs[0].weight.detach()[:, 0].numpy(), maps)  # type: ignore[operator]
+    kernels = net.get_parameter("convs.0.weight").detach()[:, 0].numpy()
+    return Reading(error, code, found, kernels, maps)
 
 
-def _code(turn: Turn, row: str, seed: int) -> tuple[Floats, nn.Module | None]:
-    """(time, 2) of all frames, and the network they are from."""
-    if row in WITHOUT_CHANCE:
-        pixels = turn.frames.flatten(1).numpy()
-        closed = np.concatenate([pixels[turn.known]] * TURNS)
-        if row == SFA:
-            return slow_codes([closed], components=LINEAR)(pixels), None
-        if row == SQUARES:
-            return slow_codes([closed], degree=2, components=QUADRATIC)(pixels), None
-        return similarity_codes([closed])(pixels), None
+def _code(turn: Turn, row: str, seed: int) -> tuple[Floats, Encoder | None]:
+    """Return the code (time, 2) of all frames, and the encoder that computes it if there is one."""
+    if row in DETERMINISTIC:
+        return _pixel_code(turn, row), None
     torch.manual_seed(seed)
+    if row in (PAPER_SGD, PAPER_ADAM):
+        return _algorithm_1_code(turn, row), None
     if row == OURS:
         net = learn_turn(turn.training, seed)
         with torch.no_grad():
             return net.code(turn.frames).numpy(), net
-    if row in (PAPER_SGD, PAPER_ADAM):
-        return _to_the_letter(turn, row)
-    if row in (FOUR, FOUR_LAST):
-        net = four_kernels(local=float(row == FOUR))
-        _learn_whole_turns(net, turn.training)
-    else:
-        net = random_weights(Config(task="orient"), "stream", 1, (SIDE, SIDE), seed)  # type: ignore[assignment]
-    if row == TAUGHT:
-        truth = sine_and_cosine(turn.degrees[turn.known])
-        learn_supervised(
-            net, net.embed, [turn.training], [truth], steps=SUPERVISED_STEPS, seed=seed
-        )
+    net = _encoder(turn, row, seed)
     with torch.no_grad():
         return net.eval().embed(turn.frames).numpy(), net
 
 
+def _pixel_code(turn: Turn, row: str) -> Floats:
+    pixels = turn.frames.flatten(1).numpy()
+    video = [np.concatenate([pixels[turn.known]] * TURNS)]
+    if row == SFA:
+        return slow_codes(video, components=LINEAR_COMPONENTS)(pixels)
+    if row == QUADRATIC_SFA:
+        return slow_codes(video, degree=2, components=QUADRATIC_COMPONENTS)(pixels)
+    return similarity_codes(video)(pixels)
+
+
+def _encoder(turn: Turn, row: str, seed: int) -> Encoder:
+    """Return the paper's network with our cost, or ours with random or supervised weights."""
+    if row in (FOUR, FOUR_LAST):
+        net = four_kernels(local=float(row == FOUR))
+        _learn_whole_turns(net, turn.training)
+        return net
+    random = random_weights(Config(task="orient"), "stream", 1, (SIDE, SIDE), seed)
+    assert isinstance(random, Encoder)
+    if row == SUPERVISED:
+        truth = sine_and_cosine(turn.degrees[turn.known])
+        learn_supervised(
+            random, random.embed, [turn.training], [truth], steps=SUPERVISED_STEPS, seed=seed
+        )
+    return random
+
+
 def learn_turn(frames: Tensor, seed: int) -> Encoder:
-    """What `ul learn --task orient` does with a video of things that turn and turn."""
+    """Learn as `ul learn --task orient` does, from a video of several turns."""
     video = (255 * torch.cat([frames] * TURNS)).round().byte()
     footage = Footage(["turn"], [piece(0, video)], seen=len(video))
     whole_turn = len(frames) + 1  # with the step that closes it
@@ -178,9 +212,9 @@ def learn_turn(frames: Tensor, seed: int) -> Encoder:
 
 
 def four_kernels(local: float) -> Encoder:
-    """The paper's network with the cost of our encoder: one convolution, one linear layer."""
+    """Return the paper's network, one convolution and one linear layer, with our encoder's cost."""
     net = Encoder((SIDE, SIDE), long_term="shared")
-    net.convs = nn.ModuleList([nn.Conv2d(1, KERNELS, KERNEL, 2, KERNEL // 2)])
+    net.convs = nn.ModuleList([nn.Conv2d(1, KERNELS, KERNEL_SIZE, 2, KERNEL_SIZE // 2)])
     net.locals = nn.ModuleList([UL2d(KERNELS, weight=local) if local else nn.Identity()])
     net.full = nn.Linear(KERNELS * (SIDE // 2) ** 2, 2)
     mu_by_depth(net)
@@ -196,10 +230,10 @@ def _learn_whole_turns(net: Encoder, frames: Tensor) -> None:
         optimizer.step()
 
 
-def _to_the_letter(turn: Turn, row: str) -> tuple[Floats, nn.Module]:
-    """Algorithm 1 with the paper's settings, one frame at a time."""
+def _algorithm_1_code(turn: Turn, row: str) -> Floats:
+    """Return the code of Algorithm 1 with the paper's settings, one frame at a time."""
     net = nn.Sequential(
-        nn.Conv2d(1, KERNELS, KERNEL, 2, KERNEL // 2),
+        nn.Conv2d(1, KERNELS, KERNEL_SIZE, 2, KERNEL_SIZE // 2),
         UL2d(KERNELS, reduction="sum", start="paper"),
         nn.Tanh(),
         nn.Flatten(),
@@ -216,29 +250,35 @@ def _to_the_letter(turn: Turn, row: str) -> tuple[Floats, nn.Module]:
             backward(net(frame))
             optimizer.step()
     with torch.no_grad():
-        return net.eval()(turn.frames).numpy(), net
+        code: Floats = net.eval()(turn.frames).numpy()
+    return code
 
 
 def run(setting: Setting) -> Outcome:
-    """The angle of a turning head and of turning objects, from frames never seen."""
+    """Decode the angle of a turning head and of turning objects on held-out frames."""
     data = str(setting.data)
     names = [HEAD] + [sequence.name for sequence in turntable(data)]
-    everywhere, on_the_head, seeds = EVERYWHERE, ON_THE_HEAD, setting.seeds
+    everywhere = EVERYWHERE
+    head_only = HEAD_ONLY
+    seeds = setting.seeds
     if setting.quick:
-        names, seeds = names[:2], seeds[:2]
-        everywhere, on_the_head = (OURS, SFA, RANDOM), (FOUR,)
+        names = names[:2]
+        everywhere = (OURS, SFA, RANDOM)
+        head_only = (FOUR,)
+        seeds = seeds[:2]
     jobs: list[Job] = [
         (data, name, row, seed)
         for name in names
-        for row in everywhere + on_the_head * (name == HEAD)
-        for seed in (seeds[:1] if row in WITHOUT_CHANCE else seeds)
+        for row in (everywhere + head_only if name == HEAD else everywhere)
+        for seed in (seeds[:1] if row in DETERMINISTIC else seeds)
     ]
-    found = dict(zip(jobs, setting.each(one_reading, jobs), strict=True))
+    found = setting.each_by_job(one_reading, jobs)
     errors = {
         (name, row): [found[job].error for job in jobs if job[1:3] == (name, row)]
         for _, name, row, _ in jobs
     }
-    summary, objects = _tables(errors, names, everywhere, on_the_head)
+    summary = _summary(errors, names, everywhere[:1] + head_only + everywhere[1:])
+    objects = _by_object(errors, names[1:], everywhere)
     first = {job[1:3]: found[job] for job in jobs if job[3] == seeds[0]}
     pictures = [
         _kernels(setting, read_turn(data, HEAD), first[HEAD, FOUR]),
@@ -250,31 +290,36 @@ def run(setting: Setting) -> Outcome:
     return Outcome(title, TEXT, [summary, objects], pictures, claims)
 
 
-def _tables(
-    errors: dict[tuple[str, str], list[float]],
-    names: list[str],
-    everywhere: tuple[str, ...],
-    on_the_head: tuple[str, ...],
-) -> tuple[Table, Table]:
-    clear = [n for n in names[1:] if int(n.removeprefix("object")) < FIRST_SYMMETRIC]
-    groups = {"head in plane": [HEAD], "COIL-20 objects 1-11": clear, "COIL-20 all": names[1:]}
-    summary = Table("degrees on held-out frames", list(groups), ["low"] * 3, note=NOTE)
-    for row in everywhere[:1] + on_the_head + everywhere[1:]:
-        of_row = [
-            [np.nan] if (group[-1], row) not in errors
-            else np.mean([errors[name, row] for name in group], 0).tolist()
-            for group in groups.values()
-        ]  # fmt: skip
-        summary.add(row, *of_row)
-    numbers = [name.removeprefix("object") for name in names[1:]]
-    objects = Table("degrees, by object of COIL-20", numbers, ["low"] * len(numbers))
-    for row in everywhere:
-        objects.add(row, *[errors[name, row] for name in names[1:]])
-    return summary, objects
+Errors = dict[tuple[str, str], list[float]]  # errors of all seeds by sequence and row
+
+
+def _summary(errors: Errors, names: list[str], rows: tuple[str, ...]) -> Table:
+    asymmetric = [n for n in names[1:] if int(n.removeprefix("object")) < FIRST_SYMMETRIC]
+    groups = {"head in plane": [HEAD], "COIL-20 objects 1-11": asymmetric, "COIL-20 all": names[1:]}
+    table = Table("degrees on held-out frames", list(groups), ["low"] * 3, note=NOTE)
+    for row in rows:
+        table.add(row, *[_group_mean(errors, group, row) for group in groups.values()])
+    return table
+
+
+def _group_mean(errors: Errors, group: list[str], row: str) -> list[float]:
+    """Return the mean error over a group for each seed; NaN if the row was not run there."""
+    if (group[-1], row) not in errors:
+        return [np.nan]
+    means: list[float] = np.mean([errors[name, row] for name in group], 0).tolist()
+    return means
+
+
+def _by_object(errors: Errors, names: list[str], rows: tuple[str, ...]) -> Table:
+    numbers = [name.removeprefix("object") for name in names]
+    table = Table("degrees, by object of COIL-20", numbers, ["low"] * len(numbers))
+    for row in rows:
+        table.add(row, *[errors[name, row] for name in names])
+    return table
 
 
 def _claims(summary: Table, quick: bool) -> list[Claim]:
-    head, clear, every = summary.columns
+    head, asymmetric, every = summary.columns
     ours = summary.mean(OURS, head)
     claims = [
         Claim("degrees on held-out frames of the head", ours, at_most=3),
@@ -286,7 +331,7 @@ def _claims(summary: Table, quick: bool) -> list[Claim]:
     return [
         *claims,
         Claim("degrees on the head", ours, at_most=1, aim=True),
-        Claim("degrees on COIL-20, 1-11", summary.mean(OURS, clear), at_most=4),
+        Claim("degrees on COIL-20, 1-11", summary.mean(OURS, asymmetric), at_most=4),
         Claim("degrees on COIL-20, all", summary.mean(OURS, every), at_most=4),
     ]
 
@@ -300,44 +345,63 @@ def _kernels(setting: Setting, turn: Turn, reading: Reading) -> Picture:
     frame.imshow(turn.frames[0, 0].numpy(), cmap="gray")
     frame.set(title="input frame")
     for i in range(KERNELS):
-        kernel, response = figure.add_subplot(grid[0, i + 2]), figure.add_subplot(grid[1, i + 2])
-        most = float(np.abs(reading.kernels[i]).max())
-        kernel.imshow(reading.kernels[i], cmap="RdBu_r", vmin=-most, vmax=most)
+        kernel = figure.add_subplot(grid[0, i + 2])
+        response = figure.add_subplot(grid[1, i + 2])
+        limit = float(np.abs(reading.kernels[i]).max())
+        kernel.imshow(reading.kernels[i], cmap="RdBu_r", vmin=-limit, vmax=limit)
         kernel.set(title=f"kernel {i + 1}")
         response.imshow(reading.maps[i], cmap="gray")
         response.set(title=f"map {i + 1}")
     for ax in figure.axes:
         ax.set(xticks=[], yticks=[])
-    caption = "One frame, the kernels of the paper's network after our cost, and what they answer."
+    caption = "One frame, the kernels of the paper's network trained with our cost, and their maps."
     return setting.picture(figure, "kernels", caption, of_data=True)
 
 
 def _circles(
     setting: Setting, first: dict[tuple[str, str], Reading], turns: dict[str, Turn]
 ) -> Picture:
-    """The code and what is read from it: of the head, and of the object that is worst."""
+    """Draw code and decoded angle of the head and of the object with the largest error."""
     worst = max(list(turns)[1:], key=lambda name: first[name, OURS].error)
     figure = Figure(figsize=(14, 3.7), layout="constrained")
     axes = figure.subplots(1, 4)
     for (circle, line), name in zip((axes[:2], axes[2:]), (HEAD, worst), strict=True):
-        reading, turn = first[name, OURS], turns[name]
-        what = "the head" if name == HEAD else name.replace("object", "object ")
-        for known, marker in ((turn.known, "o"), (~turn.known, "*")):
-            dots = circle.scatter(
-                *reading.code[known].T, c=turn.degrees[known], marker=marker,
-                cmap="twilight", vmin=0, vmax=360, s=45, edgecolors="0.4", linewidths=0.4,
-            )  # fmt: skip
-        circle.set(title=f"code of {what}", xlabel="output 1", ylabel="output 2")
-        circle.set_aspect("equal", adjustable="datalim")
+        title = "the head" if name == HEAD else name.replace("object", "object ")
+        dots = _draw_code(circle, turns[name], first[name, OURS], title)
         figure.colorbar(dots, ax=circle, label="true angle (degrees)")
-        held = ~turn.known
-        line.plot([0, 360], [0, 360], color="0.7", lw=1)
-        line.plot(turn.degrees[held], reading.found[held] % 360, "*", color="tab:blue")
-        line.set(title=f"{what}, held-out frames: {reading.error:.1f}°")
-        line.set(xlabel="true angle (degrees)", ylabel="decoded angle (degrees)")
-    caption = "The code without labels of the head and of the object with the largest error: dots "
-    caption += "were learned from, stars were held out; and the angle decoded from it."
+        _draw_angles(line, turns[name], first[name, OURS], title)
+    caption = (
+        "The code learned without labels of the head and of the object with the largest error "
+        "(dots: training frames, stars: held-out frames), and the angle decoded from it."
+    )
     return setting.picture(figure, "inplane_code", caption)
+
+
+def _draw_code(axes: Axes, turn: Turn, reading: Reading, title: str) -> PathCollection:
+    for frames, marker in ((turn.known, "o"), (~turn.known, "*")):
+        dots = axes.scatter(
+            reading.code[frames, 0],
+            reading.code[frames, 1],
+            c=turn.degrees[frames],
+            marker=marker,
+            cmap="twilight",
+            vmin=0,
+            vmax=360,
+            s=45,
+            edgecolors="0.4",
+            linewidths=0.4,
+        )
+    axes.set(title=f"code of {title}", xlabel="output 1", ylabel="output 2")
+    axes.set_aspect("equal", adjustable="datalim")
+    return dots
+
+
+def _draw_angles(axes: Axes, turn: Turn, reading: Reading, title: str) -> None:
+    held_out = ~turn.known
+    axes.plot([0, 360], [0, 360], color="0.7", lw=1)
+    axes.plot(turn.degrees[held_out], reading.found[held_out] % 360, "*", color="tab:blue")
+    axes.set(title=f"{title}, held-out frames: {reading.error:.1f}°")
+    axes.set(xlabel="true angle (degrees)", ylabel="decoded angle (degrees)")
 
 
 def _objects(setting: Setting, objects: Table) -> Picture:

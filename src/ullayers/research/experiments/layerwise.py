@@ -1,4 +1,4 @@
-"""Local UL layers beside a last one, and layers that each learn from their own UL layer alone."""
+"""Local UL layers in addition to the last one, and layers trained by their own UL layer only."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from ullayers.nn.layers import backward, sequences
 from ullayers.research.experiments.common import Claim, Floats, Outcome, Picture, Setting, Table
 from ullayers.research.experiments.stages import Stages, seeded
 
-SIDE = 32  # pixels of a frame of the blob
-FRAMES, SCORED = 6000, 2000  # in all; the last of them are never learned from
-NOISE = 0.3  # standard deviation, where the blob is 1
-WIDTH, REACH = 3.0, 10.0  # of the blob, and how far from the middle it goes, in pixels
-FRICTION, PULL = 0.9, 0.01  # share of its speed that it keeps, and the spring to the middle
-CHUNK, STEPS, LR = 128, 400, 1e-3
-LOCAL = (0.003, 0.03, 0.3)  # weights of local UL layers beside the last one
+SIDE = 32  # pixels per side of a frame of the blob
+FRAMES = 6000
+SCORED = 2000  # the last frames, which are used for scores only
+NOISE = 0.3  # standard deviation; the blob's maximum is 1
+BLOB_WIDTH = 3.0  # pixels
+REACH = 10.0  # greatest distance of the blob from the centre, in pixels
+DAMPING = 0.9  # share of its speed that the blob keeps per frame
+SPRING = 0.01  # constant of the spring that pulls the blob to the centre
+CHUNK = 128
+STEPS = 400
+LR = 1e-3
+LOCAL = (0.003, 0.03, 0.3)  # weights of local UL layers
 
 END = "end to end, UL after the last layer only"
 OWN = "layer by layer, each from its own UL layer"
@@ -32,14 +37,14 @@ OBJECTS = "percent of held-out views, one labelled view"
 
 
 @dataclass(frozen=True)
-class Way:
-    """How the layers of a network learn.
+class Method:
+    """How the layers of a network are trained.
 
     Attributes:
-        local: weight of the UL layers below the last one; 0 for none.
-        isolated: no gradient passes from a layer to the one below.
-        frozen: layers below the last one stay as they were made.
-        statistics: of the UL layers.
+        local: Weight of the UL layers below the last one; 0 for none.
+        isolated: Stop gradients between layers.
+        frozen: Keep the initial weights of the layers below the last one.
+        statistics: Statistics of the UL layers.
     """
 
     local: float = 0.0
@@ -48,64 +53,78 @@ class Way:
     statistics: str = "fresh"
 
 
-FRESH: dict[str, Way] = {
-    END: Way(),
-    **{f"end to end, UL after all layers, local weight {w:g}": Way(w) for w in LOCAL},
-    OWN: Way(1.0, isolated=True),
-    ONLY: Way(frozen=True),
+FRESH: dict[str, Method] = {
+    END: Method(),
+    **{f"end to end, UL after all layers, local weight {w:g}": Method(w) for w in LOCAL},
+    OWN: Method(1.0, isolated=True),
+    ONLY: Method(frozen=True),
 }
-RUNNING: dict[str, Way] = {  # the same with the statistics of version 0.1
+RUNNING: dict[str, Method] = {  # the same with the statistics of version 0.1
     f"{name}, running statistics": replace(FRESH[name], statistics="running")
     for name in (END, LOCAL_ROW, OWN)
 }
-WAYS = FRESH | RUNNING
+METHODS = FRESH | RUNNING
+QUICK_METHODS = (END, LOCAL_ROW, OWN, ONLY)
 
 Job = tuple[str, str, str, int]  # data, task, row, seed
 
 
 def blob(seed: int) -> tuple[Tensor, Floats]:
-    """A noisy blob that wanders: frames (time, 1, SIDE, SIDE) and its place (time, 2) in pixels.
+    """Return a video of a noisy wandering blob, (time, 1, SIDE, SIDE), and its positions (time, 2).
 
-    Each coordinate is pulled to the middle like a weight on a spring, about two swings in a chunk,
-    pushed at random, and bent so that it stays inside.
+    Each coordinate is a randomly driven, damped spring with about two periods per chunk, followed
+    by a tanh that keeps it inside the frame.
 
     Example:
-        >>> frames, place = blob(0)
-        >>> tuple(frames.shape), bool((place > 0).all() and (place < SIDE).all())
+        >>> frames, positions = blob(0)
+        >>> tuple(frames.shape), bool((positions > 0).all() and (positions < SIDE).all())
         ((6000, 1, 32, 32), True)
     """
     random = np.random.default_rng(seed)
     pushes = random.standard_normal((FRAMES, 2))
-    swing = lfilter([1.0], [1.0, PULL - FRICTION - 1, FRICTION], pushes, axis=0)
-    place = (SIDE - 1) / 2 + REACH * np.tanh(swing / swing.std(0))
-    grid = np.arange(SIDE)
-    columns, rows = (np.exp(-((grid - p[:, None]) ** 2) / (2 * WIDTH**2)) for p in place.T)
+    swing = lfilter([1.0], [1.0, SPRING - DAMPING - 1, DAMPING], pushes, axis=0)
+    positions = (SIDE - 1) / 2 + REACH * np.tanh(swing / swing.std(0))
+    columns = _profile(positions[:, 0])
+    rows = _profile(positions[:, 1])
     frames = rows[:, :, None] * columns[:, None, :]
     frames += NOISE * random.standard_normal(frames.shape)
-    return torch.from_numpy(frames).float()[:, None], place
+    return torch.from_numpy(frames).float()[:, None], positions
 
 
-def build(layers: list[nn.Conv2d | nn.Linear], way: Way, long_term: str) -> Stages:
-    """A network that learns that way."""
+def _profile(centres: Floats) -> Floats:
+    """Return Gaussian profiles (time, SIDE) around the given centres."""
+    distances = np.arange(SIDE) - centres[:, None]
+    profile: Floats = np.exp(-(distances**2) / (2 * BLOB_WIDTH**2))
+    return profile
+
+
+def build(layers: list[nn.Conv2d | nn.Linear], method: Method, long_term: str) -> Stages:
+    """Return a network with the UL layers of a method."""
     last = len(layers) - 1
-    weights = {i: way.local for i in range(last) if way.local} | {last: 1.0}
+    weights = {i: method.local for i in range(last) if method.local} | {last: 1.0}
     net = Stages(
-        layers, weights, isolated=way.isolated, statistics=way.statistics, long_term=long_term
+        layers,
+        weights,
+        isolated=method.isolated,
+        statistics=method.statistics,
+        long_term=long_term,
     )
-    if way.frozen:
+    if method.frozen:
         net.freeze(range(last))
     return net
 
 
-def place_of_blob(way: Way, seed: int) -> float:
-    """R2 of the place on later frames, by a linear map from two outputs that learned no label."""
+def blob_score(method: Method, seed: int) -> float:
+    """Return the R2 of positions decoded linearly from two outputs trained without labels."""
     seeded(seed)
-    frames, place = blob(seed)
-    side = SIDE // 4
-    net = build(
-        [nn.Conv2d(1, 8, 5, 2, 2), nn.Conv2d(8, 8, 5, 2, 2),
-         nn.Linear(8 * side**2, 32), nn.Linear(32, 2)], way, "stream",
-    )  # fmt: skip
+    frames, positions = blob(seed)
+    layers: list[nn.Conv2d | nn.Linear] = [
+        nn.Conv2d(1, 8, 5, 2, 2),
+        nn.Conv2d(8, 8, 5, 2, 2),
+        nn.Linear(8 * (SIDE // 4) ** 2, 32),
+        nn.Linear(32, 2),
+    ]
+    net = build(layers, method, "stream")
     optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], LR)
     chunks = frames[: FRAMES - SCORED].split(CHUNK)
     for step in range(STEPS):
@@ -114,28 +133,30 @@ def place_of_blob(way: Way, seed: int) -> float:
         optimizer.step()
     with torch.no_grad():
         codes = net.eval()(frames)[-1].double().numpy()
-    return explained(codes, place)
+    return explained(codes, positions)
 
 
 def _trained(outputs: list[Tensor]) -> list[Tensor]:
-    """Outputs that something learns from; those of frozen layers are constants."""
+    """Return the outputs of layers that are trained; those of frozen layers are constants."""
     return [y for y in outputs if y.requires_grad]
 
 
-def explained(codes: Floats, place: Floats) -> float:
-    """R2 on the scored frames of a linear map that is fitted to the others."""
+def explained(codes: Floats, positions: Floats) -> float:
+    """Return the R2 on the scored frames of a linear map fitted to the training frames."""
     rows = np.concatenate([codes, np.ones((len(codes), 1))], 1)
-    learned, scored = slice(0, FRAMES - SCORED), slice(FRAMES - SCORED, FRAMES)
-    fit = np.linalg.lstsq(rows[learned], place[learned], rcond=None)[0]
-    wrong = ((rows[scored] @ fit - place[scored]) ** 2).sum()
-    return float(1 - wrong / ((place[scored] - place[scored].mean(0)) ** 2).sum())
+    training = slice(0, FRAMES - SCORED)
+    scored = slice(FRAMES - SCORED, FRAMES)
+    weights = np.linalg.lstsq(rows[training], positions[training], rcond=None)[0]
+    truth = positions[scored]
+    error = ((rows[scored] @ weights - truth) ** 2).sum()
+    return float(1 - error / ((truth - truth.mean(0)) ** 2).sum())
 
 
-def objects(data: str, way: Way, seed: int) -> float:
-    """Percent of held-out views of COIL-20 recognised by the nearest of one labelled view each."""
+def object_score(data: str, method: Method, seed: int) -> float:
+    """Return the percentage of held-out COIL-20 views recognised from one labelled view each."""
     generator = seeded(seed)
     views = recognise.read_views(data, 1, seed)
-    net = build(recognise.layers(len(views.frames))[: recognise.CODE + 1], way, "shared")
+    net = build(recognise.layers(len(views.frames))[: recognise.CODE + 1], method, "shared")
     optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], recognise.LR)
     for _ in range(recognise.STEPS):
         optimizer.zero_grad()
@@ -150,21 +171,23 @@ def objects(data: str, way: Way, seed: int) -> float:
 
 
 def one_score(job: Job) -> float:
-    """Of one network."""
+    """Train and score one network."""
     data, task, row, seed = job
-    return place_of_blob(WAYS[row], seed) if task == BLOB else objects(data, WAYS[row], seed)
+    if task == BLOB:
+        return blob_score(METHODS[row], seed)
+    return object_score(data, METHODS[row], seed)
 
 
 def run(setting: Setting) -> Outcome:
-    """Every way to learn, on the blob and on objects."""
-    ways = tuple(WAYS) if not setting.quick else (END, LOCAL_ROW, OWN, ONLY)
+    """Compare all methods on the blob and on objects."""
+    rows = QUICK_METHODS if setting.quick else tuple(METHODS)
     seeds = setting.seeds[:1] if setting.quick else setting.seeds
     tasks = (BLOB,) if setting.quick else (BLOB, OBJECTS)
     data = str(setting.data)
-    jobs: list[Job] = [(data, task, row, seed) for task in tasks for row in ways for seed in seeds]
-    found = dict(zip(jobs, setting.each(one_score, jobs), strict=True))
+    jobs: list[Job] = [(data, task, row, seed) for task in tasks for row in rows for seed in seeds]
+    found = setting.each_by_job(one_score, jobs)
     table = Table("no labels in learning", list(tasks), ["high"] * len(tasks))
-    for row in ways:
+    for row in rows:
         table.add(row, *[[found[data, task, row, seed] for seed in seeds] for task in tasks])
     pictures = [] if setting.quick else [_bars(setting, table)]
     title = "Local UL layers, and learning layer by layer (layerwise)"
@@ -174,10 +197,10 @@ def run(setting: Setting) -> Outcome:
 def _claims(table: Table) -> list[Claim]:
     end, local, own, only = (table.mean(row, BLOB) for row in (END, LOCAL_ROW, OWN, ONLY))
     return [
-        Claim("R2 of the blob's place, end to end", end, at_least=0.9),
+        Claim("R2 of the blob's position, end to end", end, at_least=0.9),
         Claim("R2 lost by local UL layers of weight 0.03", end - local, at_most=0.05),
         Claim("R2 of random layers below a learned one", only, at_most=0.5),
-        Claim("R2 gained by layers that learn on their own", own - only, at_least=0.1),
+        Claim("R2 gained by layers with their own UL layer", own - only, at_least=0.1),
     ]
 
 
@@ -186,26 +209,30 @@ def _bars(setting: Setting, table: Table) -> Picture:
     for axes, task in zip(figure.subplots(1, 2, sharey=True), table.columns, strict=True):
         column = table.columns.index(task)
         values = [cells[column] for cells in table.rows.values()]
-        means, spreads = [np.mean(v) for v in values], [np.std(v) for v in values]
+        means = [np.mean(of_seeds) for of_seeds in values]
+        deviations = [np.std(of_seeds) for of_seeds in values]
         colours = ["tab:gray" if row in RUNNING else "tab:blue" for row in table.rows]
-        axes.barh(range(len(values)), means, xerr=spreads, color=colours, capsize=2)
+        axes.barh(range(len(values)), means, xerr=deviations, color=colours, capsize=2)
         axes.set(xlabel=task, yticks=range(len(values)), yticklabels=table.rows)
         axes.axvline(0, color="0.5", lw=0.8)
     figure.axes[0].invert_yaxis()
-    caption = "Ways to learn with fresh (blue) and running statistics (grey): the blob's place on "
-    caption += "later frames (left), objects from one labelled view each (right)."
+    caption = (
+        "Methods with fresh (blue) and running statistics (grey): the blob's position on later "
+        "frames (left), objects from one labelled view each (right)."
+    )
     return setting.picture(figure, "ways", caption)
 
 
 TEXT = f"""
-A blob wanders through {FRAMES:,} frames of {SIDE} x {SIDE} pixels, noise {NOISE}. Two convolutions
-and two linear layers learn two outputs from the first {FRAMES - SCORED:,} frames, {STEPS} steps of
-Adam at {LR} on chunks of {CHUNK} frames in order; the place is read by one linear map, fitted to
-those frames, and scored on the others. The objects and their network are those of `recognise`,
-without class scores: video of 14 objects, {recognise.STEPS} steps, then one labelled view of each
-and the nearest of them in the metric of W. Labels only read what was learned.
+A blob wanders through {FRAMES:,} frames of {SIDE} x {SIDE} pixels with noise {NOISE}. Two
+convolutions and two linear layers learn two outputs from the first {FRAMES - SCORED:,} frames,
+with {STEPS} steps of Adam at {LR} on consecutive chunks of {CHUNK} frames. The position is decoded
+by one linear map, fitted to those frames and scored on the others. The objects and their network
+are those of `recognise`, without class scores: video of 14 objects, {recognise.STEPS} steps, then
+the nearest of one labelled view per object in the metric of W. Labels are used only to read the
+code.
 
-*End to end* passes gradients through the whole network. *Layer by layer* passes none from a layer
-to the one below: each learns from the UL layer behind it alone, all at the same time. The objects
-are easy to tell apart, so that a learned layer on random ones is enough there; the blob is not.
+*End to end* passes gradients through the whole network. *Layer by layer* passes none between
+layers: each learns only from the UL layer after it, all at the same time. The objects are easy to
+tell apart, so one trained layer on top of random ones is enough for them; it is not for the blob.
 """

@@ -1,6 +1,14 @@
-"""What `ul reproduce` can be asked for, in the order of the paper."""
+"""The experiments of `ul reproduce`, in the order of the paper."""
 
 NAMES = (
-    "synthetic", "inplane", "pan", "pillow", "walk", "semi", "parts", "laplacian", "recognise",
+    "synthetic",
+    "inplane",
+    "pan",
+    "pillow",
+    "walk",
+    "semi",
+    "parts",
+    "laplacian",
+    "recognise",
     "layerwise",
-)  # fmt: skip
+)

@@ -1,12 +1,12 @@
-"""Section 4.2, Fig. 4-5: which way a head looks, for people who were never seen in training.
+"""Head pan of people who were not in the training set (section 4.2, Fig. 4-5).
 
-Three sets of pictures: faces of Pointing'04 in their given boxes, whole pictures of Pointing'04 in
-which `follow` finds the head by itself, and rendered heads.
+Pictures: faces of Pointing'04 in their given boxes, whole pictures of Pointing'04 with and without
+a square that `follow` cuts out, and rendered heads.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -45,10 +45,14 @@ from ullayers.research.experiments.heads import (
 )
 
 OURS = "UL layers, no labels (ours)"
-ROWS = (
-    OURS, "linear SFA", "quadratic SFA", "closed form, similarity edges",
-    "physics: constant turn", "random weights", "supervised, all labels of the training people",
-)  # fmt: skip
+LINEAR = "linear SFA"
+QUADRATIC = "quadratic SFA"
+CLOSED = "closed form, similarity edges"
+PHYSICS = "physics: constant turn"
+RANDOM = "random weights"
+SUPERVISED = "supervised, all labels of the training people"
+ROWS = (OURS, LINEAR, QUADRATIC, CLOSED, PHYSICS, RANDOM, SUPERVISED)
+QUICK_ROWS = (OURS, LINEAR, RANDOM)
 VIEWS = {
     "boxes": "Pointing'04, faces in the given boxes",
     "followed": "Pointing'04, whole pictures, head found by motion",
@@ -56,80 +60,100 @@ VIEWS = {
     "rendered": "heads3d, rendered heads",
 }
 STEPS = {"boxes": 600, "followed": 600, "whole": 600, "rendered": 300}
-QUADRATIC = 24  # principal components, whose products quadratic features are made of
+QUICK_STEPS = 150
+UNSEEN_RENDERED = {9, 10, 11}
+QUADRATIC_COMPONENTS = 24  # principal components whose products are the quadratic features
 COLUMNS = ["mean absolute error, degrees", "correlation of the sine"]
 
 Job = tuple[str, str, str, int, int]  # data, view, row, seed, steps
+SeriesCoder = Callable[[NDArray[np.int64]], Floats]  # series of heads to the codes of their frames
 
 
 def run(setting: Setting) -> Outcome:
-    """Learn on some people, decode on others."""
-    views = ("boxes",) if setting.quick else tuple(VIEWS)
-    jobs: list[Job] = []
-    for view in views:
-        rows: tuple[str, ...] = (OURS, "linear SFA", "random weights") if setting.quick else ROWS
-        if view == "whole":  # to see what following brings
-            rows = (OURS,)
-        steps = 150 if setting.quick else STEPS[view]
-        jobs += [
-            (str(setting.data), view, row, seed, steps) for row in rows for seed in setting.seeds
+    """Learn on some people, decode the pan of others."""
+    jobs = _jobs(setting)
+    found = setting.each_by_job(decode_unseen, jobs)
+    tables = _tables(jobs, found)
+    first = {job[1]: found[job][2] for job in jobs if job[2] == OURS and job[3] == setting.seeds[0]}
+    pictures = [_decoded(setting, first), _sequence(setting, jobs[0][1])]
+    return Outcome("Head pan (pan)", TEXT, tables, pictures, _claims(tables, setting.quick))
+
+
+def _jobs(setting: Setting) -> list[Job]:
+    data = str(setting.data)
+    if setting.quick:
+        return [
+            (data, "boxes", row, seed, QUICK_STEPS) for row in QUICK_ROWS for seed in setting.seeds
         ]
-    found = dict(zip(jobs, setting.each(unseen_people, jobs), strict=True))
+    return [
+        (data, view, row, seed, STEPS[view])
+        for view in VIEWS
+        for row in ((OURS,) if view == "whole" else ROWS)  # "whole" shows what following gains
+        for seed in setting.seeds
+    ]
+
+
+def _tables(jobs: list[Job], found: dict[Job, tuple[float, float, Floats]]) -> list[Table]:
     tables = []
-    for view in views:
+    for view in dict.fromkeys(job[1] for job in jobs):
         table = Table(VIEWS[view], COLUMNS, ["low", "high"])
         for row in dict.fromkeys(job[2] for job in jobs if job[1] == view):
             scores = [found[job][:2] for job in jobs if job[1:3] == (view, row)]
             table.add(row, *np.array(scores).T)
         tables.append(table)
-    first = {job[1]: found[job][2] for job in jobs if job[2] == OURS and job[3] == setting.seeds[0]}
-    pictures = [_decoded(setting, first), _sequence(setting, views[0])]
-    return Outcome("Head pan (pan)", _TEXT, tables, pictures, _claims(tables, setting.quick))
+    return tables
 
 
 def people_of(heads: Heads) -> tuple[set[int], set[int]]:
-    """Who is learned from and who is never seen; of rendered heads, the last three are not."""
+    """Return the training and the test persons."""
     if heads.frames.shape[1] > 1:
         return PEOPLE, UNSEEN
     everybody = set(heads.person.tolist())
-    return everybody - {9, 10, 11}, everybody & {9, 10, 11}
+    return everybody - UNSEEN_RENDERED, everybody & UNSEEN_RENDERED
 
 
-def unseen_people(job: Job) -> tuple[float, float, Floats]:
-    """Error and correlation of a row, and the sine and truth of every unseen frame."""
+def decode_unseen(job: Job) -> tuple[float, float, Floats]:
+    """Return error and correlation of a row, and decoded sine and true pan of every test frame."""
     data, view, row, seed, steps = job
     heads = read_heads(data, view)
-    known, unseen = (heads.of(people) for people in people_of(heads))
+    people, unseen_people = people_of(heads)
+    known = heads.of(people)
+    unseen = heads.of(unseen_people)
     code = _coder(heads, row, seed, steps)
-    read = decode_angle(code(known), heads.angles(known), code(unseen))
+    decoded = decode_angle(code(known), heads.angles(known), code(unseen))
     true = heads.angles(unseen)
-    return *score(read, true), np.stack([read[:, 0], true], 1)
+    return *score(decoded, true), np.stack([decoded[:, 0], true], 1)
 
 
-def _coder(heads: Heads, row: str, seed: int, steps: int) -> Any:
-    """A function from series to the codes of their frames."""
+def _coder(heads: Heads, row: str, seed: int, steps: int) -> SeriesCoder:
+    """Learn the code of a row."""
     people, _ = people_of(heads)
     footage = videos(heads, people, seed)
     if row == OURS:
         net = learn(footage, seed, steps=steps)
         return lambda series: codes(net, heads, series)
-    if row.startswith("physics"):
-        clips = [piece.clip.frames.float() / 255 for piece in footage.pieces]
-        turn = learn_physics(clips, seed=seed)
+    if row == PHYSICS:
+        return _physics_coder(heads, footage, seed)
+    if row in (RANDOM, SUPERVISED):
+        height, width = heads.frames.shape[-2:]
+        random = random_weights(Config(task="orient"), "clip", 1, (height, width), seed)
+        assert isinstance(random, Encoder)
+        if row == SUPERVISED:
+            _teach(random, heads, people, seed)
+        return lambda series: codes(random, heads, series)
+    return _slow_coder(heads, footage, row)
 
-        @torch.no_grad()
-        def turned(series: NDArray[np.int64]) -> Floats:
-            one = turn(heads.pictures(series)).numpy()
-            return np.concatenate([one, one**2], 1)  # one number cannot be on a circle
 
-        return turned
-    if row.startswith(("random", "supervised")):
-        size = heads.frames.shape[-2:]
-        net = random_weights(Config(task="orient"), "clip", 1, (size[0], size[1]), seed)  # type: ignore[assignment]
-        if row.startswith("supervised"):
-            _teach(net, heads, people, seed)
-        return lambda series: codes(net, heads, series)
-    return _slow(heads, footage, row)
+def _physics_coder(heads: Heads, footage: Footage, seed: int) -> SeriesCoder:
+    clips = [piece.clip.frames.float() / 255 for piece in footage.pieces]
+    net = learn_physics(clips, seed=seed)
+
+    @torch.no_grad()
+    def code(series: NDArray[np.int64]) -> Floats:
+        angle = net(heads.pictures(series)).numpy()
+        return np.concatenate([angle, angle**2], 1)  # a linear map of one number is no circle
+
+    return code
 
 
 def _teach(net: Encoder, heads: Heads, people: set[int], seed: int) -> None:
@@ -138,18 +162,18 @@ def _teach(net: Encoder, heads: Heads, people: set[int], seed: int) -> None:
     learn_supervised(net, net.embed, [heads.pictures(series)], [truth], seed=seed, lr=1e-3)
 
 
-def _slow(heads: Heads, footage: Footage, row: str) -> Any:
-    """Peers see pixels around each video's own mean, else they would tell who it is."""
+def _slow_coder(heads: Heads, footage: Footage, row: str) -> SeriesCoder:
+    """Learn from pixels relative to each video's mean, which would otherwise show the person."""
     rows = [_pixels(piece.clip.frames) for piece in footage.pieces]
-    middle = np.concatenate(rows).mean(0)
+    mean = np.concatenate(rows).mean(0)
     centred = [video - video.mean(0) for video in rows]
-    if row.startswith("closed"):
+    if row == CLOSED:
         coder = similarity_codes(centred)
-    elif row.startswith("linear"):
+    elif row == LINEAR:
         coder = slow_codes(centred)
     else:
-        coder = slow_codes(centred, degree=2, components=QUADRATIC)
-    return lambda series: coder(_pixels(heads.frames[series].flatten(0, 2)) - middle)
+        coder = slow_codes(centred, degree=2, components=QUADRATIC_COMPONENTS)
+    return lambda series: coder(_pixels(heads.frames[series].flatten(0, 2)) - mean)
 
 
 def _pixels(frames: torch.Tensor) -> Floats:
@@ -161,13 +185,14 @@ def _claims(tables: list[Table], quick: bool) -> list[Claim]:
     error = COLUMNS[0]
     ours = {table.title: table.mean(OURS, error) for table in tables}
     if quick:
-        chance = tables[0].mean("random weights", error)
         faces = ours[VIEWS["boxes"]]
+        ratio = faces / tables[0].mean(RANDOM, error)
         return [
-            Claim("degrees on unseen people after 150 steps", faces, at_most=16),
-            Claim("of the error of random weights", faces / chance, at_most=0.6),
+            Claim(f"degrees on unseen people after {QUICK_STEPS} steps", faces, at_most=16),
+            Claim("error relative to random weights", ratio, at_most=0.6),
         ]
-    boxes, whole = ours[VIEWS["boxes"]], ours[VIEWS["followed"]]
+    boxes = ours[VIEWS["boxes"]]
+    whole = ours[VIEWS["followed"]]
     return [
         Claim("degrees on persons 11-12, given boxes", boxes, at_most=8),
         Claim("degrees on persons 11-12, given boxes", boxes, at_most=6, aim=True),
@@ -186,35 +211,33 @@ def _decoded(setting: Setting, found: dict[str, Floats]) -> Picture:
         axes.set(xlabel="true pan, degrees", ylabel="decoded sine", ylim=(-1.7, 1.7))
         axes.set_title(VIEWS[view].replace(", ", ",\n", 1), fontsize=9)
     figure.tight_layout()
-    caption = "The decoded sine of every picture of people never seen, and the true sine (line)."
+    caption = "Decoded sine of every picture of unseen people, and the true sine (line)."
     return setting.picture(figure, "decoded", caption)
 
 
 def _sequence(setting: Setting, view: str) -> Picture:
     heads = read_heads(str(setting.data), view)
     _, unseen = people_of(heads)
-    series, middle = heads.of(unseen)[0], heads.frames.shape[1] // 2
+    frames = heads.frames[heads.of(unseen)[0], heads.frames.shape[1] // 2, :, 0].numpy()
     figure = Figure(figsize=(13, 1.4))
-    for axes, frame, pan in zip(
-        figure.subplots(1, len(heads.pan)), heads.frames[series, middle, :, 0], heads.pan,
-        strict=True,
-    ):  # fmt: skip
+    panels = figure.subplots(1, len(heads.pan))
+    for axes, frame, pan in zip(panels, frames, heads.pan, strict=True):
         axes.imshow(frame, cmap="gray")
         axes.set_title(f"{pan:+.0f}°", fontsize=9)
         axes.axis("off")
     return setting.picture(figure, "sequence", "One pan of an unseen person.", of_data=True)
 
 
-_TEXT = """
-A video of each series of a person is made from the pictures of Pointing'04: the head wanders over
-its poses by one step of pan or of tilt at a time. The poses make the order of the videos, as a
-camera would have; nothing else of them is used. `ul learn --task orient` learns from these
-(persons 1-10, 600 steps; rendered heads 300) with no label; a linear map from the code to sine
-and cosine, fitted on the people of the training part, then reads the pan of persons 11-12.
-Without the given boxes the head is cut out of the whole pictures by what `--follow` does, in each
-sweep of 13 pictures: a square around what moves.
+TEXT = """
+One video per series of a person is made from the pictures of Pointing'04: the head wanders over its
+poses by one step of pan or tilt at a time. The poses determine the order of the frames, as they
+would for a camera, and are not used otherwise. `ul learn --task orient` learns from these videos
+(persons 1-10, 600 steps; rendered heads 300) without labels; a linear map from the code to sine and
+cosine, fitted on the training persons, then decodes the pan of persons 11-12. Without the given
+boxes, the head is cut out of the whole pictures as `--follow` does, in each sweep of 13 pictures: a
+square around what moves.
 
-Peers see the same pictures; they learn around the mean of each video and are read around the mean
-of all. The recipe was developed on these people, so the errors are on the optimistic side.
-Background subtraction (OpenCV) has no notion of a heading and no row here.
+Other methods see the same pictures; they learn relative to the mean of each video and are read
+relative to the mean of all. The method was developed on these people, so the errors are optimistic.
+Background subtraction (OpenCV) does not estimate a heading and has no row here.
 """

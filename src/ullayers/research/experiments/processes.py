@@ -1,4 +1,4 @@
-"""Processes that experiments run their jobs in."""
+"""Worker processes of the experiments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from contextlib import contextmanager
 
 import torch
 
+from ullayers.errors import UserError
+
 
 @contextmanager
 def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one thread each, which are stopped if the block fails.
+    """Open a pool of processes with one thread each; stop them if the block fails.
 
     Raises:
-        OSError: if a process was killed.
+        UserError: A worker process was killed.
     """
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
@@ -24,9 +26,9 @@ def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield pool
         except BrokenProcessPool as error:
-            raise OSError("a worker was killed; is there enough memory?") from error
+            raise UserError("a worker was killed; is there enough memory?") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()  # else they would finish what nobody waits for
+                worker.terminate()  # otherwise they would finish their jobs first
             raise

@@ -1,7 +1,7 @@
-"""What `ul reproduce laplacian` compares: objectives whose optimum is the slowest eigenvectors.
+"""Objectives of `ul reproduce laplacian`, whose optimum is the slowest eigenvectors.
 
-Every objective serves several networks side by side, one for each seed; nothing is shared between
-them. It sees the codes of pairs of states a few steps apart and of states drawn on their own.
+Every objective trains several independent networks in parallel, one per seed. Its input are codes
+of pairs of states a few steps apart and codes of single states.
 """
 
 from __future__ import annotations
@@ -15,24 +15,32 @@ from torch import Tensor, nn
 
 from ullayers.nn.layers import UL1d, backward, sequences
 
-SLOW = 10  # eigenvectors that are scored
-FRESH, TRACE = "fresh statistics", "fresh statistics, trace form"
-RUNNING, PAPER = "running statistics", "the paper's rule"
+SLOW = 10  # number of eigenvectors that are scored
+FRESH = "fresh statistics"
+TRACE = "fresh statistics, trace form"
+RUNNING = "running statistics"
+PAPER = "the paper's rule"
 UNTRAINED = "untrained networks"
-GDO, GGDO, ALLO = "graph drawing", "graph drawing, triangular weights", "ALLO"
-PENALTY = 1.0  # of the graph drawing objectives, on outputs that are not orthonormal
-BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING = 0.5, 0.01, 1e-3, 0.1  # ALLO
+GDO = "graph drawing"
+GGDO = "graph drawing, triangular weights"
+ALLO = "ALLO"
+PENALTY = 1.0  # of the graph drawing objectives, for outputs that are not orthonormal
+# Constants of ALLO.
+BARRIER = 0.5
+BARRIER_RATE = 0.01
+DUAL_RATE = 1e-3
+SMOOTHING = 0.1
 CONSTANTS = (PENALTY, BARRIER, BARRIER_RATE, DUAL_RATE, SMOOTHING)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What the networks give in one step.
+    """Codes of one step.
 
     Attributes:
-        clips: (networks, clips, frames, outputs), pairs of a state and one that the walk reached
-            soon after; for the paper's rule, what comes next in streams.
-        alone: (networks, 2, states, outputs), two samples of states, independent of each other.
+        clips: Pairs of a state and one that the walk reached soon after, (networks, clips, frames,
+            outputs); for the paper's rule, the next frames of streams.
+        alone: Two independent samples of states, (networks, 2, states, outputs).
     """
 
     clips: Tensor
@@ -40,7 +48,7 @@ class Batch:
 
 
 class Objective(nn.Module):
-    """Turns a batch into gradients of the networks' weights."""
+    """Computes gradients of the networks' weights from a batch."""
 
     outputs = SLOW
 
@@ -49,21 +57,21 @@ class Objective(nn.Module):
         self.loss(batch).sum().backward()
 
     def loss(self, batch: Batch) -> Tensor:
-        """(networks,)."""
+        """Return the loss of every network, (networks,)."""
         raise NotImplementedError
 
 
-class Layers(Objective):
+class ULObjective(Objective):
     """A `UL1d` for each network, on clips of two frames or, for the paper's rule, on streams."""
 
     def __init__(self, networks: int, row: str) -> None:
         super().__init__()
-        choices: dict[str, dict[str, Any]] = {
+        options: dict[str, dict[str, Any]] = {
             FRESH: {"statistics": "fresh", "long_term": "shared"},
             RUNNING: {"statistics": "running", "long_term": "shared"},
             PAPER: {"reduction": "sum", "start": "paper"},
         }
-        self.layers = nn.ModuleList(UL1d(SLOW, **choices[row]) for _ in range(networks))
+        self.layers = nn.ModuleList(UL1d(SLOW, **options[row]) for _ in range(networks))
         self.streams = row == PAPER
 
     def descend(self, batch: Batch) -> None:
@@ -73,25 +81,25 @@ class Layers(Objective):
 
 
 class Trace(Objective):
-    """The trace of B^-1 W of the batch: the sum of its eigenvalues, not that of their logs."""
+    """The trace of B^-1 W of the batch: the sum of its eigenvalues instead of their logarithms."""
 
     def loss(self, batch: Batch) -> Tensor:
-        """(networks,)."""
+        """Return the loss of every network, (networks,)."""
         steps = batch.clips[:, :, 1] - batch.clips[:, :, 0]
         frames = batch.clips.flatten(1, 2)
-        around = frames - frames.mean(1, keepdim=True)
-        # No ridge: with one, an output that vanishes would cost nothing. cholesky_ex does not wait
-        # for the device; outputs that have become dependent give NaN, and a score of 0.
-        factor = torch.linalg.cholesky_ex(_gram(around)).L
+        centred = frames - frames.mean(1, keepdim=True)
+        # No ridge: with one, an output that vanishes would cost nothing. cholesky_ex does not
+        # synchronize with the device; dependent outputs give NaN, and a score of 0.
+        factor = torch.linalg.cholesky_ex(_gram(centred)).L
         white: Tensor = torch.linalg.solve_triangular(factor, steps.mT, upper=False)
         return white.square().mean(-1).sum(-1)
 
 
 class GraphDrawing(Objective):
-    """Steps are short and outputs orthonormal, by a penalty (Wu, Tucker and Nachum, 2019).
+    """Squared steps, and a penalty for outputs that are not orthonormal (Wu et al., 2019).
 
     With triangular weights (Wang et al., 2021) the objective is the sum of those of the first
-    output, the first two, and so on, which tells single eigenvectors from their rotations.
+    output, the first two outputs and so on, which distinguishes eigenvectors from rotations.
     """
 
     outputs = SLOW + 1  # the constant vector is one of them
@@ -106,19 +114,18 @@ class GraphDrawing(Objective):
         self.pair_weight: Tensor
 
     def loss(self, batch: Batch) -> Tensor:
-        """(networks,)."""
+        """Return the loss of every network, (networks,)."""
         first, second = _errors(batch.alone, batch.alone)
-        drawn = (_step_sizes(batch) * self.weight).sum(-1)
-        # The product of two independent samples, for the square of one would be biased.
-        return drawn + PENALTY * (self.pair_weight * first * second).sum((-2, -1))
+        steps = (_step_sizes(batch) * self.weight).sum(-1)
+        # The product of two independent samples; the square of one would be biased.
+        return steps + PENALTY * (self.pair_weight * first * second).sum((-2, -1))
 
 
 class AugmentedLagrangian(Objective):
     """ALLO (Gomez, Bowling and Machado, 2024).
 
-    Orthonormality is a constraint with dual variables and a quadratic barrier. Output j answers
-    only for its products with outputs k <= j, and the latter get no gradient, which puts the
-    eigenvectors in order.
+    Orthonormality is a constraint with dual variables and a quadratic barrier. The constraint on
+    outputs k <= j gives a gradient to output j only, which orders the eigenvectors.
     """
 
     outputs = SLOW + 1
@@ -133,7 +140,7 @@ class AugmentedLagrangian(Objective):
         self.barrier: Tensor
 
     def loss(self, batch: Batch) -> Tensor:
-        """(networks,), and a step of the dual variables and of the barrier."""
+        """Return the loss of every network, (networks,); update duals and barrier."""
         first, second = (e.tril() for e in _errors(batch.alone, batch.alone.detach()))
         linear = (self.duals.clone() * (first + second) / 2).sum((-2, -1))
         square = first * second
@@ -146,7 +153,7 @@ class AugmentedLagrangian(Objective):
 
 
 def make_objective(row: str, networks: int) -> Objective:
-    """The objective of a row."""
+    """Return the objective of a row."""
     if row == UNTRAINED:
         return Objective()
     if row == TRACE:
@@ -155,21 +162,21 @@ def make_objective(row: str, networks: int) -> Objective:
         return GraphDrawing(triangular=row == GGDO)
     if row == ALLO:
         return AugmentedLagrangian(networks)
-    return Layers(networks, row)
+    return ULObjective(networks, row)
 
 
 def _gram(vectors: Tensor) -> Tensor:
-    """(networks, d, d), the mean of the outer products of (networks, n, d)."""
+    """Return mean outer products (networks, d, d) of vectors (networks, n, d)."""
     return vectors.mT @ vectors / vectors.shape[1]
 
 
 def _step_sizes(batch: Batch) -> Tensor:
-    """(networks, outputs), the mean squared step."""
+    """Return the mean squared step, (networks, outputs)."""
     return (batch.clips[:, :, 1] - batch.clips[:, :, 0]).square().mean(1)
 
 
 def _errors(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Second moments minus the identity, (networks, d, d), of the two samples of states."""
+    """Return second moments minus identity, (networks, d, d), of the two samples of states."""
     moments = left.mT @ right / left.shape[2]
     errors = moments - torch.eye(left.shape[-1], device=left.device)
     return errors[:, 0], errors[:, 1]

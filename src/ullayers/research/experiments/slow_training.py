@@ -1,12 +1,12 @@
-"""Trains the networks of `ul reproduce laplacian`, on a CPU or a GPU.
+"""Training of the networks of `ul reproduce laplacian`, on a CPU or a GPU.
 
-Needs torch and numpy only. The networks of all seeds, one for each, are trained side by side.
-A gridworld has few states, so a step runs the network once on every state and picks the codes of
-the batch from there: the gradient is the same as that of the batch itself, for less work.
+Needs torch and numpy only. The networks of all seeds are trained in parallel. A gridworld has few
+states, so a step evaluates the network once on every state and gathers the codes of the batch: the
+gradient is the same as that of the batch itself, for less work.
 
     python -m ullayers.research.experiments.slow_training --device cuda --out FOLDER --workers 8
 
-Finished runs are kept in FOLDER/runs.json and are not repeated.
+Finished runs are stored in FOLDER/runs.json and are not repeated.
 """
 
 from __future__ import annotations
@@ -58,29 +58,32 @@ from ullayers.research.experiments.slow_objectives import (
 )
 from ullayers.video.atomic_files import replacing
 
-HIDDEN, RATE, PAIRS, DISCOUNT = 256, 1e-3, 1024, 0.9
-STREAMS = 50  # of the paper's rule, which sees the walk in its order, as many frames at once
-BLOCK = 100  # steps whose samples are drawn at once
+HIDDEN = 256  # units per hidden layer
+RATE = 1e-3  # learning rate
+PAIRS = 1024  # per step
+DISCOUNT = 0.9  # of the geometric distribution of steps between the states of a pair
+STREAMS = 50  # of the paper's rule, which sees the walk in order
+STEPS_PER_DRAW = 100  # steps whose samples are drawn at once
 ROWS = (FRESH, TRACE, RUNNING, PAPER, GDO, GGDO, ALLO)
 PIXEL_ROWS = (FRESH, RUNNING, ALLO)
 PIXEL_WORLDS = ("GridRoom-16", "GridMaze-19")
-COSTLY = (RUNNING, PAPER)  # many times the work of other rows on a GPU
-COSTLY_WORLDS = ("GridRoom-16", "GridMaze-19")
-DRAWN = ("GridRoom-16", "GridMaze-19")  # worlds whose vectors are kept for the figures
-KEPT = "runs.json"
+EXPENSIVE = (RUNNING, PAPER)  # many times the work of other rows on a GPU
+EXPENSIVE_WORLDS = ("GridRoom-16", "GridMaze-19")
+DRAWN = ("GridRoom-16", "GridMaze-19")  # worlds whose vectors are stored for the figures
+RUNS_FILE = "runs.json"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row in one world: a network for each seed.
+    """One row in one world, with a network per seed.
 
     Attributes:
-        world: one of `NAMES`.
-        row: one of `ROWS`, or `UNTRAINED` with no steps.
-        seeds: of the walks and of the networks.
-        pixels: whether the network sees pictures instead of x and y.
-        steps: of the optimiser.
-        samples: of the random walk.
+        world: One of `NAMES`.
+        row: One of `ROWS`, or `UNTRAINED` with no steps.
+        seeds: Seeds of the walks and of the networks.
+        pixels: Whether the network sees pictures instead of x and y.
+        steps: Number of optimiser steps.
+        samples: Number of samples of the random walk.
     """
 
     world: str
@@ -92,12 +95,12 @@ class Run:
 
     @property
     def label(self) -> str:
-        """To tell it from others of the same size and seeds."""
+        """Description, unique among runs of the same size and seeds."""
         return f"{self.world}{' pixels' * self.pixels}, {self.row}"
 
     @property
     def key(self) -> str:
-        """Changes with anything that its result depends on but the code."""
+        """Hash of everything that the result depends on, except for the code."""
         constants = [HIDDEN, RATE, PAIRS, DISCOUNT, STREAMS, SLOW, EPISODE, *CONSTANTS]
         plan = gridworld(self.world).walls.astype(int).tolist()
         text = json.dumps([asdict(self), constants, plan])
@@ -106,15 +109,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Found:
-    """What a run found.
+    """Result of a run.
 
     Attributes:
-        run: which.
-        cosines: (seeds, `SLOW`).
-        overlaps: (seeds,).
-        seconds: it took, its share where worlds were trained together.
-        device: that it was trained on.
-        vectors: (states, `SLOW`) of the first seed, for figures; empty if the world is in none.
+        run: The run.
+        cosines: Cosines with the true eigenvectors, (seeds, `SLOW`).
+        overlaps: Overlaps with the true space, (seeds,).
+        seconds: Time it took, or its share if worlds were trained together.
+        device: Device that it was trained on.
+        vectors: Eigenvectors (states, `SLOW`) of the first seed, if the world is in `DRAWN`.
     """
 
     run: Run
@@ -126,16 +129,16 @@ class Found:
 
 
 class Perceptrons(nn.Module):
-    """Networks of the same shape side by side: three hidden layers of 256 units with ReLU."""
+    """Networks of equal shape evaluated in parallel: three hidden layers of 256 units with ReLU."""
 
     def __init__(self, seeds: Sequence[int], outputs: int) -> None:
         super().__init__()
         sizes = [2, HIDDEN, HIDDEN, HIDDEN, outputs]
-        drawn = [_initial_layers(seed, sizes) for seed in seeds]
-        self.weights = nn.ParameterList(torch.stack(layer) for layer in zip(*drawn, strict=True))
+        initial = [_initial_layers(seed, sizes) for seed in seeds]
+        self.weights = nn.ParameterList(torch.stack(layer) for layer in zip(*initial, strict=True))
 
     def forward(self, states: Tensor) -> Tensor:
-        """(networks, states, inputs) to (networks, states, outputs)."""
+        """Map (networks, states, inputs) to (networks, states, outputs)."""
         y = states
         for i, weight in enumerate(self.weights):
             y = torch.baddbmm(weight[:, -1:], y.relu() if i else y, weight[:, :-1])
@@ -143,7 +146,7 @@ class Perceptrons(nn.Module):
 
 
 def _initial_layers(seed: int, sizes: list[int]) -> list[Tensor]:
-    """Weights (inputs + 1, outputs), the bias last, drawn as `nn.Linear` draws them."""
+    """Draw weights (inputs + 1, outputs), with the bias last, as `nn.Linear` does."""
     random = torch.Generator().manual_seed(seed)
     return [
         (2 * torch.rand(inputs + 1, outputs, generator=random) - 1) / math.sqrt(inputs)
@@ -152,7 +155,7 @@ def _initial_layers(seed: int, sizes: list[int]) -> list[Tensor]:
 
 
 class Convolutions(nn.Module):
-    """A small convolutional network for each seed."""
+    """One small convolutional network per seed."""
 
     def __init__(self, seeds: Sequence[int], outputs: int, size: tuple[int, int]) -> None:
         super().__init__()
@@ -162,38 +165,47 @@ class Convolutions(nn.Module):
             torch.manual_seed(seed)
             self.networks.append(
                 nn.Sequential(
-                    nn.Conv2d(2, 16, 3, stride=2, padding=1), nn.ReLU(),
-                    nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
-                    nn.Flatten(), nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs),
+                    nn.Conv2d(2, 16, 3, stride=2, padding=1),
+                    nn.ReLU(),
+                    nn.Conv2d(16, 32, 3, stride=2, padding=1),
+                    nn.ReLU(),
+                    nn.Flatten(),
+                    nn.Linear(width, HIDDEN),
+                    nn.ReLU(),
+                    nn.Linear(HIDDEN, outputs),
                 )
-            )  # fmt: skip
+            )
 
     def forward(self, states: Tensor) -> Tensor:
-        """(states, 2, height, width) to (networks, states, outputs)."""
+        """Map (states, 2, height, width) to (networks, states, outputs)."""
         return torch.stack([network(states) for network in self.networks])
 
 
 class Samples:
-    """Draws batches from the walks of all networks, on the device, many steps at once."""
+    """Draws batches from the walks of all networks on the device, for many steps at once."""
 
     def __init__(self, walks: Ints, seeds: Sequence[int], device: torch.device) -> None:
         self._walks = torch.from_numpy(walks).to(device)  # (networks, episodes, EPISODE)
         self._random = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def draw(self, steps: int) -> tuple[Tensor, Tensor]:
-        """States of clips (steps, networks, PAIRS, 2) and alone (steps, networks, 2, PAIRS)."""
-        drawn = [self._of_one(*one, steps) for one in zip(self._walks, self._random, strict=True)]
-        clips, alone = zip(*drawn, strict=True)
-        return torch.stack(clips, 1), torch.stack(alone, 1)
+        """Draw states: pairs (steps, networks, PAIRS, 2) and single (steps, networks, 2, PAIRS)."""
+        drawn = [
+            self._draw_one(walks, random, steps)
+            for walks, random in zip(self._walks, self._random, strict=True)
+        ]
+        pairs, alone = zip(*drawn, strict=True)
+        return torch.stack(pairs, 1), torch.stack(alone, 1)
 
-    def _of_one(self, states: Tensor, random: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
+    @staticmethod
+    def _draw_one(states: Tensor, random: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
         def uniform(*shape: int) -> Tensor:
             return torch.rand(steps, *shape, generator=random, device=states.device)
 
         flat = states.flatten()
         first = (uniform(PAIRS) * (EPISODE - 1)).long()
         left = EPISODE - 1 - first
-        # A geometric number of steps, given that the episode lasts so long.
+        # A geometric number of steps, truncated at the end of the episode.
         share = uniform(PAIRS) * (1 - DISCOUNT**left)
         later = 1 + (torch.log1p(-share) / math.log(DISCOUNT)).long()
         start = (uniform(PAIRS) * len(states)).long() * EPISODE + first
@@ -203,12 +215,12 @@ class Samples:
 
 
 class Streams(Samples):
-    """Gives the walks as they come, as parallel streams; from their beginning again at the end."""
+    """Returns the walks in order, as parallel streams that restart at their end."""
 
     _next = 0
 
     def draw(self, steps: int) -> tuple[Tensor, Tensor]:
-        """States of streams (steps, networks, STREAMS, frames); none are drawn alone."""
+        """Return states of streams (steps, networks, STREAMS, frames), and no single states."""
         streams = self._walks.unflatten(1, (STREAMS, -1)).flatten(2)
         frames = 2 * PAIRS // STREAMS
         calls = streams.shape[2] // frames
@@ -219,20 +231,17 @@ class Streams(Samples):
 
 
 def train(runs: Sequence[Run], device: str) -> list[Found]:
-    """Train the networks of runs that differ in their world only, all at once."""
-    begin, place = time.perf_counter(), torch.device(device)
-    run, worlds = runs[0], [gridworld(run.world) for run in runs]
+    """Train the networks of runs that differ only in their world, all in parallel."""
+    begin = time.perf_counter()
+    place = torch.device(device)
+    run = runs[0]
+    worlds = [gridworld(run.world) for run in runs]
     seeds = [seed for _ in runs for seed in run.seeds]
     objective = make_objective(run.row, len(seeds)).to(place)
     walks = np.stack([walk(world, run.samples, seed) for world in worlds for seed in run.seeds])
-    if run.pixels:
-        (world,) = worlds
-        states = torch.from_numpy(world.pictures()).to(place)
-        net: nn.Module = Convolutions(seeds, objective.outputs, world.walls.shape)
-    else:
-        states = _padded([world for world in worlds for _ in run.seeds]).to(place)
-        net = Perceptrons(seeds, objective.outputs)
+    net, states = _networks(run, worlds, seeds, objective.outputs)
     net.to(place)
+    states = states.to(place)
     samples = (Streams if run.row == PAPER else Samples)(walks, seeds, place)
     _learn(net, objective, states, samples, run.steps)
     with torch.no_grad():
@@ -240,80 +249,94 @@ def train(runs: Sequence[Run], device: str) -> list[Found]:
     seconds = time.perf_counter() - begin
     parts = zip(runs, worlds, np.split(codes, len(runs)), np.split(walks, len(runs)), strict=True)
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
-    return [_scored(*part, seconds / len(runs), name) for part in parts]
+    return [_score(*part, seconds / len(runs), name) for part in parts]
+
+
+def _networks(
+    run: Run, worlds: Sequence[Gridworld], seeds: Sequence[int], outputs: int
+) -> tuple[nn.Module, Tensor]:
+    """Return the networks of all seeds, and their input for every state."""
+    if run.pixels:
+        (world,) = worlds
+        states = torch.from_numpy(world.pictures())
+        return Convolutions(seeds, outputs, world.walls.shape), states
+    return Perceptrons(seeds, outputs), _padded([world for world in worlds for _ in run.seeds])
 
 
 def _padded(worlds: Sequence[Gridworld]) -> Tensor:
-    """(worlds, states, 2), the coordinates, with zeros after the last state of small worlds."""
+    """Return the coordinates (worlds, states, 2), padded with zeros in small worlds."""
     parts = [torch.from_numpy(world.coordinates).float() for world in worlds]
     return nn.utils.rnn.pad_sequence(parts, batch_first=True)
 
 
 def _learn(
-    net: nn.Module, objective: Objective, states: Tensor, samples: Samples,
-    steps: int,
-) -> None:  # fmt: skip
+    net: nn.Module, objective: Objective, states: Tensor, samples: Samples, steps: int
+) -> None:
     optimizer = torch.optim.Adam(net.parameters(), RATE, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for start in range(0, steps, BLOCK):
-        for clips, alone in zip(*samples.draw(min(BLOCK, steps - start)), strict=True):
+    for start in range(0, steps, STEPS_PER_DRAW):
+        for clips, alone in zip(*samples.draw(min(STEPS_PER_DRAW, steps - start)), strict=True):
             codes = net(states)
-            batch = Batch(_pick(codes, clips), _pick(codes, alone))
+            batch = Batch(_gather(codes, clips), _gather(codes, alone))
             objective.descend(batch)
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
 
 
-def _pick(codes: Tensor, states: Tensor) -> Tensor:
-    """Codes (networks, n, d) of states (networks, ...) as (networks, ..., d)."""
+def _gather(codes: Tensor, states: Tensor) -> Tensor:
+    """Return codes (networks, n, d) of states (networks, ...) as (networks, ..., d)."""
     flat = states.flatten(1)[..., None].expand(-1, -1, codes.shape[-1])
     return codes.gather(1, flat).reshape(*states.shape, codes.shape[-1])
 
 
-def _scored(
+def _score(
     run: Run, world: Gridworld, codes: Any, walks: Ints, seconds: float, device: str
 ) -> Found:
-    n, true = len(world.cells), truth(world, SLOW)
+    n = len(world.cells)
+    true = truth(world, SLOW)
     vectors = [
         slowest(y[:n], step_counts(states, n), SLOW) for y, states in zip(codes, walks, strict=True)
     ]
     return Found(
         run,
-        [cosines(found, true).tolist() for found in vectors],
-        [overlap(found, true) for found in vectors],
-        seconds,
-        device,
-        np.round(vectors[0], 4).tolist() if run.world in DRAWN else [],
+        cosines=[cosines(found, true).tolist() for found in vectors],
+        overlaps=[overlap(found, true) for found in vectors],
+        seconds=seconds,
+        device=device,
+        vectors=np.round(vectors[0], 4).tolist() if run.world in DRAWN else [],
     )
 
 
 def all_runs(seeds: Sequence[int]) -> list[Run]:
-    """Everything that `ul reproduce laplacian` reports, the costly rows last."""
-    few = tuple(seeds)
-    runs = [Run(world, row, few) for row in ROWS for world in NAMES]
-    runs += [Run(world, row, few, pixels=True) for row in PIXEL_ROWS for world in PIXEL_WORLDS]
-    runs += [Run(world, UNTRAINED, few, steps=0) for world in NAMES]
-    runs = [run for run in runs if run.row not in COSTLY or run.world in COSTLY_WORLDS]
-    return sorted(runs, key=lambda run: run.row in COSTLY)
+    """Return all runs of `ul reproduce laplacian`, the expensive ones last."""
+    seeds = tuple(seeds)
+    runs = [Run(world, row, seeds) for row in ROWS for world in NAMES]
+    runs += [Run(world, row, seeds, pixels=True) for row in PIXEL_ROWS for world in PIXEL_WORLDS]
+    runs += [Run(world, UNTRAINED, seeds, steps=0) for world in NAMES]
+    runs = [run for run in runs if run.row not in EXPENSIVE or run.world in EXPENSIVE_WORLDS]
+    return sorted(runs, key=lambda run: run.row in EXPENSIVE)
 
 
 def load(folder: Path) -> dict[str, Found]:
-    """The finished runs of a folder by their key."""
-    file = folder / KEPT
+    """Load the finished runs of a folder, by their key."""
+    file = folder / RUNS_FILE
     if not file.exists():
         return {}
-    kept: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-    for found in kept.values():
+    stored: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    for found in stored.values():
         found["run"] = Run(**{**found["run"], "seeds": tuple(found["run"]["seeds"])})
-    return {key: Found(**found) for key, found in kept.items()}
+    return {key: Found(**found) for key, found in stored.items()}
 
 
 def complete(
-    runs: Sequence[Run], folder: Path, device: str, workers: int,
+    runs: Sequence[Run],
+    folder: Path,
+    device: str,
+    workers: int,
     progress: Callable[[Found], None] = lambda found: None,
-) -> list[Found]:  # fmt: skip
-    """What all runs found. Those that are not in the folder yet are trained and kept there."""
+) -> list[Found]:
+    """Return the results of all runs; train and store those that are not in the folder yet."""
     done = load(folder)
     groups = list(_together([run for run in runs if run.key not in done], device))
     folder.mkdir(parents=True, exist_ok=True)
@@ -321,7 +344,7 @@ def complete(
         for found in finished:
             done[found.run.key] = found
             progress(found)
-        with replacing(folder / KEPT) as file:
+        with replacing(folder / RUNS_FILE) as file:
             json.dump({key: asdict(found) for key, found in done.items()}, file)
     return [done[run.key] for run in runs]
 
@@ -329,30 +352,32 @@ def complete(
 def _in_processes(
     groups: Sequence[Sequence[Run]], device: str, count: int
 ) -> Iterator[list[Found]]:
-    """What each group found, in the order in which they end."""
+    """Train all groups; yield their results in the order in which they finish."""
     with worker_pool(max(1, min(count, len(groups)))) as pool:
         for finished in as_completed([pool.submit(train, group, device) for group in groups]):
             yield finished.result()
 
 
 def _together(runs: Sequence[Run], device: str) -> Iterator[list[Run]]:
-    """Runs to train at once: on a GPU all worlds of an objective that is written in plain torch."""
+    """Group runs to train at once: on a GPU, all worlds of an objective in plain torch."""
     groups: dict[object, list[Run]] = {}
     for run in runs:
         alone = device == "cpu" or run.pixels or run.row in (FRESH, RUNNING, PAPER)
-        groups.setdefault((run.row, run.seeds, run.steps) if not alone else run, []).append(run)
+        group = run if alone else (run.row, run.seeds, run.steps)
+        groups.setdefault(group, []).append(run)
     yield from groups.values()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train everything and say what came out."""
+    """Train all runs and print their scores."""
     parser = argparse.ArgumentParser(description="Trains all runs of `ul reproduce laplacian`.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the finished runs")
-    parser.add_argument("--workers", type=int, default=1, help="processes side by side")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True, help="folder for finished runs")
+    parser.add_argument("--workers", type=int, default=1, help="number of parallel processes")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     given = parser.parse_args(arguments)
-    begin, runs = time.perf_counter(), all_runs(range(given.seeds))
+    begin = time.perf_counter()
+    runs = all_runs(range(given.seeds))
 
     def progress(found: Found) -> None:
         passed = time.perf_counter() - begin

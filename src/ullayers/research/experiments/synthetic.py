@@ -1,4 +1,4 @@
-"""Section 4.1: points that turn. One linear layer learns their shape; its output is their angle."""
+"""Rotating points (section 4.1): one linear layer learns their shape; its output is their angle."""
 
 from __future__ import annotations
 
@@ -26,54 +26,70 @@ from ullayers.research.experiments.common import (
     sine_and_cosine,
 )
 
-POINTS, FRAMES_A_TURN, TURNS, MANY_TURNS = 28, 72, 8, 40
+POINTS = 28
+FRAMES_PER_TURN = 72
+TURNS = 8  # for training, and as many for testing
+MANY_TURNS = 40
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-PAPER_EPOCHS, EPOCHS = 10, 20  # what the paper needs; what ours, and theirs at most noise, is given
-CHUNK = 144  # frames of a call with our settings: two turns
-FEW = 10  # components for methods that compare or multiply inputs, where noise drowns the rest
-CLOSE = 1.05  # times the oracle's error that counts as having arrived
+PAPER_EPOCHS = 10
+QUICK_PAPER_EPOCHS = 3
+EPOCHS = 20  # of ours, and of the paper's settings at the highest noise level
+CHUNK = 144  # frames per call with our settings: two turns
+COMPONENTS = 10  # for methods that compare or multiply inputs, where noise hides the others
+CLOSE = 1.05  # largest error relative to the oracle that counts as equal
 NO_DRIFT = 1.02
 
-OURS, PAPER = "ours", "paper's settings"
+OURS = "ours"
 MORE = "ours, forty turns to learn from"
-LAST, CHOSEN = f"{PAPER}, last epoch", f"{PAPER}, epoch of lowest J"
-SFA, RANDOM, ORACLE = "linear SFA", "random weights", "matched filter (knows the shape)"
+PAPER = "paper's settings"
+LAST = f"{PAPER}, last epoch"
+CHOSEN = f"{PAPER}, epoch of lowest J"
+SFA = "linear SFA"
+RANDOM = "random weights"
+SUPERVISED = "supervised"
+ORACLE = "matched filter (knows the shape)"
 
 TEXT = """
-28 random points in a disc turn about their centroid by 5 degrees a frame: 56 inputs, one linear
+28 random points in a disc rotate about their centroid by 5 degrees per frame: 56 inputs, one linear
 layer, 2 outputs, one `UL1d`. At p % noise a frame is (1 - p) of the points plus p of white noise of
-the same standard deviation: at 50 % the noise is as strong as the points. Eight turns to learn from
-(an epoch), eight others to test on. The code is decoded by linear regression to the sine of the
-angle; the error is the mean absolute one.
+the same standard deviation: at 50 % the noise is as strong as the points. Eight turns are used for
+training (an epoch), eight others for testing. The code is decoded by linear regression to the sine
+of the angle; the error is the mean absolute error.
 
-*Paper's settings*: Algorithm 1 to the letter, one frame at a time, SGD with rate 0.01, momentum
-0.9, weight decay 0.1, mu 0.5, eps 0.001, for 10 epochs (20 at 50 % noise). *Ours*: `UL1d(2)` as it
-comes, Adam at 0.01, the same stream in calls of two turns, 20 epochs; and once with forty turns
-and 4 epochs, which is as many steps. With no noise every
-projection tells the angle, random weights too, so an error of 0 proves nothing there: the second
-table says how much of the weights lies in the plane that the points turn in (1 is all; chance is
-0.04).
+*Paper's settings*: exactly Algorithm 1, one frame at a time, SGD with rate 0.01, momentum 0.9,
+weight decay 0.1, mu 0.5, eps 0.001, for 10 epochs (20 at 50 % noise). *Ours*: `UL1d(2)` with its
+defaults, Adam at 0.01, the same stream in calls of two turns, 20 epochs; and once with forty turns
+and 4 epochs, which is the same number of steps. Without noise every projection determines the
+angle, even random weights, so an error of 0 proves nothing there: the second table shows which
+share of the weights lies in the plane in which the points rotate (1 is all; chance is 0.04).
 """
 NOTE = """
-Where the paper's settings end is luck above 30 % noise: a W that averages two frames is noisy, and
-each step follows it. J, which needs no label, tells the good epochs up to 40 %. With fresh
-statistics nothing drifts; what is left at 50 % noise is how little 576 frames say about 56 inputs.
-Labels do not reach the oracle either, and five times the frames do. PCA finds the plane best, as
-nothing else varies as much. The closed form beats even the matched filter, which is the best
-projection but no more than that: it puts a frame among others like it, on the circle itself.
+Above 30 % noise the result of the paper's settings depends on chance: a W that averages two frames
+is noisy, and each step follows it. J, which needs no labels, identifies the good epochs up to 40 %.
+With fresh statistics nothing drifts; the remaining error at 50 % noise is due to the small number
+of frames, 576 for 56 inputs. Labels do not reach the oracle either, but five times the frames do.
+PCA finds the plane best, as nothing else varies as much. The closed form beats even the matched
+filter, which is the best projection but only a projection: it places a frame among similar ones, on
+the circle itself.
 """
 
 
 @dataclass(frozen=True)
 class Turning:
-    """Noisy frames (time, 56) of a turning shape, their angles, and the plane (56, 2) it is in."""
+    """A rotating shape.
+
+    Attributes:
+        frames: Noisy frames (time, 56).
+        degrees: Angle of each frame, (time,).
+        plane: Basis of the plane of the rotation, (56, 2).
+    """
 
     frames: Floats
     degrees: Floats
     plane: Floats
 
     def halves(self) -> tuple[Turning, Turning]:
-        """To learn from, and to test on."""
+        """Return the frames for training and for testing."""
         half = len(self.frames) // 2
         return (
             Turning(self.frames[:half], self.degrees[:half], self.plane),
@@ -83,21 +99,29 @@ class Turning:
 
 @dataclass(frozen=True)
 class Learned:
-    """What one sequence gave: for each row error and overlap, and what the figures show."""
+    """Results on one sequence.
+
+    Attributes:
+        scores: Error and overlap of each row.
+        curves: Training and test error after each epoch, of ours and of the paper's settings.
+        weights: Weights (2, 56) of the paper's settings.
+        code: Their output for the test frames, (time, 2).
+    """
 
     scores: dict[str, tuple[float, float]]
-    curves: dict[str, list[tuple[float, ...]]]  # errors in training and in test after each epoch
+    curves: dict[str, list[tuple[float, ...]]]
     weights: Floats
     code: Floats
 
 
 def turning_points(share: float, seed: int, turns: int = TURNS) -> Turning:
-    """Twice as many turns of 28 points, `share` of what is seen being noise."""
+    """Return `2 * turns` turns of 28 points with a share of noise."""
     random = np.random.default_rng(seed)
-    radius, direction = np.sqrt(random.random(POINTS)), 2 * np.pi * random.random(POINTS)
+    radius = np.sqrt(random.random(POINTS))
+    direction = 2 * np.pi * random.random(POINTS)
     shape = radius * np.exp(1j * direction)
     shape -= shape.mean()
-    degrees = 360 / FRAMES_A_TURN * np.arange(2 * turns * FRAMES_A_TURN)
+    degrees = 360 / FRAMES_PER_TURN * np.arange(2 * turns * FRAMES_PER_TURN)
     clean = _flat(np.exp(1j * np.radians(degrees))[:, None] * shape)
     noise = clean.std() * random.standard_normal(clean.shape)
     plane = _flat(np.stack([shape, 1j * shape])).T
@@ -106,13 +130,13 @@ def turning_points(share: float, seed: int, turns: int = TURNS) -> Turning:
 
 
 def _flat(points: Floats) -> Floats:
-    """Complex (time, points) as (time, 2 * points): x and y of each."""
+    """Return complex points (time, points) as x and y of each, (time, 2 * points)."""
     flat: Floats = np.stack([points.real, points.imag], -1).reshape(len(points), -1)
     return flat
 
 
 def learn_as_paper(frames: Tensor, epochs: int) -> Iterator[Floats]:
-    """Algorithm 1 with the paper's settings; the weights (2, 56) after each epoch."""
+    """Run Algorithm 1 with the paper's settings; yield the weights (2, 56) after each epoch."""
     net = nn.Sequential(
         nn.Linear(2 * POINTS, 2), UL1d(2, mu=0.5, eps=1e-3, reduction="sum", start="paper")
     )
@@ -121,7 +145,7 @@ def learn_as_paper(frames: Tensor, epochs: int) -> Iterator[Floats]:
 
 
 def learn_as_we_do(frames: Tensor, epochs: int) -> Iterator[Floats]:
-    """The layer as it comes, on the stream in chunks; the weights (2, 56) after each epoch."""
+    """Train with our defaults on chunks of the stream; yield the weights (2, 56) per epoch."""
     net = nn.Sequential(nn.Linear(2 * POINTS, 2), UL1d(2))
     return _learn(net, torch.optim.Adam(net.parameters(), 0.01), frames.split(CHUNK), epochs)
 
@@ -138,10 +162,10 @@ def _learn(
 
 
 def one_sequence(job: tuple[float, int, int, int]) -> Learned:
-    """Everything on the points of one seed at one noise level.
+    """Run all rows on the points of one seed at one noise level.
 
     Args:
-        job: share of noise, seed, epochs of the paper's settings, epochs of ours.
+        job: Share of noise, seed, epochs of the paper's settings, epochs of ours.
     """
     share, seed, paper_epochs, epochs = job
     train, test = turning_points(share, seed).halves()
@@ -151,39 +175,55 @@ def one_sequence(job: tuple[float, int, int, int]) -> Learned:
     ours = list(learn_as_we_do(frames, epochs))
     many = torch.from_numpy(turning_points(share, seed, MANY_TURNS).halves()[0].frames).float()
     *_, more = learn_as_we_do(many, max(1, epochs * TURNS // MANY_TURNS))
-    cost = [objective(SlowFeatures(2).fit_transform(train.frames @ w.T)) for w in paper]
-    chosen = paper[int(np.argmin(cost))]
-    linear = {
-        OURS: ours[-1],
-        MORE: more,
-        LAST: paper[-1],
-        CHOSEN: chosen,
-        SFA: SlowFeatures(2).fit(train.frames).components_,
-        "PCA": major_eigenvectors(train.frames),
-        RANDOM: np.random.default_rng(seed).standard_normal((2, 2 * POINTS)),
-        "supervised": np.linalg.lstsq(train.frames, sine_and_cosine(train.degrees), rcond=None)[
-            0
-        ].T,
-        ORACLE: train.plane.T,
-    }
+    chosen = _lowest_objective(paper, train)
+    learned = {OURS: ours[-1], MORE: more, LAST: paper[-1], CHOSEN: chosen}
     scores = {
-        name: (_error(_projection(w), train, test), _overlap(w, train.plane))
-        for name, w in linear.items()
+        name: (_error(_projection(weights), train, test), _overlap(weights, train.plane))
+        for name, weights in (learned | _linear_baselines(train, seed)).items()
     }
-    curved = {
-        "quadratic SFA": slow_codes([train.frames], degree=2, components=FEW),
-        "closed form on similarity edges": similarity_codes([train.frames], components=FEW),
+    scores |= {
+        name: (_error(code, train, test), np.nan)
+        for name, code in _nonlinear_baselines(train).items()
     }
-    scores |= {name: (_error(code, train, test), np.nan) for name, code in curved.items()}
-    curves = {
-        name: [tuple(_error(_projection(w), train, on) for on in (train, test)) for w in weights]
-        for name, weights in ((OURS, ours), (PAPER, paper))
-    }
+    curves = {OURS: _error_curve(ours, train, test), PAPER: _error_curve(paper, train, test)}
     return Learned(scores, curves, chosen, test.frames @ chosen.T)
 
 
+def _lowest_objective(epochs: list[Floats], train: Turning) -> Floats:
+    """Return the weights of the epoch with the lowest J."""
+    costs = [objective(SlowFeatures(2).fit_transform(train.frames @ w.T)) for w in epochs]
+    return epochs[int(np.argmin(costs))]
+
+
+def _linear_baselines(train: Turning, seed: int) -> dict[str, Floats]:
+    """Return the weights (2, 56) of other linear methods."""
+    targets = sine_and_cosine(train.degrees)
+    return {
+        SFA: SlowFeatures(2).fit(train.frames).components_,
+        "PCA": major_eigenvectors(train.frames),
+        RANDOM: np.random.default_rng(seed).standard_normal((2, 2 * POINTS)),
+        SUPERVISED: np.linalg.lstsq(train.frames, targets, rcond=None)[0].T,
+        ORACLE: train.plane.T,
+    }
+
+
+def _nonlinear_baselines(train: Turning) -> dict[str, Callable[[Floats], Floats]]:
+    return {
+        "quadratic SFA": slow_codes([train.frames], degree=2, components=COMPONENTS),
+        "closed form on similarity edges": similarity_codes([train.frames], components=COMPONENTS),
+    }
+
+
+def _error_curve(epochs: list[Floats], train: Turning, test: Turning) -> list[tuple[float, ...]]:
+    """Return training and test error after each epoch."""
+    return [
+        tuple(_error(_projection(weights), train, part) for part in (train, test))
+        for weights in epochs
+    ]
+
+
 def major_eigenvectors(frames: Floats) -> Floats:
-    """The two directions (2, 56) in which the sequence varies most."""
+    """Return the two principal directions of a sequence, (2, 56)."""
     directions: Floats = np.linalg.svd(frames - frames.mean(0), full_matrices=False)[2]
     return directions[:2]
 
@@ -193,41 +233,30 @@ def _projection(weights: Floats) -> Callable[[Floats], Floats]:
 
 
 def _error(code: Callable[[Floats], Floats], train: Turning, test: Turning) -> float:
-    """Mean absolute error of the sine, decoded as in the training frames."""
+    """Return the mean absolute error of the sine, with a decoder fitted to the training frames."""
     sine = decode_angle(code(train.frames), train.degrees, code(test.frames))[:, 0]
     return float(np.abs(sine - np.sin(np.radians(test.degrees))).mean())
 
 
 def _overlap(weights: Floats, plane: Floats) -> float:
-    """Mean squared cosine of the angles between two planes."""
+    """Return the mean squared cosine of the angles between two planes."""
     basis = np.linalg.qr(weights.T)[0]
     return float(np.square(basis.T @ plane).sum() / 2)
 
 
 def run(setting: Setting) -> Outcome:
-    """Rotating points with more and more noise."""
+    """Rotating points at increasing noise."""
     levels = (0.3, 0.5) if setting.quick else LEVELS
     seeds = setting.seeds[:2] if setting.quick else setting.seeds
-    paper_epochs = 3 if setting.quick else PAPER_EPOCHS
-    most = max(levels)
     jobs = [
-        (share, seed, paper_epochs if share < most or setting.quick else EPOCHS, EPOCHS)
-        for share in reversed(levels)  # the longest first, so that no core waits at the end
+        (share, seed, _paper_epochs(share, setting.quick), EPOCHS)
+        for share in reversed(levels)  # the longest first, to keep all cores busy until the end
         for seed in seeds
     ]
-    done = setting.each(one_sequence, jobs)
     found: dict[float, list[Learned]] = {level: [] for level in levels}
-    for (level, *_), learned in zip(jobs, done, strict=True):
+    for (level, *_), learned in setting.each_by_job(one_sequence, jobs).items():
         found[level].append(learned)
-    columns = [f"{level:.0%} noise" for level in levels]
-    lower = ["low" if level else "" for level in levels]  # without noise all are 0 but for rounding
-    errors = Table("mean absolute error of the sine", columns, lower, note=NOTE)
-    overlaps = Table("overlap with the true plane", columns, ["high"] * len(levels))
-    for name in found[most][0].scores:
-        both = np.array([[r.scores[name] for r in found[level]] for level in levels])
-        errors.add(name, *both[:, :, 0])
-        if np.isfinite(both[0, 0, 1]):
-            overlaps.add(name, *both[:, :, 1])
+    errors, overlaps = _tables(found)
     return Outcome(
         "Synthetic: rotating points (4.1, Fig. 1-2)",
         TEXT,
@@ -237,6 +266,25 @@ def run(setting: Setting) -> Outcome:
     )
 
 
+def _paper_epochs(share: float, quick: bool) -> int:
+    if quick:
+        return QUICK_PAPER_EPOCHS
+    return EPOCHS if share == max(LEVELS) else PAPER_EPOCHS
+
+
+def _tables(found: dict[float, list[Learned]]) -> tuple[Table, Table]:
+    columns = [f"{level:.0%} noise" for level in found]
+    best = ["low" if level else "" for level in found]  # without noise, errors are rounding errors
+    errors = Table("mean absolute error of the sine", columns, best, note=NOTE)
+    overlaps = Table("overlap with the true plane", columns, ["high"] * len(columns))
+    for name in found[max(found)][0].scores:
+        both = np.array([[r.scores[name] for r in of_level] for of_level in found.values()])
+        errors.add(name, *both[:, :, 0])
+        if np.isfinite(both[0, 0, 1]):
+            overlaps.add(name, *both[:, :, 1])
+    return errors, overlaps
+
+
 def _claims(errors: Table, overlaps: Table, levels: tuple[float, ...], slack: float) -> list[Claim]:
     def ratio(row: str, level: float) -> float:
         column = f"{level:.0%} noise"
@@ -244,27 +292,29 @@ def _claims(errors: Table, overlaps: Table, levels: tuple[float, ...], slack: fl
 
     noisy = [level for level in levels if 0 < level <= 0.3]
     worst = max(ratio(CHOSEN, level) for level in noisy)
-    most = max(levels)
+    highest = max(levels)
     return [
         Claim(f"{CHOSEN}, up to 30 % noise, times the oracle", worst, at_most=CLOSE + slack),
         Claim(
-            "ours at 50 % noise, times the oracle", ratio(OURS, most), at_most=NO_DRIFT, aim=True
+            "ours at 50 % noise, times the oracle", ratio(OURS, highest), at_most=NO_DRIFT, aim=True
         ),
         Claim(
             "ours at 50 % noise, times labels",
-            ratio(OURS, most) / ratio("supervised", most),
+            ratio(OURS, highest) / ratio(SUPERVISED, highest),
             at_most=CLOSE + slack,
         ),
         Claim(
-            f"{MORE}, at 50 % noise, times the oracle", ratio(MORE, most), at_most=NO_DRIFT + slack
+            f"{MORE}, at 50 % noise, times the oracle",
+            ratio(MORE, highest),
+            at_most=NO_DRIFT + slack,
         ),
-        Claim("random weights at 50 % noise, times the oracle", ratio(RANDOM, most), at_least=2),
-        Claim("ours, overlap at 50 %", overlaps.mean(OURS, f"{most:.0%} noise"), at_least=0.7),
+        Claim("random weights at 50 % noise, times the oracle", ratio(RANDOM, highest), at_least=2),
+        Claim("ours, overlap at 50 %", overlaps.mean(OURS, f"{highest:.0%} noise"), at_least=0.7),
     ]
 
 
 def _shapes(setting: Setting, learned: Learned, seed: int) -> Picture:
-    """Fig. 1 and 2a: what is seen, and that the weights are the shape."""
+    """Draw frames, weights and code (Fig. 1 and 2a)."""
     seen = turning_points(0.3, seed)
     train, test = seen.halves()
     major = major_eigenvectors(train.frames)
@@ -285,8 +335,8 @@ def _shapes(setting: Setting, learned: Learned, seed: int) -> Picture:
         figure,
         "synthetic_shapes",
         "Two frames, the weights learned from such frames with the paper's settings, and the two "
-        "major eigenvectors of the sequence, each drawn as 28 points (a colour each): they are the "
-        "true shape, turned. The outputs lie on a circle.",
+        "major eigenvectors of the sequence, each drawn as 28 points in different colours: they "
+        "are the true shape, rotated. The outputs lie on a circle.",
     )
 
 
@@ -300,7 +350,7 @@ def _draw_points(ax: Axes, values: Floats, title: str) -> None:
 
 
 def _results(setting: Setting, found: dict[float, list[Learned]], errors: Table) -> Picture:
-    """Fig. 2b and 2c: how fast it learns, and what noise does."""
+    """Draw errors over epochs and over noise (Fig. 2b and 2c)."""
     figure = Figure(figsize=(14, 4), layout="constrained")
     *epochs, noise = figure.subplots(1, 3)
     for ax, level in zip(epochs, (0.3, max(found)), strict=True):
@@ -323,5 +373,8 @@ def _results(setting: Setting, found: dict[float, list[Learned]], errors: Table)
         noise.plot([100 * level for level in found], means, style, label=name, ms=4)
     noise.set(title="after learning", xlabel="noise (%)", ylabel="mean absolute error of the sine")
     noise.legend(fontsize=8)
-    caption = "Error after each epoch (thin: test error of each seed; thick: mean), and after "
-    return setting.picture(figure, "synthetic_results", caption + "learning against noise.")
+    caption = (
+        "Error after each epoch (thin: test error of each seed; thick: mean), and after learning "
+        "against noise."
+    )
+    return setting.picture(figure, "synthetic_results", caption)

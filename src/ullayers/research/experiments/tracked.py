@@ -1,4 +1,4 @@
-"""Sequences of the data sets taken through what `ul learn --task locate` and `ul apply` do."""
+"""`ul learn --task locate` and `ul apply` on sequences of the data sets, and shared baselines."""
 
 from __future__ import annotations
 
@@ -22,18 +22,25 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import gather
 from ullayers.learn.models import Locator
 from ullayers.learn.results import TRACK, Answer, header
-from ullayers.learn.runs import Run, learn_run, plan_run
+from ullayers.learn.run_result import RunResult
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, plan_run
 from ullayers.output.overlay import draw_track
 from ullayers.research.baselines import Coder, random_weights, similarity_codes, slow_codes
 from ullayers.research.datasets import Sequence as Pictures
 from ullayers.research.datasets import load
-from ullayers.research.experiments.common import Floats
+from ullayers.research.experiments.common import Floats, Setting
 from ullayers.video.reader import find_sources
 
 Size = tuple[int, int]
+Job = tuple[str, str, int, bool]  # data, row, seed, quick
 
-BLUR, COARSE = 5, 2  # pixels over which energy is averaged, and from one average to the next
-CODES = 8  # numbers of a code that places are decoded from
+BLUR = 5  # pixels over which energy is averaged
+STRIDE = 2  # pixels between two averages
+CODES = 8  # size of the codes that positions are decoded from
+QUICK_CONFIG: dict[str, Any] = {"steps": 60, "restarts": 1}
+UNLEARNED = "ours before learning (random weights)"
+MOG2 = "background subtraction (MOG2)"
 CODERS = {
     "linear slow features": partial(slow_codes, outputs=CODES, components=50),
     "quadratic slow features": partial(slow_codes, outputs=CODES, components=10, degree=2),
@@ -43,28 +50,34 @@ CODERS = {
 
 @dataclass(frozen=True)
 class Tracked:
-    """Where a method saw the thing.
+    """Positions that a method found.
 
     Attributes:
-        places: for each sequence (time, 2) x and y in 0..1, or (time, 1) x alone.
-        answers: what `ul apply` says, where it is asked.
-        result: of the run: its J, the kind of long-term mean, ...
+        positions: For each sequence x and y in 0..1, (time, 2), or x only, (time, 1).
+        answers: Output of `ul apply`, for methods that use it.
+        objective: Evaluation J of the run, if there is one.
     """
 
-    places: list[Floats]
+    positions: list[Floats]
     answers: list[Answer] = field(default_factory=list)
-    result: dict[str, Any] = field(default_factory=dict)
+    objective: float | None = None
+
+
+def make_jobs(setting: Setting, rows: dict[str, tuple[int, ...]]) -> list[Job]:
+    """Return a job for every seed of every row."""
+    data = str(setting.data)
+    return [(data, name, seed, setting.quick) for name, seeds in rows.items() for seed in seeds]
 
 
 def part(pictures: Pictures, rows: slice) -> Pictures:
-    """Some of a sequence's pictures."""
+    """Return some pictures of a sequence."""
     truth = {name: values[rows] for name, values in pictures.truth.items()}
     return replace(pictures, files=pictures.files[rows], truth=truth)
 
 
 @contextmanager
 def folder_of(sequences: Sequence[Pictures]) -> Iterator[str]:
-    """A folder with a folder of links for each sequence, as a user would have them."""
+    """Make a temporary folder with one folder of links per sequence, as input of `ul`."""
     with tempfile.TemporaryDirectory() as place:
         for pictures in sequences:
             folder = Path(place, pictures.name)
@@ -75,7 +88,7 @@ def folder_of(sequences: Sequence[Pictures]) -> Iterator[str]:
 
 
 def learn(train: Sequence[Pictures], size: Size, config: Config) -> Run:
-    """`ul learn` on sequences."""
+    """Run `ul learn` on sequences."""
     with folder_of(train) as inputs, tempfile.TemporaryDirectory() as place:
         run, sources = plan_run([inputs], f"{place}/run", config, size=size)
         for _ in learn_run(run, sources):
@@ -84,11 +97,11 @@ def learn(train: Sequence[Pictures], size: Size, config: Config) -> Run:
 
 
 def apply(run: Run, sequences: Sequence[Pictures]) -> Tracked:
-    """`ul apply` on sequences."""
+    """Run `ul apply` on sequences."""
     with folder_of(sequences) as inputs:
         parts = {source.name: list(answers(run, source)) for source in find_sources([inputs])}
     found = [_joined(parts[pictures.name]) for pictures in sequences]
-    return Tracked([answer.values[:, :2] for answer in found], found, run.result)
+    return Tracked([answer.values[:, :2] for answer in found], found, run.outcome.objective)
 
 
 def _joined(parts: list[Answer]) -> Answer:
@@ -102,18 +115,18 @@ def apply_unlearned(
     seed: int,
     teach: Callable[[Locator], None] = lambda net: None,
 ) -> Tracked:
-    """`ul apply` with a network that has learned nothing, or from somebody else."""
+    """Run `ul apply` with random weights, or with weights that `teach` has trained."""
     config = Config(seed=seed).resolved(many=True)
     net = random_weights(config, "clip", 3, size, seed)
     assert isinstance(net, Locator)
     teach(net)
     with folder_of(sequences) as inputs:
         run, _ = plan_run([inputs], f"{inputs}/run", config, size=size)
-    return apply(replace(run, net=net, result={"kind": "clip"}), sequences)
+    return apply(replace(run, net=net, result=RunResult(kind="clip")), sequences)
 
 
 def foregrounds(sequences: Sequence[Pictures], size: Size) -> list[torch.Tensor]:
-    """What our network sees of each sequence: (time, channels, height, width)."""
+    """Return the input of our network for each sequence, (time, channels, height, width)."""
     with folder_of(sequences) as inputs:
         run, sources = plan_run([inputs], f"{inputs}/run", Config(), size=size)
         footage = gather(sources, run.reading)
@@ -122,10 +135,14 @@ def foregrounds(sequences: Sequence[Pictures], size: Size) -> list[torch.Tensor]
 
 
 def energies(seen: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Where how much moves, (time, 1, height / 2, width / 2), of foregrounds; 1 on average."""
-    moved = (frames.square().sum(1, keepdim=True) for frames in seen)
-    maps = [F.avg_pool2d(m, BLUR, COARSE, BLUR // 2, count_include_pad=False).sqrt() for m in moved]
-    return [m / (m.mean((1, 2, 3), keepdim=True) + 1e-9) for m in maps]
+    """Return blurred foreground energy, (time, 1, height / 2, width / 2), with mean 1."""
+    return [_energy(frames) for frames in seen]
+
+
+def _energy(foreground: torch.Tensor) -> torch.Tensor:
+    squares = foreground.square().sum(1, keepdim=True)
+    blurred = F.avg_pool2d(squares, BLUR, STRIDE, BLUR // 2, count_include_pad=False).sqrt()
+    return blurred / (blurred.mean((1, 2, 3), keepdim=True) + 1e-9)
 
 
 def codes_of(
@@ -133,31 +150,36 @@ def codes_of(
     seen: Sequence[torch.Tensor],
     learned_from: Sequence[torch.Tensor],
 ) -> list[Floats]:
-    """Codes of maps (time, 1, height, width) by one of `CODERS` that has learned from others."""
-    rows, known = ([m.flatten(1).numpy() for m in maps] for maps in (seen, learned_from))
-    code = coder(known)
-    return [code(part) for part in rows]
-
-
-def read_linearly(codes: Sequence[Floats], places: Sequence[Floats]) -> list[Floats]:
-    """Places read from codes by one linear map.
+    """Return codes of maps (time, 1, height, width).
 
     Args:
-        codes: (time, d) of each sequence.
-        places: (fewer, k) where the thing is in the first frames of each, to fit the map to.
+        coder: One of `CODERS`.
+        seen: Maps to encode.
+        learned_from: Maps to learn the code from.
     """
-    known = np.concatenate([c[: len(p)] for c, p in zip(codes, places, strict=True)])
-    line = LinearRegression().fit(known, np.concatenate(list(places)))
+    code = coder([maps.flatten(1).numpy() for maps in learned_from])
+    return [code(maps.flatten(1).numpy()) for maps in seen]
+
+
+def read_linearly(codes: Sequence[Floats], positions: Sequence[Floats]) -> list[Floats]:
+    """Decode positions from codes by one linear map.
+
+    Args:
+        codes: Codes (time, d) of each sequence.
+        positions: Known positions (fewer, k) of the first frames of each, to fit the map.
+    """
+    known = np.concatenate([c[: len(p)] for c, p in zip(codes, positions, strict=True)])
+    line = LinearRegression().fit(known, np.concatenate(list(positions)))
     return [line.predict(code) for code in codes]
 
 
 def pixels(pictures: Pictures, size: Size) -> NDArray[np.uint8]:
-    """(time, height, width, 3)."""
+    """Return the frames of a sequence, (time, height, width, 3)."""
     return load(pictures, size).frames.permute(0, 2, 3, 1).contiguous().numpy()
 
 
 def write_tracks(path: Path, found: Sequence[Answer]) -> None:
-    """The table that `ul apply` writes."""
+    """Write the table that `ul apply` writes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(header(TRACK) + "".join(answer.lines() for answer in found), encoding="utf-8")
 
@@ -169,19 +191,20 @@ def overlay_figure(
     columns: int,
     begin: float = 0.0,
 ) -> Figure:
-    """Some frames of each sequence with the mask, its centroid, and where that came from.
+    """Draw frames of each sequence with the mask, its centroid, and the centroid's trail.
 
     Args:
-        sequences: what to show.
-        found: in each.
-        size: of the frames that are drawn on.
-        columns: frames of each.
-        begin: share of a sequence that is not shown.
+        sequences: Sequences to show.
+        found: What was found in each.
+        size: (height, width) of the frames.
+        columns: Number of frames per sequence.
+        begin: Share of a sequence that is skipped.
     """
     figure = Figure(figsize=(1.9 * columns, (1.9 * size[0] / size[1] + 0.18) * len(sequences)))
     grid = figure.subplots(len(sequences), columns, squeeze=False)
     for axes, pictures, answer in zip(grid, sequences, found, strict=True):
-        frames, last = pixels(pictures, size), len(pictures) - 1
+        frames = pixels(pictures, size)
+        last = len(pictures) - 1
         rows = np.unique(np.linspace(begin * last, last, columns).round().astype(int))
         for axis in axes:
             axis.axis("off")

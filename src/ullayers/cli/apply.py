@@ -1,0 +1,76 @@
+"""`ul apply`: apply the network of a run to other video."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from ullayers.cli.failures import resumable
+from ullayers.cli.progress import Progress, count_frames, unfinished_sources
+from ullayers.cli.summary import print_summary
+from ullayers.errors import UserError
+from ullayers.learn.folders import check_apart, check_free
+from ullayers.learn.footage import open_sources
+from ullayers.learn.runs import Run, load_run
+from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.video.reader import Source
+
+ALL_FRAMES = 10**12
+RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
+
+
+def run(arguments: Namespace) -> None:
+    """Apply the network and write the table."""
+    applied = load_run(arguments.run, arguments.device)
+    _check(arguments, applied)
+    sources, _, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
+    check_apart(arguments.out, sources)
+    out = Path(arguments.out)
+    with resumable(lambda: _is_started(out)):
+        exported = _export(arguments, applied, sources)
+    if arguments.force:
+        _remove_stale(out, exported)
+    print_summary(arguments, applied, exported, bad=bad | exported.bad)
+    if not arguments.quiet:
+        print("wrote " + ", ".join(str(file) for file in exported.files))
+
+
+def _check(arguments: Namespace, applied: Run) -> None:
+    """Refuse options that do not fit the run, and folders that must not be written to."""
+    if arguments.masks and applied.config.task != "locate":
+        raise UserError(f"{arguments.run}: this run has codes and no masks; leave --masks out")
+    out = Path(arguments.out)
+    if not (arguments.resume and _is_started(out)):
+        check_free(out, arguments.force)
+    if (out / "model.safetensors").exists():
+        raise UserError(f"{out}: is a run, whose table must stay; give another --out")
+
+
+def _is_started(out: Path) -> bool:
+    return any(out.glob("*.partial.json"))
+
+
+def _export(arguments: Namespace, applied: Run, sources: Sequence[Source]) -> Exported:
+    stride: int = arguments.stride
+    max_frames: int | None = arguments.max_frames
+    options = ExportOptions(
+        stride=stride,
+        max_frames=None if max_frames is None else -(-max_frames // stride),
+        masks=arguments.masks,
+        overlay=ALL_FRAMES if arguments.overlay else None,
+        skip_bad=arguments.skip_bad,
+        resume=arguments.resume,
+    )
+    remaining = sources
+    if arguments.resume:
+        remaining = unfinished_sources(sources, Path(arguments.out), arguments.masks)
+    total = count_frames(remaining, stride, max_frames)
+    with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
+        return export(applied, sources, arguments.out, options, progress.to)
+
+
+def _remove_stale(out: Path, exported: Exported) -> None:
+    """Remove results of an earlier run that this one has not replaced."""
+    for stale in {out / name for name in RESULTS} - set(exported.files):
+        stale.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""`ul learn`: train on video, apply the network to all frames, and write a report."""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from ullayers.cli.checks import check_same_inputs, check_same_options, make_config
+from ullayers.cli.failures import quiet_writer_threads, resumable
+from ullayers.cli.options import reading_values
+from ullayers.cli.progress import Progress, count_frames, unfinished_sources
+from ullayers.cli.signals import StopFlag, stop_at_checks
+from ullayers.cli.summary import print_summary
+from ullayers.errors import UserError
+from ullayers.learn.results import read_answers
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
+from ullayers.learn.training import Learner, Record
+from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.output.run_report import report_run
+from ullayers.output.scores import score
+from ullayers.video.reader import Source
+
+OVERLAY_FRAMES = 1500
+
+
+def run(arguments: Namespace) -> None:
+    """Learn from the inputs, or continue the run in --out."""
+    learn(arguments)
+
+
+def learn(arguments: Namespace, truth: Path | None = None) -> None:
+    """Learn from the inputs, or continue the run in --out.
+
+    Args:
+        arguments: Parsed command line of `ul learn`.
+        truth: Table of true positions to compare with.
+    """
+    if arguments.resume:
+        planned = _load(arguments)
+        if planned.finished:
+            _report_finished(arguments, planned, truth)
+            return
+        sources = sources_of(planned)
+    else:
+        planned, sources = _plan(arguments)
+    with resumable(lambda: _has_progress(planned)):
+        if planned.net is None:
+            _train(arguments, planned, sources)
+        _write_outputs(arguments, planned, sources, truth)
+
+
+def _load(arguments: Namespace) -> Run:
+    """Load the run in --out, and refuse options that are not its own."""
+    run = load_run(arguments.out, arguments.device)
+    if not (run.folder / "metrics.jsonl").exists():
+        raise UserError(
+            f"{arguments.out}: was written by ul watch; continue it with ul watch --resume"
+        )
+    run.skip_bad |= arguments.skip_bad
+    run.masks |= arguments.masks
+    check_same_inputs(arguments.inputs, run)
+    check_same_options(arguments, run, lambda: sources_of(run)[0].probe())
+    return run
+
+
+def _plan(arguments: Namespace) -> tuple[Run, list[Source]]:
+    if not arguments.inputs:
+        raise UserError("give a video file, a folder or a pattern to learn from")
+    return plan_run(
+        arguments.inputs,
+        arguments.out,
+        make_config(arguments),
+        skip_bad=arguments.skip_bad,
+        masks=arguments.masks,
+        force=arguments.force,
+        **reading_values(arguments),
+    )
+
+
+def _has_progress(run: Run) -> bool:
+    """Whether --resume would find work of this run; what an earlier run left does not count."""
+    if run.fresh:
+        return False
+    return run.net is not None or (run.folder / "checkpoint" / "state.json").exists()
+
+
+def _report_finished(arguments: Namespace, run: Run, truth: Path | None) -> None:
+    if arguments.quiet:
+        return
+    if truth is not None:
+        with open(run.folder / csv_name(run), encoding="utf-8", newline="") as file:
+            track = read_answers(file)[0]
+        for name, value in score(run, sources_of(run)[0], track, truth):
+            print(f"{name:50} {value:>8}")
+    print(f"{run.folder}: already finished; open {run.folder / 'report.html'}")
+
+
+def _train(arguments: Namespace, run: Run, sources: Sequence[Source]) -> None:
+    """Read the frames and train, with progress; a stop takes effect between two steps."""
+    with (
+        quiet_writer_threads(),
+        stop_at_checks() as stop,
+        _ReadingProgress(run, sources, stop, arguments.quiet) as reading,
+        closing(learn_run(run, sources, reading.show)) as steps,
+    ):
+        training: Progress | None = None
+        try:
+            for learner, record in steps:
+                if training is None:
+                    reading.bar.close()
+                    quiet = arguments.quiet
+                    training = Progress("training", "steps", learner.total, quiet=quiet)
+                _show_step(training, learner, record)
+                stop.check()
+        finally:
+            if training is not None:
+                training.bar.close()
+
+
+class _ReadingProgress(Progress):
+    """Progress of reading the frames to train on."""
+
+    def __init__(self, run: Run, sources: Sequence[Source], stop: StopFlag, quiet: bool) -> None:
+        super().__init__("reading", "frames", quiet=quiet)
+        self.run = run
+        self.sources = sources
+        self.stop = stop
+        self.stride = 0
+
+    def show(self, count: int) -> None:
+        """Show the number of frames that were read, and stop if asked to."""
+        if self.stride != self.run.reading.stride:  # short videos are read again without a stride
+            self.stride = self.run.reading.stride
+            self.total = count_frames(self.sources, self.stride, self.run.max_frames)
+        self.to(count)
+        self.stop.check()
+
+
+def _show_step(progress: Progress, learner: Learner, record: Record) -> None:
+    progress.to(learner.done, f"J {record.objective:.2f} ({record.kind})")
+
+
+def _write_outputs(
+    arguments: Namespace, run: Run, sources: Sequence[Source], truth: Path | None
+) -> None:
+    """Write the result files that are missing, and print the summary."""
+    missing = run.missing()
+    remaining = sources
+    if arguments.resume:
+        remaining = unfinished_sources(sources, run.folder, run.masks)
+    total = count_frames(remaining, max_frames=run.max_frames)
+    with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
+        exported = _export(run, sources, missing, arguments.resume, progress)
+    scores: list[tuple[str, str]] = []
+    if truth is not None:
+        scores = score(run, sources[0], exported.answers[0], truth)
+    if "report.html" in missing:
+        report_run(run, sources, exported, scores=scores)
+    print_summary(arguments, run, exported, bad=run.bad | exported.bad, scores=scores)
+    if not arguments.quiet:
+        print(f"open {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")
+
+
+def _export(
+    run: Run, sources: Sequence[Source], missing: Sequence[str], resume: bool, progress: Progress
+) -> Exported:
+    """Apply the network to all frames; replace no file that is already there."""
+    options = ExportOptions(
+        max_frames=run.max_frames,
+        masks=run.masks,
+        overlay=OVERLAY_FRAMES if "overlay.mp4" in missing else None,
+        samples="report.html" in missing,
+        skip_bad=run.skip_bad,
+        resume=resume,
+    )
+    if csv_name(run) in missing:
+        return export(run, sources, run.folder, options, progress.to)
+    # A table is always written with the other files: write all of them elsewhere, and keep the
+    # missing ones.
+    with tempfile.TemporaryDirectory(dir=run.folder, prefix=".missing-") as folder:
+        exported = export(run, sources, folder, options, progress.to)
+        for name in missing:
+            if name != "report.html":
+                (Path(folder) / name).rename(run.folder / name)
+    return exported

@@ -1,0 +1,346 @@
+"""Parser of the command line: commands, their options and help texts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ullayers import __version__
+from ullayers.cli.options import (
+    add_config_option,
+    add_general_options,
+    add_out_option,
+    add_output_options,
+    add_reading_options,
+    add_skip_bad_option,
+    path,
+    seconds,
+    whole_number,
+)
+from ullayers.research.bench.names import PARTS
+from ullayers.research.experiments.names import NAMES
+
+DESCRIPTION = """\
+Learn from video without labels: where the moving object is, which way it faces,
+or what changes slowly."""
+EXAMPLES = """\
+examples:
+  ul demo                              try it on a synthetic video, in two minutes
+  ul learn mouse.mp4 --out run         learn from a video; open run/report.html
+  ul apply run other.mp4 --out found   use the result on another video
+  ul watch 0                           learn live from the first camera
+
+`ul COMMAND --help` shows the options of a command."""
+
+INPUTS_HELP = """Video files, folders of images (each folder is one sequence, sorted by name, 2
+before 10), folders of such folders or of videos, or quoted patterns such as 'day*/*.mp4'."""
+MASKS_HELP = "Also write the mask of every frame as a PNG file."
+MAX_FRAMES_HELP = """Use only the first N frames of each input, counting those that --stride
+skips. (default: all)"""
+
+TRAINING_SETTINGS = (
+    "outputs",
+    "mu",
+    "eps",
+    "optimizer",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "tolerance",
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that reports errors on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and exit with code 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def make_parser() -> Parser:
+    """Return the parser; the name of the chosen command is in `command`."""
+    parser = Parser(
+        prog="ul",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ullayers {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_demo(commands)
+    _add_learn(commands)
+    _add_apply(commands)
+    _add_watch(commands)
+    _add_reproduce(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _add_command(
+    commands: Any, name: str, *, help: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def _add_demo(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "demo",
+        help="render a small video, learn from it, and score the result",
+        description="""\
+Render a video of a toy beetle that crawls over a cluttered table, with image
+noise and a flickering lamp; learn from the pixels alone where the beetle is,
+exactly as `ul learn` does; and compare with its true positions. Takes less than
+two minutes. Open demo/run/report.html afterwards.""",
+        examples="""\
+  ul demo
+  ul demo --out other --seed 1""",
+    )
+    add_out_option(parser, "demo", "DIR")
+    add_general_options(parser, resume="Continue a demo that was stopped.")
+
+
+def _add_learn(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "learn",
+        help="learn from video; write a table, a video to look at and a report",
+        description="""\
+Train a network on the inputs and apply it to all their frames. Writes to --out:
+  report.html   what was learned, and whether to trust it; open it first
+  overlay.mp4   the result drawn onto the video
+  tracks.csv    for --task locate: x and y of every frame (0 to 1, from the top
+                left corner), and a confidence; or
+  codes.csv     for the other tasks: the code of every frame
+  model.safetensors, config.json and more: the network, for `ul apply`""",
+        examples="""\
+  ul learn mouse.mp4 --out run
+  ul learn 'day*/*.mp4' --skip-bad --out run
+  ul learn heads/ --task orient --out turn
+  ul learn --resume --out run           continue a run that was stopped""",
+    )
+    parser.add_argument("inputs", nargs="*", type=path, metavar="INPUT", help=INPUTS_HELP)
+    add_out_option(parser, "run", "RUN")
+    add_config_option(parser, "task")
+    parser.add_argument("--masks", action="store_true", help=MASKS_HELP)
+    add_skip_bad_option(parser)
+    reading = add_reading_options(
+        parser,
+        stride="Train on every Nth frame; the table has all frames in any case. (default: about "
+        "six frames per second, or all frames of short videos)",
+        max_frames=MAX_FRAMES_HELP,
+    )
+    reading.add_argument(
+        "--follow",
+        action="store_true",
+        default=None,
+        help="For orient and features: use a square around whatever moves instead of the whole "
+        "frame. Frames are then read at --size 128.",
+    )
+    _add_training_options(parser, "steps", "restarts", "long_mean")
+    add_general_options(
+        parser,
+        resume="Continue the run in --out with its own inputs and options. A finished run only "
+        "gets files that are missing.",
+    )
+
+
+def _add_apply(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "apply",
+        help="apply a trained network to other video",
+        description="""\
+Apply the network of a run to new video and write tracks.csv or codes.csv, as
+`ul learn` does. Nothing is trained.""",
+        examples="""\
+  ul apply run tuesday.mp4 --out tuesday
+  ul apply run videos/ --out found --overlay --skip-bad""",
+    )
+    parser.add_argument("run", type=path, metavar="RUN", help="Folder written by `ul learn`.")
+    parser.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=INPUTS_HELP)
+    add_out_option(parser, "applied", "DIR")
+    parser.add_argument(
+        "--stride",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="Use every Nth frame only. (default: %(default)s)",
+    )
+    parser.add_argument("--max-frames", type=whole_number, metavar="N", help=MAX_FRAMES_HELP)
+    parser.add_argument("--masks", action="store_true", help=MASKS_HELP)
+    parser.add_argument(
+        "--overlay", action="store_true", help="Also draw the result onto the video: overlay.mp4."
+    )
+    add_skip_bad_option(parser)
+    add_general_options(parser, resume="Keep the sequences that are finished and do the others.")
+
+
+def _add_watch(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "watch",
+        help="learn while frames arrive, from a camera, a stream or a file",
+        description="""\
+Learn from each frame as it arrives, in constant memory, until the video ends or
+you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise.""",
+        examples="""\
+  ul watch 0                              the first camera
+  ul watch rtsp://door/hall --out hall    a network camera; keep table and network
+  ul watch day.mp4 > day.csv              a file""",
+    )
+    parser.add_argument(
+        "source",
+        type=path,
+        metavar="SOURCE",
+        help="A camera (0, 1, /dev/video1), a URL, a video file or a folder of images.",
+    )
+    parser.add_argument(
+        "--out", type=path, metavar="RUN", help="Keep a table and the network in this folder."
+    )
+    parser.add_argument(
+        "--every",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="Seconds between checkpoints in --out. (default: %(default)g)",
+    )
+    parser.add_argument("--lines", action="store_true", help="Print CSV lines on a terminal, too.")
+    add_config_option(parser, "task", choices=("locate", "orient"))
+    add_reading_options(
+        parser,
+        stride="Use every Nth frame only. (default: 1)",
+        max_frames="Stop after N frames, counting those that --stride skips. With --resume, after "
+        "N more.",
+    )
+    _add_training_options(parser)
+    add_general_options(
+        parser,
+        resume="Continue from the last checkpoint in --out. A file or folder continues after the "
+        "last frame that was used.",
+    )
+
+
+def _add_reproduce(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "reproduce",
+        help="run the experiments of the paper on the real data",
+        description="""\
+Run experiments of the paper and further ones, compare with other methods, and
+write results.md with tables and figures. Labels are used for scores only, except
+in rows that say otherwise. The exit code is 1 if a result misses its goal.""",
+        examples="""\
+  ul reproduce synthetic
+  ul reproduce walk pan --data data --out found
+  ul reproduce all --data data --quick""",
+    )
+    parser.add_argument(
+        "names",
+        nargs="+",
+        choices=[*NAMES, "all"],
+        metavar="NAME",
+        help=f"{', '.join(NAMES)}, or all",
+    )
+    parser.add_argument(
+        "--data",
+        type=path,
+        default=os.environ.get("ULLAYERS_DATA") or None,
+        metavar="DIR",
+        help="Folder of the data sets. (default: $ULLAYERS_DATA)",
+    )
+    add_out_option(parser, "reproduced", "DIR")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="Run small versions, which only check that learning works.",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=whole_number,
+        metavar="N",
+        help="Number of seeds per row. (default: 5, or 1 with --quick)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="First seed. (default: %(default)s)"
+    )
+    add_output_options(parser, resume="Keep experiments that are finished.")
+
+
+def _add_bench(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "bench",
+        help="measure speed, memory and quality, compared with other packages",
+        description="""\
+Measure ours and theirs side by side in one run: all take turns, and the fastest
+round counts. Ratios can be compared between machines, times cannot.
+  layers  forward and backward pass beside batch norm, layer norm, a convolution
+  growth  time and memory against the size of every input, with fitted exponents
+  peers   SlowFeatures and learning beside deeptime, sklearn-sfa, scikit-learn
+          and CEBRA (pip install 'ullayers[peers]')
+  video   decoding and locating beside OpenCV; where `ul learn` spends its time
+  all     everything""",
+        examples="""\
+  ul bench --device cuda
+  ul bench growth --plots charts
+  ul bench all --quick --json bench.json""",
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=[*PARTS, "all"],
+        default=PARTS[0],
+        metavar="PART",
+        help=f"{', '.join(PARTS)}, or all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="Device of the layers: cpu, cuda. (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="Number of CPU threads. (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="Run a few small steps, as a test; the numbers mean little.",
+    )
+    parser.add_argument(
+        "--json", type=path, metavar="FILE", help="Also write all numbers to this file."
+    )
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="Draw the charts of growth into this folder."
+    )
+    parser.add_argument(
+        "--video",
+        type=path,
+        metavar="FILE",
+        help="Video to measure on. (default: the mouse of $ULLAYERS_DATA, or the demo's scene)",
+    )
+    parser.add_argument(
+        "--mdp",
+        type=path,
+        metavar="PYTHON",
+        help="Python interpreter that has MDP, which needs an old numpy.",
+    )
+    parser.set_defaults(out=None, resume=False)
+
+
+def _add_training_options(parser: argparse.ArgumentParser, *first: str) -> None:
+    group = parser.add_argument_group("training")
+    for name in (*first, *TRAINING_SETTINGS):
+        add_config_option(group, name)

@@ -1,0 +1,67 @@
+"""What `ul learn` and `ul apply` print at the end: results to stdout, warnings to stderr."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+
+from ullayers.cli.failures import say
+from ullayers.learn.results import unsure
+from ullayers.learn.runs import Run
+from ullayers.output.export import Exported
+from ullayers.output.summary import MAX_RISE, MAX_UNSURE, summary_lines
+
+
+def print_summary(
+    arguments: Namespace,
+    run: Run,
+    exported: Exported,
+    *,
+    bad: Mapping[str, str],
+    scores: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Print warnings, the scores and the summary of a run applied to video.
+
+    Args:
+        arguments: Parsed command line.
+        run: The run that was applied.
+        exported: Its results.
+        bad: Inputs that could not be read, or only in part, with their errors.
+        scores: Names and values, if the truth is known.
+    """
+    _report_bad_inputs(arguments, bad)
+    _warn(arguments, run, exported)
+    if arguments.quiet:
+        return
+    for name, value in scores:
+        print(f"{name:50} {value:>8}")
+    for line in summary_lines(run, exported):
+        print(line)
+
+
+def _report_bad_inputs(arguments: Namespace, bad: Mapping[str, str]) -> None:
+    for name, error in bad.items():
+        how = "used in part" if "can be read" in error else "left out"
+        text = error if name in error else f"{name}: {error}"
+        say(arguments.command, f"{how}: {text}")
+
+
+def _warn(arguments: Namespace, run: Run, exported: Exported) -> None:
+    share = unsure(exported.answers)
+    if share > MAX_UNSURE:
+        option = " (--overlay)" if arguments.command == "apply" else ""
+        say(
+            arguments.command,
+            f"warning: nothing trustworthy was found: unsure in {share:.1%} of frames; look at "
+            f"overlay.mp4{option}",
+        )
+    start = run.outcome.start
+    objective = run.outcome.objective
+    if arguments.command == "apply" or start is None or objective is None:
+        return
+    if objective > start + MAX_RISE:
+        say(
+            arguments.command,
+            f"warning: nothing trustworthy was learned: J rose from {start:.2f} to "
+            f"{objective:.2f}; try a smaller --lr",
+        )

@@ -1,0 +1,94 @@
+"""`ul watch`: learn while frames arrive."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ullayers.cli.checks import check_same_options, make_config
+from ullayers.cli.failures import resumable
+from ullayers.cli.options import reading_values
+from ullayers.cli.signals import stop_at_checks
+from ullayers.cli.view import View
+from ullayers.errors import UserError
+from ullayers.learn.online import Sighting, watch
+from ullayers.learn.results import header
+from ullayers.learn.runs import load_run
+from ullayers.video.reader import Info, find_sources, open_live
+
+Show = Callable[[Sighting], None]
+
+
+def run(arguments: Namespace) -> None:
+    """Watch the source until it ends or a stop signal arrives."""
+    if arguments.resume:
+        _check_resume(arguments)
+    sightings = watch(
+        arguments.source,
+        config=make_config(arguments),
+        folder=arguments.out,
+        every=arguments.every,
+        force=arguments.force,
+        resume=arguments.resume,
+        **reading_values(arguments),
+    )
+    with (
+        resumable(lambda: _has_checkpoint(arguments)),
+        stop_at_checks() as stop,
+        closing(sightings),
+        _output(arguments) as show,
+    ):
+        for sighting in sightings:
+            show(sighting)
+            stop.check()
+
+
+def _check_resume(arguments: Namespace) -> None:
+    """Refuse to resume what `ul watch` has not written, or with other options."""
+    if arguments.out is None:
+        raise UserError("--resume needs --out, the folder of the run to continue")
+    if Path(arguments.out, "metrics.jsonl").exists():
+        raise UserError(f"{arguments.out}: was written by ul learn; give another --out")
+    run = load_run(arguments.out)
+    check_same_options(arguments, run, lambda: _first_frame(arguments.source))
+
+
+def _first_frame(source: str) -> Info:
+    found = find_sources([source])[0] if os.path.isdir(source) else open_live(source)
+    return found.probe()
+
+
+def _has_checkpoint(arguments: Namespace) -> bool:
+    if arguments.out is None:
+        return False
+    return Path(arguments.out, "checkpoint", "state.json").exists()
+
+
+@contextmanager
+def _output(arguments: Namespace) -> Iterator[Show]:
+    """Yield the function that shows a result: nothing, CSV lines or the live view."""
+    if arguments.quiet:
+        yield lambda sighting: None
+    elif arguments.lines or not sys.stdout.isatty():
+        yield _LinePrinter().show
+    else:
+        with closing(View(sys.stdout)) as view:
+            yield view.show
+
+
+class _LinePrinter:
+    """Prints results as CSV, with a header before the first."""
+
+    def __init__(self) -> None:
+        self.has_header = False
+
+    def show(self, sighting: Sighting) -> None:
+        """Print the line of one frame."""
+        if not self.has_header:
+            print(header(sighting.columns), end="")
+            self.has_header = True
+        print(sighting.line(), end="", flush=True)

@@ -1,0 +1,139 @@
+"""Reading config.json and metrics.jsonl, which may be damaged or hostile, within limits."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ullayers.learn.checkpoint import RunError, read_json
+from ullayers.learn.config import Config
+from ullayers.learn.footage import LongMean
+from ullayers.learn.run_result import RunResult, clean_result
+from ullayers.learn.typed_json import from_json
+
+MAX_PIXELS = 2**22  # of a frame to learn from; a batch of larger ones does not fit into memory
+MAX_METRICS_BYTES = 2**30
+# Settings that take memory in proportion.
+MAX_SETTINGS = {"restarts": 10_000, "batch": 10_000, "clip": 100_000}
+
+
+@dataclass(frozen=True)
+class ReadingEntry:
+    """The entry "reading" of config.json; `Reading` explains its values."""
+
+    size: tuple[int, int]
+    grey: bool
+    stride: int
+    max_frames: int | None
+    mixed: bool = True
+    follow: bool = False
+
+
+@dataclass(frozen=True)
+class MetricsEntry:
+    """A line of metrics.jsonl; `Record` explains its values. NaN is written as null."""
+
+    trial: int
+    step: int
+    kind: LongMean
+    seed: int
+    objective: float | None
+    rank: float | None
+    features: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ConfigEntries:
+    """The entries of config.json. Those with a default may be missing in version 0.1."""
+
+    inputs: list[str]
+    skip_bad: bool
+    reading: ReadingEntry
+    learn: Config
+    result: RunResult | None
+    masks: bool = False
+
+
+def read_config(folder: Path) -> ConfigEntries:
+    """Read and check the config.json of a run folder.
+
+    Raises:
+        RunError: The folder is not a run, its config.json is damaged, or exceeds a limit.
+    """
+    try:
+        return _parse(read_json(folder / "config.json"))
+    except FileNotFoundError as error:
+        raise RunError(f"{folder}: is not a run, it has no config.json") from error
+    except NotADirectoryError as error:
+        raise RunError(f"{folder}: is a file; give the folder of a run") from error
+    except OSError as error:
+        raise RunError(f"{folder}: its config.json cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        raise RunError(f"{folder}: its config.json is damaged ({text}); learn again") from error
+
+
+def _parse(content: Any) -> ConfigEntries:
+    if isinstance(content, dict):
+        content = {**content, "result": clean_result(content.get("result"))}
+    entries = from_json(ConfigEntries, content)
+    if not entries.inputs or any("\0" in path for path in entries.inputs):
+        raise ValueError("expected inputs that are paths")
+    check_size(entries.reading.size)
+    check_settings(entries.learn)
+    return entries
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Refuse frames that are too large to learn from.
+
+    Raises:
+        RunError: There are too many pixels.
+    """
+    height, width = size
+    if height * width > MAX_PIXELS:
+        raise RunError(
+            f"--size {height}x{width}: expected at most {MAX_PIXELS:,} pixels; give a smaller one"
+        )
+
+
+def check_settings(config: Config) -> None:
+    """Refuse settings that need too much memory.
+
+    Raises:
+        RunError: A setting is too large.
+    """
+    for name, most in MAX_SETTINGS.items():
+        if getattr(config, name) > most:
+            raise RunError(f"expected {name} of at most {most:,}, got {getattr(config, name):,}")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Read and check the metrics.jsonl of a run folder.
+
+    Raises:
+        RunError: The file is missing or damaged.
+    """
+    path = folder / "metrics.jsonl"
+    records = []
+    try:
+        if os.path.getsize(path) > MAX_METRICS_BYTES:
+            raise ValueError(f"larger than {MAX_METRICS_BYTES:,} bytes")
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                records.append(_parse_record(line, number))
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise RunError(f"{path}: is damaged ({text}); learn again with --force") from error
+    return records
+
+
+def _parse_record(line: str, number: int) -> dict[str, Any]:
+    try:
+        return vars(from_json(MetricsEntry, json.loads(line)))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"line {number}: {error}") from error

@@ -1,0 +1,65 @@
+"""The outcome of a run, as config.json keeps it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ullayers.learn.footage import LongMean
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The outcome of learning or watching; what is unknown is None.
+
+    Attributes:
+        kind: Reference mean for long-term variation: of each clip, or of the whole stream.
+        seed: Seed of the trial that won.
+        trial: Number of the trial that won.
+        objective: Evaluation J of the trained network; while watching, J of the last step.
+        start: Evaluation J before training.
+        scores: Evaluation J of every trial; None where it is not finite.
+        steps: Optimizer steps of the winner; while watching, frames.
+        frames: Number of frames that were read.
+        sources: Names of the sources.
+        bad: Inputs that could not be read, with their errors.
+        camera: Whether the camera moves in some source.
+        torch: Version of PyTorch.
+
+    Example:
+        >>> result = RunResult(kind="clip", objective=-1.0, frames=40)
+        >>> result.objective, result.start, result.sources
+        (-1.0, None, [])
+    """
+
+    kind: LongMean
+    seed: int | None = None
+    trial: int | None = None
+    objective: float | None = None
+    start: float | None = None
+    scores: list[float | None] | None = None
+    steps: int | None = None
+    frames: int | None = None
+    sources: list[str] = field(default_factory=list)
+    bad: dict[str, str] = field(default_factory=dict)
+    camera: bool | None = None
+    torch: str | None = None
+
+
+def clean_result(content: Any) -> Any:
+    """Return the JSON of a result as `RunResult` has it: {} is none, NaN and infinity are null.
+
+    Version 0.1 wrote scores that were not finite as they were.
+    """
+    if not content:
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("scores"), list):
+        return content
+    scores = [finite(v) if isinstance(v, float) else v for v in content["scores"]]
+    return {**content, "scores": scores}
+
+
+def finite(value: float) -> float | None:
+    """Return the value, or None if it is NaN or infinite, which JSON has no number for."""
+    return value if math.isfinite(value) else None

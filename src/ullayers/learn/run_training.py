@@ -1,0 +1,197 @@
+"""Training of a run, from the beginning or from a checkpoint, with records and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
+from ullayers.learn.folders import check_links, clear_run
+from ullayers.learn.footage import ENOUGH_FRAMES, Footage, gather
+from ullayers.learn.models import weights
+from ullayers.learn.run_result import RunResult, finite
+from ullayers.learn.runs import Run
+from ullayers.learn.trainer import check_weights
+from ullayers.learn.training import Learner, Record, Trial
+from ullayers.video.atomic_files import replacing, sweep
+from ullayers.video.reader import Source, VideoError
+
+CHECKPOINT_STEPS = 20  # steps between checkpoints
+
+
+def learn_run(
+    run: Run, sources: Sequence[Source], progress: Callable[[int], None] = lambda seen: None
+) -> Generator[tuple[Learner, Record], None, None]:
+    """Learn from the beginning or from the last checkpoint, and save on the way.
+
+    Args:
+        run: From `plan_run` or `load_run`.
+        sources: From `plan_run` or `sources_of`.
+        progress: Called with the number of frames read so far.
+
+    Yields:
+        The learner and a record, after every step.
+
+    Example:
+        >>> import tempfile
+        >>> from ullayers.learn.config import Config
+        >>> from ullayers.learn.runs import plan_run
+        >>> from ullayers.video.scene import write_scene
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     video = write_scene(Path(folder), frames=60)
+        ...     config = Config(trial_steps=2, steps=3, restarts=1)
+        ...     run, sources = plan_run([str(video)], f"{folder}/run", config, size=32)
+        ...     steps = [record.step for _, record in learn_run(run, sources)]
+        ...     sorted(path.name for path in run.folder.iterdir() if path.is_file())
+        ['config.json', 'metrics.jsonl', 'model.safetensors']
+    """
+    check_links(run.folder)
+    footage = _gather(run, sources, progress)
+    learner = Learner(footage, run.config)
+    run.config = learner.config
+    saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh
+    done = _resume(run, learner) if saved else _begin(run, learner)
+    yield from _recorded(run, learner, done)
+    _end(run, learner, sources)
+
+
+def _gather(run: Run, sources: Sequence[Source], progress: Callable[[int], None]) -> Footage:
+    footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
+    if run.natural and run.reading.stride > 1 and footage.seen < ENOUGH_FRAMES:
+        # There are fewer frames than the headers said.
+        run.reading = replace(run.reading, stride=1, max_frames=run.max_frames)
+        footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
+    run.bad |= footage.bad
+    if not footage.pieces and (run.reading.stride > 1 or run.max_frames):
+        raise VideoError(_too_few(run.reading.stride, run.max_frames))
+    return footage
+
+
+def _too_few(stride: int, max_frames: int | None) -> str:
+    """Return a message that names only the options that have left frames out."""
+    remedies = {}
+    if stride > 1:
+        remedies[f"--stride {stride}"] = "a smaller --stride"
+    if max_frames is not None:
+        remedies[f"--max-frames {max_frames}"] = "a larger --max-frames"
+    left = f"fewer than three consecutive frames are left with {' and '.join(remedies)}"
+    return f"{left}; use {' or '.join(remedies.values())}"
+
+
+def _begin(run: Run, learner: Learner) -> int:
+    learner.start()  # before anything is cleared, as it may fail
+    run.folder.mkdir(parents=True, exist_ok=True)
+    clear_run(run.folder)
+    run.write_config()
+    (run.folder / "metrics.jsonl").write_text("")
+    run.fresh = False
+    return 0
+
+
+def _resume(run: Run, learner: Learner) -> int:
+    """Load the last checkpoint and drop later metrics; return the number of steps done."""
+    sweep(run.folder)
+    sweep(run.folder / "checkpoint")
+    tensors, rest = load_state(run.folder / "checkpoint")
+    if rest.get("seen") != learner.footage.seen:
+        raise RunError(
+            f"{run.folder}: began with {rest.get('seen')} frames, now there are "
+            f"{learner.footage.seen}; the videos have changed, start again with --force"
+        )
+    try:
+        learner.load(tensors, rest)
+        learner.began -= rest["seconds"]
+        if learner.state()[0].keys() != tensors.keys():
+            raise ValueError("the checkpoint is of another run")
+        lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8")
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError) as error:
+        raise RunError(
+            f"{run.folder}: its checkpoint or metrics.jsonl is damaged; start again with --force"
+        ) from error
+    with replacing(run.folder / "metrics.jsonl") as file:
+        file.writelines(lines.splitlines(keepends=True)[: learner.done])
+    return learner.done
+
+
+def _recorded(
+    run: Run, learner: Learner, done: int
+) -> Generator[tuple[Learner, Record], None, None]:
+    """Train, and write every record to metrics.jsonl and TensorBoard."""
+    with (
+        open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics,
+        _tensorboard(run.folder) as board,
+    ):
+        for record in learner:
+            done += 1
+            metrics.write(_line(record))
+            metrics.flush()
+            if board is not None:
+                board.add_scalar(f"J/{record.kind}-{record.seed}", record.objective, record.step)
+                board.add_scalar(f"rank/{record.kind}-{record.seed}", record.rank, record.step)
+            if done % CHECKPOINT_STEPS == 0:
+                _save_checkpoint(run, learner, record.seconds)
+            try:
+                yield learner, record
+            except GeneratorExit:  # stopped between two steps: nothing is lost
+                _save_checkpoint(run, learner, record.seconds)
+                raise
+
+
+def _line(record: Record) -> str:
+    """Return a record as JSON, which has no NaN; J is NaN before anything has moved."""
+    content = {key: None if value != value else value for key, value in asdict(record).items()}
+    return json.dumps(content) + "\n"
+
+
+@contextmanager
+def _tensorboard(folder: Path) -> Iterator[Any]:
+    if find_spec("tensorboard") is None:
+        yield None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "tensorboard")) as board:
+        yield board
+
+
+def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
+    tensors, rest = learner.state()
+    rest |= {"seen": learner.footage.seen, "seconds": seconds}
+    save_state(run.folder / "checkpoint", tensors, rest)
+
+
+def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
+    best = learner.best
+    footage = learner.footage
+    check_weights(best.net)
+    objective = best.score()
+    if not abs(objective) < 1e30:
+        raise RunError("nothing could be learned: J is not finite; does enough move in the video?")
+    start = Trial(footage, run.config, best.kind, best.seed).score()
+    run.net = best.net
+    run.result = RunResult(
+        kind=best.kind,
+        seed=best.seed,
+        trial=learner.winner,
+        objective=objective,
+        start=start if abs(start) < 1e30 else None,
+        scores=[finite(score) for score in learner.scores],
+        steps=len(best.history),
+        frames=footage.seen,
+        sources=footage.names,
+        bad=run.bad,
+        camera=any(piece.path is not None for piece in footage.pieces),
+        torch=torch.__version__,
+    )
+    write_tensors(run.folder / "model.safetensors", weights(best.net))
+    run.write_config()
+    if footage.complete:
+        for number, source in enumerate(sources):
+            run.pieces[source, run.reading] = footage.of_source(number)

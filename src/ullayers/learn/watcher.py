@@ -1,0 +1,188 @@
+"""The learner behind `watch`: a memory of recent frames, and training steps on clips of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ullayers.learn.apply import describe
+from ullayers.learn.checkpoint import RunError, below
+from ullayers.learn.config import Config
+from ullayers.learn.models import Locator, Model
+from ullayers.learn.results import TRACK, code_columns
+from ullayers.learn.trainer import Trainer, check_weights
+from ullayers.nn.replay_memory import ReplayMemory
+from ullayers.video.camera_motion import LiveBackdrop
+
+MEMORY_FRAMES = 1024  # in half precision: 19 MB at 64 x 48 in colour
+MEMORY_BYTES = 64 * 2**20  # of larger frames, fewer are remembered
+CLIPS_PER_STEP = 8
+CLIP_FRAMES = 8
+FRAMES_PER_STEP = 8  # new frames between two steps
+SMALL_PIXELS = 64 * 64  # of larger frames, more pass between steps, to keep up with a camera
+WARM_UP = 100  # frames over which the size of the object is measured
+WINDOW = 50  # steps over which J is averaged to see whether it still falls
+
+Values = tuple[float, ...]
+Mask = NDArray[np.uint8]
+
+
+class Watcher:
+    """Learns from frames as they arrive, and locates or encodes each of them.
+
+    Args:
+        config: What to learn and how.
+        channels: Channels of the frames.
+        size: (height, width) of the frames.
+
+    Attributes:
+        count: Number of frames so far.
+        learning: False once J has settled.
+
+    Example:
+        >>> import torch
+        >>> watcher = Watcher(Config(), channels=3, size=(24, 32))
+        >>> for t in range(20):  # a bright square appears and moves to the right
+        ...     frame = torch.zeros(3, 24, 32, dtype=torch.uint8)
+        ...     if t > 0:
+        ...         frame[:, 8:12, t : t + 4] = 255
+        ...     values, mask = watcher.see(frame)
+        >>> abs(values[0] - (19 + 2) / 32) < 0.1
+        True
+    """
+
+    def __init__(self, config: Config, channels: int, size: tuple[int, int]) -> None:
+        self.config = replace(config.resolved(many=False), long_mean="stream")
+        self.trainer = Trainer(
+            self.config,
+            "stream",
+            channels,
+            size,
+            seed=self.config.seed,
+            window=WINDOW,
+            keep=2 * WINDOW,
+        )
+        memory = ReplayMemory(
+            (channels, *size),
+            _memory_frames(channels, size),
+            clips=CLIPS_PER_STEP,
+            length=CLIP_FRAMES,
+            seed=self.config.seed,
+        )
+        self.memory = memory.to(self.config.device).half()
+        self.every = _frames_per_step(size)
+        self.backdrop = LiveBackdrop()
+        self.count = 0
+        self.learning = True
+
+    @property
+    def net(self) -> Model:
+        """The network."""
+        return self.trainer.net
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the values that `see` returns."""
+        return TRACK if isinstance(self.net, Locator) else code_columns(len(self.net.readout))
+
+    @property
+    def objective(self) -> float:
+        """J of the last step; NaN before the first one."""
+        history = self.trainer.history
+        return history[-1] if history else float("nan")
+
+    def see(self, frame: Tensor) -> tuple[Values, Mask | None]:
+        """Locate or encode a uint8 frame (channels, height, width), then learn from it."""
+        picture = frame.to(self.config.device).float() / 255
+        if isinstance(self.net, Locator):
+            picture = self.backdrop.foreground(picture)
+        self.count += 1
+        answer = self._answer(picture[None])
+        if self.learning:
+            self.learn(picture[None])
+        return answer
+
+    @torch.no_grad()
+    def _answer(self, picture: Tensor) -> tuple[Values, Mask | None]:
+        net = self.net
+        if not isinstance(net, Locator):
+            return tuple(net.embed(picture)[0].tolist()), None
+        found = net(picture)
+        if self.count <= WARM_UP:
+            spread = found.spread.diagonal(dim1=1, dim2=2).mean()
+            net.size.copy_((net.size**2 + (spread - net.size**2) / self.count).sqrt())
+        values, masks = describe(net, found)
+        return tuple(values[0].tolist()), masks[0]
+
+    def learn(self, picture: Tensor) -> None:
+        """Remember what the network has seen and, every few frames, learn from clips of that."""
+        self.memory.add(picture)
+        if self.count % self.every or len(self.memory) < CLIPS_PER_STEP * CLIP_FRAMES:
+            return
+        self.trainer.step(self.memory.sample().float(), self.memory.lengths)
+        check_weights(self.net)
+        if self.trainer.settled():
+            self.learning = False
+            self.net.eval()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything needed to continue: tensors, and JSON values."""
+        tensors = self.trainer.state()
+        tensors |= {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
+        for name in ("behind", "last"):
+            value = getattr(self.backdrop, name)
+            if value is not None:
+                tensors[f"backdrop.{name}"] = value
+        rest = {
+            "count": self.count,
+            "learning": self.learning,
+            "backdrop": [self.backdrop.count, self.backdrop.unsteady],
+            "history": list(self.trainer.history),
+        }
+        return tensors, rest
+
+    def load(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Continue from a `state`.
+
+        Raises:
+            RunError: The state was saved by version 0.1.
+        """
+        remembered = below(tensors, "memory.")
+        if not remembered:
+            raise RunError(
+                "its checkpoint is of version 0.1, which kept no memory of frames, and cannot be "
+                "resumed; ul apply can use the run, and --force starts again"
+            )
+        self.trainer.load(tensors, rest["history"])
+        self.memory.load_state_dict(remembered)
+        self.backdrop.behind = tensors.get("backdrop.behind")
+        self.backdrop.last = tensors.get("backdrop.last")
+        self.backdrop.count, self.backdrop.unsteady = map(int, rest["backdrop"])
+        self.count = int(rest["count"])
+        self.learning = bool(rest["learning"])
+        self.net.train(self.learning)
+
+
+def _memory_frames(channels: int, size: tuple[int, int]) -> int:
+    """Return how many frames to remember: as many as fit, and enough for a step.
+
+    >>> _memory_frames(3, (48, 64)), _memory_frames(3, (192, 256)), _memory_frames(3, (1080, 1920))
+    (1024, 227, 64)
+    """
+    fitting = MEMORY_BYTES // (2 * channels * size[0] * size[1])
+    return max(CLIPS_PER_STEP * CLIP_FRAMES, min(MEMORY_FRAMES, fitting))
+
+
+def _frames_per_step(size: tuple[int, int]) -> int:
+    """Return the frames between two steps: at most those of a step, so that each can be used.
+
+    >>> _frames_per_step((48, 64)), _frames_per_step((96, 128)), _frames_per_step((192, 256))
+    (8, 24, 64)
+    """
+    larger = -(-size[0] * size[1] // SMALL_PIXELS)
+    return min(CLIPS_PER_STEP * CLIP_FRAMES, FRAMES_PER_STEP * larger)

@@ -1,0 +1,241 @@
+"""Drawing primitives of the overlay: masks, dots, fading trails and a panel of codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from ullayers.learn.results import SURE
+
+Pixels = NDArray[np.uint8]
+Floats = NDArray[np.floating[Any]]
+Alpha = NDArray[np.float32]
+Colour = tuple[int, int, int]
+
+TRAIL_FRAMES = 40  # frames after which a position has faded
+MASK_COLOUR = (0, 232, 204)  # rare in videos, and far from the colour of the dot
+DOT_COLOUR = (255, 172, 28)
+PANEL_COLOUR, AXIS_COLOUR = (18, 21, 26), (52, 57, 66)
+CODE_COLOUR, TEXT_COLOUR = (150, 156, 166), (120, 126, 136)
+MASK_OPACITY = 0.26
+MASK_THRESHOLD = 0.2  # level below which a mask is invisible
+FLAT_SLOPE = 0.004  # change of the level per pixel below which no outline is drawn
+
+
+def line_radius(height: int, width: int) -> float:
+    """Return half the width of a line in pixels, in proportion to the picture."""
+    return max(1.0, min(height, width) / 180)
+
+
+def dot_radius(height: int, width: int) -> float:
+    """Return the radius of a dot in pixels, in proportion to the picture."""
+    return max(2.25, min(height, width) / 60)
+
+
+class MaskPainter:
+    """Paints masks of one size onto pictures of another.
+
+    Args:
+        mask_size: (height, width) of the masks.
+        size: (height, width) of the pictures.
+    """
+
+    def __init__(self, mask_size: tuple[int, ...], size: tuple[int, int]) -> None:
+        self.rows = _resize_matrix(mask_size[0], size[0])
+        self.columns = _resize_matrix(mask_size[1], size[1])
+        self.colour = _filled(*size, MASK_COLOUR)
+        self.radius = max(0.75, line_radius(*size) / 2)
+
+    def paint(self, canvas: Tensor, mask: Pixels) -> None:
+        """Tint the inside of the mask and draw its outline, in place.
+
+        Args:
+            canvas: (height, width, 3) float.
+            mask: uint8, 255 where the object is.
+        """
+        levels = torch.from_numpy(mask).float() / 255
+        visible = levels > MASK_THRESHOLD / 2
+        if not visible.any():
+            return
+        rows = _window(visible.any(1), canvas.shape[0])
+        columns = _window(visible.any(0), canvas.shape[1])
+        level = self.rows[rows] @ levels @ self.columns[columns].T
+        _blend(canvas[rows, columns], self.colour[rows, columns], self._alpha(level))
+
+    def _alpha(self, level: Tensor) -> Tensor:
+        down, right = torch.gradient(level)
+        slope = (down.square_() + right.square_()).sqrt_()
+        distance = (level - 0.5).abs_().div_(slope.clamp(min=FLAT_SLOPE))  # to the outline
+        outline = (self.radius + 0.5 - distance).clamp_(0, 1)
+        outline.mul_(slope.div_(FLAT_SLOPE).clamp_(max=1))  # a constant level has no edge
+        fill = level.sub_(MASK_THRESHOLD).mul_(MASK_OPACITY / 0.4).clamp_(0, MASK_OPACITY)
+        return fill + outline.mul_(1 - fill)
+
+
+class Trail:
+    """The line that a moving point leaves, which fades with age.
+
+    Args:
+        height: Height of the pictures.
+        width: Width of the pictures.
+    """
+
+    def __init__(self, height: int, width: int) -> None:
+        self.alpha: Alpha = np.zeros((height, width), np.float32)
+        self.radius = 0.8 * line_radius(height, width)
+        self.last = np.full(2, np.nan)
+        self.colour = _filled(height, width, DOT_COLOUR)
+
+    def follow(self, positions: Floats, opacities: Floats) -> None:
+        """Move along several positions."""
+        for position, opacity in zip(positions, opacities, strict=True):
+            self.move(position, opacity)
+
+    def move(self, position: Floats, opacity: float) -> None:
+        """Move to a position in pixels; positions with low confidence interrupt the line."""
+        if opacity < SURE:
+            position = np.full(2, np.nan)
+        np.maximum(self.alpha - np.float32(1 / TRAIL_FRAMES), 0, out=self.alpha)
+        if np.isfinite([self.last, position]).all():
+            reach = self.radius + 1
+            window, distance = _distance(self.alpha.shape, self.last, position, reach)
+            fresh = opacity * (self.radius + 0.5 - distance).clip(0, 1)
+            np.maximum(self.alpha[window], fresh, out=self.alpha[window])
+        self.last = position
+
+    def paint(self, canvas: Tensor) -> None:
+        """Paint the line onto a (height, width, 3) float picture, in place."""
+        used = torch.from_numpy(self.alpha.any(1)).nonzero()  # most rows are untouched
+        if len(used):
+            rows = slice(int(used[0]), int(used[-1]) + 1)
+            _blend(canvas[rows], self.colour[rows], torch.from_numpy(self.alpha)[rows])
+
+
+def paint_dot(canvas: Tensor, position: Floats, opacity: float) -> None:
+    """Paint a dot in a white ring; a dark edge keeps the ring visible on white."""
+    if not np.isfinite(position).all() or opacity <= 0:
+        return
+    pixels = canvas.numpy()
+    radius = dot_radius(*pixels.shape[:2])
+    window, distance = _distance(pixels.shape, position, position, 2 * radius)
+    part = pixels[window]
+    from_ring = np.abs(distance - 1.35 * radius)
+    for colour, strength, inside in (
+        ((0, 0, 0), 0.45, 0.45 * radius - from_ring),
+        ((255, 255, 255), 1.0, 0.2 * radius - from_ring),
+        (DOT_COLOUR, 1.0, 0.75 * radius - distance),
+    ):
+        alpha = (opacity * strength * (inside + 0.5).clip(0, 1))[:, :, None]
+        part += alpha * (np.array(colour, np.float32) - part)
+
+
+@dataclass(frozen=True)
+class CodeAxes:
+    """Maps two values of a code to pixels of a square panel, the second value upwards.
+
+    Attributes:
+        centre: Values in the middle of the panel.
+        reach: Values between the middle and the edge.
+        side: Height and width of the panel in pixels.
+        names: Names of the axes.
+    """
+
+    centre: Floats
+    reach: Floats
+    side: int
+    names: tuple[str, str]
+
+    @classmethod
+    def around(cls, cloud: Floats, side: int, single: bool) -> CodeAxes:
+        """Return axes that contain the cloud, with equal scales unless the code is single."""
+        finite = cloud[np.isfinite(cloud).all(1)]
+        if not len(finite):
+            finite = np.zeros((1, 2))
+        low, high = finite.min(0), finite.max(0)
+        reach = (high - low) / 2 if single else np.full(2, (high - low).max() / 2)
+        names = ("frame", "y0") if single else ("y0", "y1")
+        return cls((low + high) / 2, np.where(reach > 0, reach, 1.0), side, names)
+
+    def __call__(self, points: Floats) -> Floats:
+        """Return the pixels of points (n, 2)."""
+        inside = ((points - self.centre) / self.reach).clip(-1.1, 1.1)
+        return (self.side - 1) / 2 * (1 + 0.84 * inside * (1, -1))
+
+    def panel(self, cloud: Floats) -> Tensor:
+        """Draw the axes and all codes in grey, denser where there are many."""
+        picture = Image.new("RGB", (self.side, self.side), PANEL_COLOUR)
+        self._draw_axes(ImageDraw.Draw(picture))
+        points = self(cloud[np.isfinite(cloud).all(1)]).round().astype(int)
+        count = np.zeros((self.side, self.side), np.float32)
+        np.add.at(count, (points[:, 1], points[:, 0]), 1)
+        alpha = _density(torch.from_numpy(count), line_radius(self.side, self.side))
+        canvas = torch.from_numpy(np.array(picture)).float()
+        _blend(canvas, _filled(self.side, self.side, CODE_COLOUR), alpha)
+        return canvas
+
+    def _draw_axes(self, draw: ImageDraw.ImageDraw) -> None:
+        near = 0.03 * self.side
+        far = self.side - near
+        font = ImageFont.load_default(max(9, 0.042 * self.side))
+        draw.text((far, far), self.names[0], TEXT_COLOUR, font, anchor="rd")
+        draw.text((near, near), self.names[1], TEXT_COLOUR, font, anchor="la")
+        draw.line([(near, 4 * near), (near, far), (far - 5 * near, far)], AXIS_COLOUR)
+
+
+def _window(visible: Tensor, size: int) -> slice:
+    """Return the pixels that the visible entries, and three around them, are resized to."""
+    places = visible.nonzero()
+    scale = size / len(visible)
+    low = int((int(places[0]) - 3) * scale)
+    high = int((int(places[-1]) + 4) * scale) + 1
+    return slice(max(0, low), min(size, high))
+
+
+def _filled(height: int, width: int, colour: Colour) -> Tensor:
+    return torch.tensor(colour).float().repeat(height, width, 1)
+
+
+def _blend(canvas: Tensor, colour: Tensor, alpha: Tensor) -> None:
+    """Blend `colour` into `canvas`, in place."""
+    # A contiguous copy of alpha for all channels is six times as fast as broadcasting it.
+    canvas.lerp_(colour, alpha[:, :, None].expand(-1, -1, 3).contiguous())
+
+
+def _resize_matrix(small: int, large: int) -> Tensor:
+    """Return the (large, small) matrix that resizes one axis.
+
+    Two matrix products are faster than resizing every mask.
+    """
+    identity = torch.eye(small)[None, None]
+    return F.interpolate(identity, (large, small), mode="bicubic", antialias=True)[0, 0]
+
+
+def _distance(
+    shape: tuple[int, ...], start: Floats, end: Floats, reach: float
+) -> tuple[tuple[slice, slice], Alpha]:
+    """Return a window around the line from start to end, and its pixels' distance to the line."""
+    limit = np.array(shape[1::-1])
+    low = np.floor(np.minimum(start, end) - reach).clip(0, limit).astype(int)
+    high = np.ceil(np.maximum(start, end) + reach + 1).clip(low, limit).astype(int)
+    x = np.arange(low[0], high[0], dtype=np.float32)[None] - np.float32(start[0])
+    y = np.arange(low[1], high[1], dtype=np.float32)[:, None] - np.float32(start[1])
+    dx, dy = (end - start).astype(np.float32)
+    along = ((x * dx + y * dy) / max(dx * dx + dy * dy, np.float32(1e-9))).clip(0, 1)
+    distance = np.sqrt((x - along * dx) ** 2 + (y - along * dy) ** 2)
+    return (slice(low[1], high[1]), slice(low[0], high[0])), distance
+
+
+def _density(count: Tensor, radius: float) -> Tensor:
+    """Return the opacity of each pixel if every point is a small disc."""
+    reach = int(np.ceil(radius))
+    row = torch.arange(-reach, reach + 1.0)
+    disc = (radius + 0.5 - torch.hypot(row[:, None], row[None])).clamp(0, 1)
+    total = F.conv2d(count[None, None], disc[None, None], padding=reach)[0, 0]
+    return 0.75 * (1 - torch.exp(-0.8 * total))

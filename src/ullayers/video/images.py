@@ -1,0 +1,191 @@
+"""Folders of images, read with Pillow as the frames of one sequence."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import logging
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, _imaging
+from torch import Tensor
+
+from ullayers.video.frames import (
+    DEFAULT_FPS,
+    IMAGE_SUFFIXES,
+    Info,
+    Reading,
+    TimedFrame,
+    VideoError,
+    check_pixels,
+    list_folder,
+    natural_key,
+    suffix_of,
+    too_large,
+)
+
+# A suffix says little about the content, and Pillow would run Ghostscript for EPS.
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+ORIENTATION = 0x0112  # EXIF tag; values of 5 and above swap width and height
+
+T = TypeVar("T")
+
+
+def list_images(place: str) -> list[str]:
+    """Return the image files of a folder or pattern in natural order."""
+    if os.path.isdir(place):
+        files = list_folder(place)
+    else:
+        files = sorted(glob.glob(place), key=natural_key)
+    files = [file for file in files if suffix_of(file) in IMAGE_SUFFIXES]
+    if not files:
+        raise VideoError(f"{place}: contains no images")
+    return files
+
+
+def probe_images(place: str) -> Info:
+    """Read the header of the first image that can be read."""
+    files = list_images(place)
+    errors = []
+    for file in files:
+        try:
+            with _open_image(file) as image:
+                width, height = _upright_size(file, image)
+                return Info(width, height, DEFAULT_FPS, len(files))
+        except VideoError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def read_images(
+    place: str, reading: Reading, stop: threading.Event
+) -> Generator[TimedFrame, None, None]:
+    """Yield the images of a folder or pattern as frames at `DEFAULT_FPS`.
+
+    Images that cannot be read are left out.
+
+    Raises:
+        VideoError: If an image differs in size from the first, or, at the end, if some images
+            could not be read.
+    """
+    files = list_images(place)
+    first: tuple[str, tuple[int, int]] | None = None
+    errors: list[VideoError] = []
+    for index in range(reading.start, len(files), reading.stride)[: reading.max_frames]:
+        if stop.is_set():
+            return
+        file = files[index]
+        try:
+            with _open_image(file) as image:
+                size = _upright_size(file, image)
+                first = first or (file, size)
+                is_readable_size = size == first[1] or (reading.size is not None and reading.mixed)
+                frame = _read_image(file, image, reading, size) if is_readable_size else None
+        except VideoError as error:
+            errors.append(error)
+            continue
+        if frame is None:
+            raise _size_error(file, size, *first)
+        if reading.tap is not None:
+            reading.tap(partial(_render, file))
+        yield frame, index / DEFAULT_FPS, index
+    if errors:
+        more = f" ({len(errors)} of {len(files)} images are bad)" if len(errors) > 1 else ""
+        raise VideoError(f"{errors[0]}{more}")
+
+
+def _render(file: str, size: tuple[int, int]) -> Tensor:
+    """Read an image at another size; a second time, as JPEG decodes directly to a size."""
+    with _open_image(file) as image:
+        return _read_image(file, image, Reading(size=size), _upright_size(file, image))
+
+
+def _size_error(
+    file: str, size: tuple[int, int], first: str, first_size: tuple[int, int]
+) -> VideoError:
+    return VideoError(
+        f"{file}: {size[0]} x {size[1]} pixels, but {first} has {first_size[0]} x {first_size[1]}; "
+        "make them the same size, or give a size as height x width"
+    )
+
+
+@contextmanager
+def _open_image(file: str) -> Iterator[Image.Image]:
+    """Open an image and check, from its header alone, that it can be used."""
+    _silence_pillow()
+    with _call_pillow(file, lambda: Image.open(file, formats=FORMATS)) as image:
+        check_pixels(file, *image.size)
+        if image.format in ("TIFF", "WEBP"):
+            pages = _call_pillow(file, lambda: getattr(image, "n_frames", 1))
+            if pages > 1:
+                raise VideoError(f"{file}: has several pages; save each page as a separate image")
+        if image.mode == "F":
+            raise VideoError(f"{file}: has floating point pixels; save it with 8 or 16 bits")
+        yield image
+
+
+def _call_pillow(file: str, call: Callable[[], T]) -> T:
+    """Call Pillow; damaged files make it raise exceptions of many types."""
+    try:
+        return call()
+    except Image.DecompressionBombError as error:  # far above our limit
+        pixels = re.search(r"\d+ pixels", str(error))
+        raise too_large(file, pixels[0] if pixels else "too many pixels") from error
+    except Exception as error:
+        raise VideoError(f"{file}: cannot be read as an image; replace or remove it") from error
+
+
+@cache
+def _silence_pillow() -> None:
+    """Keep Pillow and libtiff from printing warnings about files that we report ourselves."""
+    # At the end of the list of filters and without a level: settings of the user still apply.
+    warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    # libtiff prints to stderr itself. Pillow has no setting for this, and on some systems its
+    # libtiff cannot be reached.
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(_imaging.__file__)
+        library.TIFFSetErrorHandler(None)
+        library.TIFFSetWarningHandler(None)
+
+
+def _upright_size(file: str, image: Image.Image) -> tuple[int, int]:
+    """Return (width, height) after undoing the orientation of the camera."""
+    orientation = _call_pillow(file, lambda: image.getexif().get(ORIENTATION, 1))
+    if isinstance(orientation, int) and orientation >= 5:
+        return image.height, image.width
+    return image.size
+
+
+def _read_image(file: str, image: Image.Image, reading: Reading, size: tuple[int, int]) -> Tensor:
+    height, width = reading.target(size[1], size[0])
+    if size == image.size:
+        # JPEG decodes at a reduced size.
+        _call_pillow(file, lambda: image.draft(None, (width, height)))
+    upright = _call_pillow(file, lambda: ImageOps.exif_transpose(image))
+    converted = _call_pillow(file, lambda: _to_eight_bits(upright, "L" if reading.grey else "RGB"))
+    if converted.size != (width, height):
+        converted = converted.resize((width, height), Image.Resampling.BOX)
+    pixels = torch.from_numpy(np.array(converted))
+    return pixels[None] if reading.grey else pixels.permute(2, 0, 1)
+
+
+def _to_eight_bits(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode.startswith("I"):
+        pixels = np.asarray(image).astype(np.float32) / 257
+        return Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8)).convert(mode)
+    if image.has_transparency_data:
+        opaque = Image.new("RGB", image.size)
+        transparent = image.convert("RGBA")
+        opaque.paste(transparent, mask=transparent.getchannel("A"))
+        image = opaque
+    return image.convert(mode)

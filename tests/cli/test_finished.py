@@ -1,0 +1,83 @@
+"""`--resume` on finished runs: makes what is missing, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import ullayers.cli.learn
+from tests.command import UlCommand, check_refused
+from tests.films import contents, files_in, read_table
+
+
+@pytest.fixture
+def run(place: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    return Path(shutil.copytree(place / "run", tmp_path / "run"))
+
+
+def test_a_finished_run_is_left_alone(
+    run: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("nothing is to be done")
+
+    for name in ("sources_of", "learn_run", "export", "report_run"):
+        monkeypatch.setattr(ullayers.cli.learn, name, never)
+    before = contents(run)
+    times = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    code, out, errors = here("learn", "--resume", "--out", run)
+    assert (code, errors) == (0, "")
+    assert out == f"{run}: already finished; open {run / 'report.html'}\n"
+    assert here("learn", "--resume", "--out", run, "--quiet") == (0, "", "")
+    assert contents(run) == before
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == times
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        ["overlay.mp4"],
+        ["report.html"],
+        ["summary.json"],
+        ["tracks.csv", "summary.json"],  # which are always written together
+        ["overlay.mp4", "report.html"],
+    ],
+    ids="+".join,
+)
+def test_only_missing_files_are_made(run: Path, here: UlCommand, missing: list[str]) -> None:
+    before = contents(run)
+    for name in missing:
+        (run / name).unlink()
+    times = {name: (run / name).stat().st_mtime_ns for name in files_in(run)}
+    assert here("learn", "--resume", "--out", run, "--quiet") == (0, "", "")
+    assert files_in(run) == set(before)
+    assert {name: (run / name).stat().st_mtime_ns for name in times} == times
+    for name in missing:
+        if name in ("tracks.csv", "summary.json"):
+            assert (run / name).read_bytes() == before[name]
+        else:
+            assert (run / name).stat().st_size > 1000
+
+
+def test_masks_can_be_added(run: Path, here: UlCommand) -> None:
+    before = contents(run)
+    code, out, errors = here("learn", "--resume", "--out", run, "--masks")
+    assert (code, errors) == (0, "")
+    assert "40 frames, object found in" in out
+    assert len(list((run / "masks" / "ball").iterdir())) == 40
+    shutil.rmtree(run / "masks")
+    assert contents(run) == before
+
+
+def test_watch_continues_with_the_options_of_its_run(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    watch = ("watch", place / "ball.mp4", "--out", tmp_path / "watched", "--quiet")
+    assert here(*watch, "--size", "16", "--max-frames", "5") == (0, "", "")
+    assert here(*watch, "--resume", "--size", "16", "--max-frames", "5") == (0, "", "")
+    check_refused(here(*watch, "--resume", "--size", "24"), "this run has --size 12x16")
+    check_refused(here(*watch, "--resume", "--grey"), "this run has no --grey")
+    assert len(read_table(tmp_path / "watched" / "tracks.csv")) == 10

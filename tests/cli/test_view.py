@@ -1,0 +1,69 @@
+"""The live view fits the terminal, whatever its size."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+
+import numpy as np
+import pytest
+
+from ullayers.cli.view import View
+from ullayers.learn.online import Sighting
+
+
+def sighting(name: str = "a very long name of a camera") -> Sighting:
+    mask = np.full((24, 32), 255, np.uint8)
+    columns = ("x", "y", "confidence")
+    return Sighting(name, 12345, 500.0, columns, (0.99, 0.99, 0.9), -1.0, True, mask)
+
+
+def pictures(screen: io.StringIO) -> list[list[str]]:
+    """The lines of each picture, without control sequences."""
+    parts = re.split(r"\x1b\[\d+F", screen.getvalue())
+    return [re.sub(r"\x1b\[[KJ]", "", part).splitlines() for part in parts]
+
+
+def width_of(line: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 20, 49, 50, 51, 200])
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 6, 20, 21, 50])
+def test_clipped_to_the_terminal(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(rows))
+    screen = io.StringIO()
+    view = View(screen, period=0.0)
+    for _ in range(2):
+        view.show(sighting())
+    for lines in pictures(screen):
+        assert max(map(width_of, lines)) <= max(1, columns - 1)
+        assert len(lines) <= max(1, rows - 1)
+    full = columns >= 51 and rows >= 21
+    assert (len(lines) == 20 and len(lines[0]) == 50) == full
+    assert ("O" in "".join(lines)) == (columns >= 4 and rows >= 6)
+    assert f"\x1b[{len(lines)}F" in screen.getvalue()
+
+
+def test_wide_characters_are_clipped_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    screen = io.StringIO()
+    View(screen).show(sighting("カメラ一号の長い名前です"))
+    [lines] = pictures(screen)
+    assert max(map(width_of, lines)) <= 19
+    assert lines[-2].startswith("カメラ一号")
+
+
+def test_a_terminal_that_shrinks_keeps_nothing_of_the_larger_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = io.StringIO()
+    view = View(screen, period=0.0)
+    monkeypatch.setenv("LINES", "30")
+    view.show(sighting())
+    monkeypatch.setenv("LINES", "10")
+    view.show(sighting())
+    assert screen.getvalue().endswith("\x1b[J")
+    assert [len(lines) for lines in pictures(screen)] == [20, 9]

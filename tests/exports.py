@@ -1,0 +1,36 @@
+"""Sources to export, whole and broken, and variants of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.films import (
+    write_ball,
+    write_truncated,
+)
+from ullayers.learn.footage import LongMean
+from ullayers.learn.runs import Run
+from ullayers.video.reader import Source, find_sources
+
+
+def of_kind(run: Run, kind: LongMean) -> Run:
+    return replace(run, result=replace(run.outcome, kind=kind))
+
+
+def sources_in(folder: Path, *counts: int) -> list[Source]:
+    folder.mkdir(exist_ok=True)
+    for number, count in enumerate(counts):
+        write_ball(folder / f"film{number}.mp4", count, seed=number)
+    return find_sources([str(folder)])
+
+
+def broken_middle(folder: Path) -> list[Source]:
+    sources_in(folder, 12, 12, 12)
+    write_truncated(folder / "film1.mp4")
+    return find_sources([str(folder)])
+
+
+def with_metrics(run: Run, folder: Path) -> Path:
+    (folder / "metrics.jsonl").write_bytes((run.folder / "metrics.jsonl").read_bytes())
+    return folder

@@ -1,0 +1,38 @@
+"""Runs that the tests of this folder share: each task is learned once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.films import (
+    write_ball,
+)
+from ullayers.learn.config import Config
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, plan_run
+
+
+def learned(folder: Path, task: Any) -> Run:
+    config = Config(task=task, steps=3, trial_steps=2, restarts=1, batch=2, clip=12)
+    run, sources = plan_run([write_ball(folder / "ball.mp4")], folder / "run", config, size=24)
+    for _ in learn_run(run, sources):
+        pass
+    return run
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return learned(tmp_path_factory.mktemp("locate"), "locate")
+
+
+@pytest.fixture(scope="session")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return learned(tmp_path_factory.mktemp("orient"), "orient")
+
+
+@pytest.fixture(params=["locate", "orient"])
+def either(request: pytest.FixtureRequest, run: Run, codes: Run) -> Run:
+    return run if request.param == "locate" else codes

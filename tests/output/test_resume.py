@@ -1,0 +1,194 @@
+"""Exports that are resumed, and folders with links that lead elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.exports import broken_middle, sources_in, with_metrics
+from tests.films import (
+    contents,
+    files_in,
+    read_table,
+    write_ball,
+)
+from ullayers.learn.checkpoint import RunError
+from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.runs import Run
+from ullayers.output.export import ExportOptions, export
+from ullayers.output.run_report import report_run
+from ullayers.output.tables import PartialTable
+from ullayers.video.reader import Source, VideoError, find_sources, read_all
+
+
+def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: Path) -> None:
+    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(VideoError):
+        export(either, sources, out, ExportOptions())
+    [partial] = out.glob("*.partial.csv")
+    with open(partial, "a") as file:  # killed while it wrote the next sequence
+        file.write("film1,0,0.000000,0.5,0.5,0.5\nfilm1,1,0.04")
+    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    seen: list[int] = []
+    export(either, sources, out, ExportOptions(resume=True), seen.append)
+    assert seen[-1] == 24, "the first one is not done again"
+    whole = export(either, sources, tmp_path / "whole", ExportOptions()).files[0]
+    assert (out / whole.name).read_bytes() == whole.read_bytes()
+    assert files_in(out) == {whole.name, "summary.json"}
+
+
+def test_what_is_resumed_is_whole(either: Run, tmp_path: Path) -> None:
+    """Rows, masks, and what the video and the report show of the sequences that were finished."""
+    sources, out, locate = broken_middle(tmp_path / "in"), tmp_path / "out", either.config.task
+    wanted = ExportOptions(overlay=15, masks=locate == "locate")
+    with pytest.raises(VideoError):
+        export(either, sources, out, wanted)
+    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    done = export(either, sources, out, replace(wanted, resume=True))
+    whole = export(either, sources, tmp_path / "whole", wanted)
+    assert [len(found.index) for found in done.answers] == [12, 12, 12]
+    for found, expected in zip(done.answers, whole.answers, strict=True):
+        assert np.allclose(found.values, expected.values, atol=1e-6)
+        assert np.array_equal(found.index, expected.index)
+    assert files_in(out) == files_in(tmp_path / "whole")
+    films = [str(place / "overlay.mp4") for place in (out, tmp_path / "whole")]
+    shown = [read_all(source).frames.float() for source in find_sources(films)]
+    assert len(shown[0]) == 15
+    assert float((shown[0] - shown[1]).abs().mean()) < 0.1
+    report_run(replace(either, folder=with_metrics(either, tmp_path)), sources, done)
+
+
+def test_masks_that_were_not_asked_for_before(run: Run, tmp_path: Path) -> None:
+    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(VideoError):
+        export(run, sources, out, ExportOptions())
+    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    export(run, sources, out, ExportOptions(resume=True, masks=True))
+    assert len(files_in(out / "masks")) == len(read_table(out / "tracks.csv")) == 36
+
+
+def test_resuming_past_a_source_that_stays_broken(run: Run, tmp_path: Path) -> None:
+    sources, out = broken_middle(tmp_path / "in")[:2], tmp_path / "out"
+    (tmp_path / "in" / "film1.mp4").write_bytes(b"nothing")
+    with pytest.raises(VideoError):
+        export(run, sources, out, ExportOptions())
+    done = export(run, sources, out, ExportOptions(resume=True, skip_bad=True))
+    assert list(done.bad) == ["film1"]
+    assert {row["sequence"] for row in read_table(out / "tracks.csv")} == {"film0"}
+
+
+def test_resuming_where_nothing_was_begun(run: Run, tmp_path: Path) -> None:
+    sources = sources_in(tmp_path / "in", 5)
+    export(run, sources, tmp_path / "out", ExportOptions(resume=True))
+    assert len(read_table(tmp_path / "out" / "tracks.csv")) == 5
+
+
+def test_resuming_something_else_is_refused(run: Run, tmp_path: Path) -> None:
+    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(VideoError):
+        export(run, sources, out, ExportOptions())
+    for other in (ExportOptions(resume=True, stride=2), ExportOptions(resume=True, max_frames=3)):
+        with pytest.raises(RunError, match="was started with another run"):
+            export(run, sources, out, other)
+    with pytest.raises(RunError, match="was started with another run"):
+        export(replace(run, folder=tmp_path), sources, out, ExportOptions(resume=True))
+    note = out / "tracks.partial.json"
+    content = json.loads(note.read_text())
+    more = {**content["places"], "film9": "film9.mp4"}
+    for damage in (
+        "{",
+        "[]",
+        "{}",
+        "[" * 200_000,
+        json.dumps({**content, "bytes": 10**9}),
+        json.dumps({**content, "bytes": -1}),
+        json.dumps({**content, "places": more}),
+    ):
+        note.write_text(damage)
+        with pytest.raises(RunError, match="damaged; start again with --force"):
+            export(run, sources, out, ExportOptions(resume=True))
+
+
+def test_rows_of_another_file_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
+    first, other = (Source("c", str(tmp_path / place / "c.mp4"), "video") for place in "xy")
+    answer = Answer("c", np.arange(2), np.zeros(2), TRACK, np.zeros((2, 3)))
+    table = PartialTable(tmp_path / "tracks.csv", [], False)
+    table.__enter__().write(answer, first)
+    table.__exit__(KeyboardInterrupt, None, None)
+    again = PartialTable(tmp_path / "tracks.csv", [], True)
+    assert again.has(first)
+    with pytest.raises(RunError, match="use the same inputs"):
+        again.has(other)
+
+
+def test_tables_begun_without_pixels_are_finished_as_they_began(run: Run, tmp_path: Path) -> None:
+    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(VideoError):
+        export(run, sources, out, ExportOptions())
+    partial, note = out / "tracks.partial.csv", out / "tracks.partial.json"
+    rows = [line.rsplit(",", 2)[0] + "\n" for line in partial.read_text().splitlines()]
+    partial.write_text("".join(rows))
+    content = json.loads(note.read_text())
+    note.write_text(json.dumps({**content, "bytes": partial.stat().st_size}))
+    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    done = export(run, sources, out, ExportOptions(resume=True))
+    assert [answer.columns for answer in done.answers] == [TRACK] * 3
+    table = read_table(out / "tracks.csv")
+    assert list(table[0]) == ["sequence", "frame", "time", *TRACK]
+    assert len(table) == 36
+
+
+def outside(tmp_path: Path) -> tuple[Path, Path]:
+    """A folder with a file that an export must not touch, and the folder to export to."""
+    place, out = tmp_path / "outside", tmp_path / "out"
+    (place / "film0").mkdir(parents=True)
+    out.mkdir()
+    for name in ("000000.png", "film0/000000.png", f"film0/.{32 * '0'}.part"):
+        (place / name).write_bytes(b"not ours")
+    return place, out
+
+
+@pytest.mark.parametrize("link", ["masks", "masks/film0", "masks/other"])
+@pytest.mark.parametrize("masks", [True, False])
+def test_links_in_masks_are_not_followed(run: Run, tmp_path: Path, link: str, masks: bool) -> None:
+    place, out = outside(tmp_path)
+    (out / link).parent.mkdir(exist_ok=True)
+    (out / link).symlink_to(place if link == "masks" else place / "film0")
+    before = contents(place)
+    sources = sources_in(tmp_path / "in", 3)
+    with pytest.raises(RunError, match=r"masks.*: is a link that leads out of .*; remove the link"):
+        export(run, sources, out, ExportOptions(masks=masks))
+    assert contents(place) == before
+    assert (out / link).is_symlink()
+
+
+@pytest.mark.parametrize("name", ["tracks.partial.csv", "tracks.partial.json"])
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_partial_table_that_is_a_link_is_not_followed(
+    run: Run, tmp_path: Path, name: str, resume: bool
+) -> None:
+    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(VideoError):
+        export(run, sources, out, ExportOptions())
+    target = tmp_path / "target"
+    (out / name).rename(target)
+    with open(target, "a") as file:
+        file.write(" ")
+    (out / name).symlink_to(target)
+    before = target.read_bytes()
+    with pytest.raises(RunError, match=rf"{name}: is a link that leads out"):
+        export(run, sources, out, ExportOptions(resume=resume))
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["tracks.csv", "summary.json", "overlay.mp4"])
+def test_a_result_that_is_a_link_is_replaced(run: Run, tmp_path: Path, name: str) -> None:
+    place, out = outside(tmp_path)
+    (out / name).symlink_to(place / "000000.png")
+    export(run, sources_in(tmp_path / "in", 3), out, ExportOptions(overlay=3))
+    assert (place / "000000.png").read_bytes() == b"not ours"
+    assert not (out / name).is_symlink()

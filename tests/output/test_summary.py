@@ -1,0 +1,121 @@
+"""What is said of an export: summary.json, summary lines and the report, without reading twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ullayers.output.run_report as run_report
+from tests.exports import of_kind, sources_in, with_metrics
+from tests.films import (
+    ball,
+    still,
+    write_film,
+    write_pictures,
+)
+from tests.pages import read as read_page
+from ullayers.learn.checkpoint import RunError
+from ullayers.learn.runs import Run
+from ullayers.output.export import ExportOptions, export
+from ullayers.output.run_report import report_run
+from ullayers.output.summary import summary_lines
+from ullayers.video.reader import Clip, Reading, Source, find_sources, read_all
+
+
+def test_summary(either: Run, tmp_path: Path) -> None:
+    done = export(either, sources_in(tmp_path / "in", 30, 5), tmp_path / "out", ExportOptions())
+    locate = either.config.task == "locate"
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["task"] == either.config.task
+    assert summary["frames"] == 35
+    size = {"width": 64, "height": 48, "fps": 25.0}
+    sequences = [{"name": "film0", "frames": 30, **size}, {"name": "film1", "frames": 5, **size}]
+    assert summary["sequences"] == sequences
+    confidence = np.concatenate([answer.values[:, -1] for answer in done.answers])
+    assert summary["found"] == (np.mean(confidence >= 0.5) if locate else None)
+    assert summary["trusted"] == (not summary["reasons"])
+    [line] = summary_lines(either, done)
+    assert line.startswith("35 frames")
+    assert f"; trained on 40 frames, evaluation J {either.outcome.objective:.2f}" in line
+    assert ("(confidence of at least 0.5)" in line) == locate
+
+
+def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) -> None:
+    sources = find_sources([write_film(tmp_path / "a.mp4", still(9))])
+    rising = replace(run, result=replace(run.outcome, start=-2.0, objective=-1.0))
+    export(rising, sources, tmp_path, ExportOptions())
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["found"] == 0
+    assert summary["trusted"] is False
+    assert summary["reasons"] == [
+        "J rose during training, from -2.00 to -1.00.",
+        "The confidence is below 0.5 in 100.0% of the frames.",
+    ]
+
+
+@contextmanager
+def counted_frames() -> Iterator[list[int]]:
+    """Count the frames that every reader hands on, a number for each pass over a source."""
+    counts: list[int] = []
+    clips = Source.clips
+
+    def counting(*arguments: Any, **named: Any) -> Generator[Clip, None, None]:
+        counts.append(0)
+        number = len(counts) - 1
+        with closing(clips(*arguments, **named)) as read:
+            for clip in read:
+                counts[number] += len(clip.index)
+                yield clip
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Source, "clips", counting)
+        patch.setattr(run_report, "frames_at", unexpected)
+        yield counts
+
+
+def unexpected(*_: Any, **__: Any) -> None:
+    raise AssertionError("frames are read again")
+
+
+def test_table_overlay_masks_and_samples_take_one_pass(either: Run, tmp_path: Path) -> None:
+    sources = sources_in(tmp_path / "in", 40)
+    locate = either.config.task == "locate"
+    options = ExportOptions(overlay=30, samples=True, masks=locate)
+    with counted_frames() as counts:
+        done = export(of_kind(either, "clip"), sources, tmp_path / "out", options)
+        assert counts == ([40] if locate else [40, 30])
+        report_run(replace(either, folder=with_metrics(either, tmp_path)), sources, done)
+    assert len(counts) == (2 if locate else 3), "the responses of the layers to one frame"
+    images = read_page(tmp_path / "report.html").images
+    assert len(images) > 8
+
+
+def test_frames_kept_for_the_report_are_those_of_the_video(run: Run, tmp_path: Path) -> None:
+    """Of files and of pictures, at the size and with the stride that they are shown with."""
+    frames = ball(70)[0]
+    for name in (write_film(tmp_path / "a.mp4", frames), write_pictures(tmp_path / "b", frames)):
+        sources = find_sources([name])
+        options = ExportOptions(samples=True, stride=2)
+        done = export(run, sources, tmp_path / "out", options)
+        kept = done.frames_to_show[sources[0].name]
+        assert sorted(kept) == list(range(0, 35, 4))
+        whole = read_all(sources[0], Reading(size=(336, 448), stride=2)).frames
+        assert all(torch.equal(frame, whole[row]) for row, frame in kept.items())
+
+
+def test_damaged_metrics_are_said_to_be(run: Run, tmp_path: Path) -> None:
+    sources = sources_in(tmp_path / "in", 5)
+    done = export(run, sources, tmp_path / "out", ExportOptions())
+    for line in ({"step": 1}, {"trial": run.outcome.trial, "step": 9, "rank": "x"}):
+        (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        with pytest.raises(RunError, match=r"metrics\.jsonl"):
+            report_run(replace(run, folder=tmp_path), sources, done)
+    assert not (tmp_path / "report.html").exists()

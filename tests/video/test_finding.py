@@ -1,0 +1,106 @@
+"""Which sequences are found in files, folders and patterns, how they are named, what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.video.samples import level, read, text_file, write_images, write_video
+from ullayers.video.frames import VideoError, natural_key
+from ullayers.video.reader import find_sources, read_all
+
+
+def test_natural_order(tmp_path: Path) -> None:
+    names = ["img10", "img9b", "img9a10", "img9a9", "2", "10", "img01", "img1", "a"]
+    ordered = ["2", "10", "a", "img01", "img1", "img9a9", "img9a10", "img9b", "img10"]
+    assert sorted(names, key=natural_key) == ordered
+    assert level(read(write_images(tmp_path / "a", 12))) == list(range(12))
+
+
+def test_folders(tmp_path: Path) -> None:
+    for name in ("run10", "run2"):
+        write_images(tmp_path / "many" / name, 2)
+    (tmp_path / "many/.hidden").mkdir()
+    (tmp_path / "many/README").write_text("text")
+    found = find_sources([str(tmp_path / "many")])
+    assert [(source.name, source.kind) for source in found] == [
+        ("run2", "images"),
+        ("run10", "images"),
+    ]
+    (tmp_path / "videos").mkdir()
+    for name in ("b10.mp4", "b2.mp4"):
+        write_video(tmp_path / "videos" / name, 2)
+    (tmp_path / "videos/labels.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "videos/._b2.mp4").write_text("what macOS leaves behind")
+    found = find_sources([str(tmp_path / "videos"), str(tmp_path / "many")])
+    assert [source.name for source in found] == ["b2", "b10", "run2", "run10"]
+
+
+def test_patterns(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", 4)
+    write_images(tmp_path / "b", 4)
+    Image.new("RGB", (4, 4)).save(tmp_path / "a" / "thumb.jpg")
+    write_video(tmp_path / "c.mp4", 2)
+    [source] = find_sources([f"{tmp_path}/a/img*.png"])
+    assert (source.name, source.kind) == ("a", "images")
+    assert len(read_all(source).index) == 4
+    found = find_sources([f"{tmp_path}/*/img*.png"])
+    assert [source.name for source in found] == ["a", "b"]
+    found = find_sources([f"{tmp_path}/[bc]*"])
+    assert sorted(source.name for source in found) == ["b", "c"]
+    assert len(find_sources([f"{tmp_path}/**"])) == 3
+
+
+def test_names_are_unique_and_safe(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        write_video(tmp_path / folder / "clip.mp4", 1)
+    write_video(tmp_path / "x" / "CLIP.avi", 1, "mjpeg", pix_fmt="yuvj420p")
+    write_video(tmp_path / "x" / '-a, "b"; c\'d.mp4', 1)
+    found = find_sources([str(tmp_path / "x"), str(tmp_path / "y"), str(tmp_path / "x/clip.mp4")])
+    assert len(found) == 4
+    names = {os.path.basename(source.path): source.name for source in found}
+    assert names['-a, "b"; c\'d.mp4'] == "a_b_c_d"
+    assert sorted(source.name for source in found) == ["a_b_c_d", "x_CLIP", "x_clip-2", "y_clip"]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "useless").mkdir()
+    text_file(tmp_path / "useless/notes.txt")
+    text_file(tmp_path / "text.mp4")
+    (tmp_path / "zero.mp4").touch()
+    Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
+    (tmp_path / "mixed").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "mixed/one.png")
+    write_video(tmp_path / "mixed/a.mp4", 1)
+    expected = {
+        "nowhere": "nowhere: does not exist",
+        "nowhere.mp4": "nowhere.mp4: does not exist",
+        "empty": "empty: is an empty folder",
+        "useless": "useless: contains no images or videos",
+        "*.mov": "nothing matches this pattern",
+        "useless/*": "matches no images or videos",
+        "text.mp4": "text.mp4: cannot be read as a video",
+        "useless/notes.txt": "notes.txt: is text or a single image",
+        "zero.mp4": "zero.mp4: cannot be read as a video",
+        "one.png": "one.png: is text or a single image, not a video; for images give their folder",
+        "mixed": "mixed: contains both images and videos",
+    }
+    for name, message in expected.items():
+        with pytest.raises(VideoError) as caught:
+            find_sources([str(tmp_path / name)])
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(VideoError, match="at least one"):
+        find_sources([])
+
+
+def test_a_video_that_cannot_be_opened_is_not_passed_over(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 1)
+    text_file(tmp_path / "b.mp4")
+    with pytest.raises(VideoError, match=r"b\.mp4"):
+        find_sources([str(tmp_path)])
