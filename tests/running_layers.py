@@ -1,4 +1,4 @@
-"""UL layers with running statistics, for tests of what only these promise."""
+"""UL layers with running statistics, for tests of properties that only these have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three slow sources among fast ones behind a mixing of any condition number."""
+"""Three slow and many fast sources, mixed by a matrix of any condition number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @cache
 def ill_conditioned(condition: float, steps: int = 10_000, d: int = 50) -> tuple[Tensor, Tensor]:
-    """Mixed signals (steps, d) and the slow sources (steps, 3), float64."""
+    """Return mixed signals (steps, d) and the slow sources (steps, 3), float64."""
     rng = np.random.default_rng(0)
     t = np.arange(steps)[:, None]
     sources = np.sin(2 * np.pi * t / np.array([1000, 700, 450]) + np.array([0.3, 1.0, 2.0]))
@@ -23,7 +23,7 @@ def ill_conditioned(condition: float, steps: int = 10_000, d: int = 50) -> tuple
 
 
 def read_out_r2(y: Tensor, sources: Tensor) -> float:
-    """R2 of a linear read-out, fitted on the first half and scored on the second."""
+    """Return the R2 of a linear read-out, fitted on the first half and scored on the second."""
     half = len(y) // 2
     inputs = torch.cat([y, torch.ones(len(y), 1, dtype=y.dtype)], 1)
     weights = torch.linalg.lstsq(inputs[:half], sources[:half]).solution

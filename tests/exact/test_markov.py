@@ -1,4 +1,4 @@
-"""The closed form against the paper's algebra, against scikit-learn, and against itself."""
+"""The closed form agrees with the paper's equations, with scikit-learn and with itself."""
 
 from collections.abc import Callable
 from itertools import chain as joined
@@ -89,7 +89,7 @@ def path_with_revisits(n: int) -> Any:
 
 
 def hubs(n: int) -> Any:
-    """A few states hold most links, and weights spread over four decades."""
+    """Return a chain in which a few states have most links, with weights over four decades."""
     rng = np.random.default_rng(3)
     hub = (n * rng.random(3 * n) ** 3).astype(int)
     return path(n) + edges(n, rng.integers(n, size=3 * n), hub, 10 ** (4 * rng.random(3 * n)))
@@ -144,7 +144,7 @@ def test_gradient_vanishes_at_the_optimum() -> None:
     assert np.abs(gradient).max() < 1e-12
     moved = y + 0.01 * np.eye(*y.shape)
     off = 4 * laplace @ moved - 2 * centred @ moved @ np.linalg.inv(moved.T @ centred @ moved)
-    assert np.abs(off).max() > 1e-5  # or the line above would prove nothing
+    assert np.abs(off).max() > 1e-5  # otherwise the line above would be trivial
 
 
 @pytest.mark.parametrize("size", [1e-3, 0.1, 1.0])
@@ -171,7 +171,7 @@ def test_simulated_sequence_agrees_with_objective() -> None:
         states.append(min(int(np.searchsorted(cumulative[states[-1]], draw)), 7))
     result = closed_form(transitions(states), 2)
     y = result.embedding[states]
-    # The steps are the very pairs that were counted. Only the covariance differs: with z the
+    # The steps are the pairs that were counted. Only the covariance differs: with z the
     # embedding whitened under p, the T rows have second moment (1 - 1/T) I + the end points'
     # z z^T / 2T and a mean of (z_1 + z_T) / 2T, so no eigenvalue is further from 1 than this.
     ends = 2 * result.eigenvalues.max() * (y[[0, -1]] ** 2).sum()
@@ -226,9 +226,9 @@ def test_sparse_and_dense_agree(convert: Callable[[Any], Any]) -> None:
     np.testing.assert_array_equal(one.embedding, two.embedding)
 
 
-def test_the_input_is_left_alone() -> None:
+def test_the_input_is_not_changed() -> None:
     counts = sp.csr_array(np.array([[0.0, 2, 0], [2, 0, 1], [0, 1, 0]]))
-    counts.data[0] = 0  # an explicit zero, and the pair still counts from the other side
+    counts.data[0] = 0  # an explicit zero; the pair still counts in the other direction
     before = counts.copy()
     closed_form(counts, 1)
     np.testing.assert_array_equal(counts.data, before.data)
@@ -499,7 +499,7 @@ def test_d_must_be_whole(d: object) -> None:
         closed_form([[0, 1], [1, 0]], d)  # type: ignore[arg-type]
 
 
-def test_complex_and_text_are_refused() -> None:
+def test_complex_numbers_and_text_raise() -> None:
     for wrong in (np.ones((5, 2)) * 1j, np.array(["a", "b"])):
         with pytest.raises(ValueError, match="expected finite y"):
             objective(wrong)

@@ -1,4 +1,4 @@
-"""SlowFeatures: equal to the definition, to itself over any chunks, and robust to ugly input."""
+"""SlowFeatures: agrees with its definition, for any chunks, and handles degenerate input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small_blocks() -> Iterator[None]:
 
 
 def slow_sources(n_rows: int, n_fast: int, seed: int = 0) -> tuple[Floats, Floats]:
-    """Three slow sinusoids, and the same with white noises beside them."""
+    """Return three slow sinusoids, and the same with white noise features."""
     rng, t = np.random.default_rng(seed), np.arange(n_rows)[:, None]
     slow = np.sin(2 * np.pi * t / np.array([1000.0, 700.0, 450.0]) + np.array([0.1, 0.5, 1.0]))
     return slow, np.hstack([slow, rng.standard_normal((n_rows, n_fast))])
@@ -177,7 +177,7 @@ def test_iterators_stream() -> None:
 
     with small_blocks():
         streamed = SlowFeatures().fit(reuse_one_buffer())
-        assert streamed._n_waiting < 20  # what is kept is bounded, however long the stream
+        assert streamed._n_waiting < 20  # memory is bounded for a stream of any length
         assert_allclose(streamed.components_, SlowFeatures().fit(x).components_, rtol=1e-9)
         apart = SlowFeatures().fit([part] for part in np.split(x, 10))
         assert_allclose(apart.eigenvalues_, SlowFeatures().fit(np.split(x, 10)).eigenvalues_)
@@ -334,7 +334,7 @@ def test_pickle_clone_and_pipeline() -> None:
     assert list(piped.get_feature_names_out()) == ["slowfeatures0", "slowfeatures1"]
 
 
-def test_solution_waits_until_asked_for() -> None:
+def test_solution_is_computed_on_first_use() -> None:
     x = walk(50, 3, 0)
     with patch.object(estimator, "solve", wraps=slow_moments.solve) as solve:
         model = SlowFeatures(2).partial_fit(x[:20]).partial_fit(x[20:])
@@ -378,7 +378,7 @@ def test_bad_input_changes_nothing(name: str, block: int) -> None:
         with pytest.raises(ValueError, match=message):
             model.partial_fit(x, lengths=lengths)
         assert_array_equal(model.components_, before)
-        if name not in ("features", "iterator"):  # which are right for a fit
+        if name not in ("features", "iterator"):  # these are valid for fit
             with pytest.raises(ValueError, match=message):
                 model.fit(x, lengths=lengths)
         assert (model.n_samples_seen_, model.n_features_in_) == (60, 3)
@@ -434,7 +434,7 @@ def test_spent_iterators_and_empty_lists() -> None:
         SlowFeatures(1).fit([])
 
 
-def test_tensors_that_require_gradients_are_taken_for_their_values() -> None:
+def test_tensors_that_require_gradients() -> None:
     x = walk(40, 3, 0)
     tensor = torch.tensor(x, requires_grad=True)
     expected = SlowFeatures().fit_transform(x)

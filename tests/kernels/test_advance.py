@@ -1,4 +1,4 @@
-"""The chunked path equals the plain loop: gradients and end state, for any split."""
+"""`advance` agrees with the plain loop in gradients and end state, for any split into calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 def fresh_state(
     streams: int, d: int, *, paper: bool, dtype: torch.dtype, device: torch.device
 ) -> State:
-    """The state before the first frame; `paper` means zero means and identity covariances."""
+    """Return the state before the first frame; in paper mode with identity covariances."""
     zeros = torch.zeros(streams, d, dtype=dtype, device=device)
     seen = torch.full((streams,), float(paper), dtype=dtype, device=device)
     scalar = torch.zeros((), dtype=torch.float64, device=device)
@@ -57,10 +57,10 @@ def cases(draw: st.DrawFn, *, wide: bool = False, paper: bool | None = None) -> 
     as_paper = draw(st.booleans()) if paper is None else paper
     long_term: LongTerm = draw(st.sampled_from(["stream", "clip", "shared"]))
     if long_term == "stream" and draw(st.booleans()):
-        eps = mu  # the two means are one, and B is exactly zero
+        eps = mu  # both means are equal, and B is exactly zero
     generator = torch.Generator().manual_seed(seed)
     # The paper's identity is an absolute constant: far from unit scale its W is so ill-conditioned
-    # that two correct programs need not agree. The warm start has no scale of its own.
+    # that two correct programs need not agree. The warm start has no such constant.
     scale = 10 ** draw(st.floats(-1, 0.5) if as_paper else st.floats(-6, 6))
     offset = draw(st.floats(-3, 3) if as_paper else st.floats(-1e3, 1e3))
     smooth = torch.randn(steps, streams, d, generator=generator, dtype=torch.float64).cumsum(0)
@@ -144,7 +144,7 @@ def test_wide_chunk_equals_loop(case: Case) -> None:
 
 @given(cases())
 def test_any_split_gives_the_same(case: Case) -> None:
-    if case.rates.long_term == "clip":  # a clip's mean needs the clip whole
+    if case.rates.long_term == "clip":  # a clip's mean needs the complete clip
         case = replace(case, rates=replace(case.rates, long_term="stream"))
     expected = reference(case.y, case.start(), case.rates, case.active, case.scatter)
     assert_same(in_pieces(case), expected, TOLERANCE[torch.float64])
@@ -152,7 +152,7 @@ def test_any_split_gives_the_same(case: Case) -> None:
 
 @given(cases(paper=False))
 def test_float32_follows_float64(case: Case) -> None:
-    """The many-stream path works in float32; the loop it must follow runs in float64."""
+    """Many streams are computed in float32; the loop to compare with runs in float64."""
     y = case.y.float()
     case = replace(case, y=y.double())
     expected = reference(case.y, case.start(), case.rates, case.active, case.scatter)
@@ -165,7 +165,7 @@ def test_float32_follows_float64(case: Case) -> None:
 
 
 def paper_loop(y: Tensor, mu: float, eps: float) -> tuple[Tensor, ...]:
-    """Eq. 6-11, typed from the paper, sharing no code with the package."""
+    """Eq. 6-11 as printed in the paper, without code of the package."""
     d = y.shape[1]
     short, long = torch.zeros(d).double(), torch.zeros(d).double()
     W, B = torch.eye(d).double(), torch.eye(d).double()
@@ -202,7 +202,7 @@ def test_reference_is_the_paper(mu: float, eps: float, d: int) -> None:
 
 
 def test_warm_start_is_a_plain_average_at_first() -> None:
-    """While eps * t is small every frame has the same weight, and the identity plays no part."""
+    """While eps * t is small every frame has the same weight, and there is no initial identity."""
     torch.manual_seed(0)
     y = torch.randn(40, 1, 3).double()
     start = fresh_state(1, 3, paper=False, dtype=y.dtype, device=y.device)
@@ -222,7 +222,7 @@ def test_warm_start_is_a_plain_average_at_first() -> None:
 
 
 def test_gradient_is_the_derivative_of_pooled_log_det() -> None:
-    """Eq. 11 is dJ/dy with the means held still (A.2), at the last step, for pooled streams."""
+    """Eq. 11 is dJ/dy with constant means (A.2), at the last step, for pooled streams."""
     torch.manual_seed(0)
     y = torch.randn(9, 5, 3).double()
     active = torch.ones(9, 5, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Small frames on the CPU, by the compiled loop, are what the way of large frames gives."""
+"""The compiled loop for small frames on a CPU agrees with PyTorch operations."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from ullayers.nn.calls import ULBase
 from ullayers.nn.running import _Chosen
 
 
-def by_the_loop(layer: ULBase) -> ULBase:
-    """A layer that takes the general way, whatever comes."""
+def with_pytorch(layer: ULBase) -> ULBase:
+    """Make a layer use PyTorch operations for every call."""
     layer._choose = lambda y, scatter: _Chosen(None, PYTORCH)  # type: ignore[method-assign]
     return layer
 
 
 def is_compiled(layer: ULBase) -> bool:
-    """Whether the last call went through the compiled loop."""
+    """Return whether the last call used the compiled loop."""
     return layer._chosen is not None and layer._chosen.kernel == NUMBA
 
 
 def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
     for name, value in other.state_dict().items():
         got = one.state_dict()[name]
-        if name.endswith("_rest"):  # the last digits of what stands beside it
+        if name.endswith("_rest"):  # rounding errors of the statistic before
             continue
         largest = float(value.double().abs().max())
         torch.testing.assert_close(got, value, rtol=0, atol=tolerance * largest, msg=name)
@@ -60,32 +60,32 @@ def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
     bad=st.lists(st.integers(0, 29), max_size=3),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_single_frames_equal_the_loop(
+def test_single_frames_agree_with_pytorch(
     seed: int, d: int, mu: float, eps: float, offset: float, paper: bool, bad: list[int],
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    mu = min(mu, 0.3) if paper else mu  # without a ridge W soon has no inverse
+    mu = min(mu, 0.3) if paper else mu  # without a ridge W would have no inverse
     generator = torch.Generator().manual_seed(seed)
     y = torch.randn(30, d, generator=generator).double() + (0 if paper else offset)
     y[bad, 0] = float("nan")
     y = y.to(dtype)
     choices: dict[str, Any] = {"start": "paper" if paper else "warm", "weight": 0.7}
     short, plain = (UL1d(d, mu, eps * mu, **choices).to(dtype) for _ in range(2))
-    by_the_loop(plain)
+    with_pytorch(plain)
     got = torch.cat([gradient_of(short, frame[None]) for frame in y])
     expected = torch.cat([gradient_of(plain, frame[None]) for frame in y])
     wide = dtype == torch.float64
-    # The loop keeps its pull and scalars in the layer's precision from step to step.
+    # Between calls, the pull and scalars are rounded to the layer's precision.
     assert relative(got, expected) <= (1e-8 if wide else 1e-4)
     assert_same_state(short, plain, 1e-8 if wide else 1e-4)
 
 
 @pytest.mark.parametrize("d", [4, 7, 9, 64, 67, 130])
-def test_wide_frames_equal_the_loop(d: int) -> None:
+def test_wide_frames_agree_with_pytorch(d: int) -> None:
     torch.manual_seed(0)
     y = torch.randn(20, d).double().cumsum(0)
     short, plain = (UL1d(d, 0.3).double() for _ in range(2))
-    by_the_loop(plain)
+    with_pytorch(plain)
     got, expected = (
         torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
     )
@@ -100,7 +100,7 @@ def test_wide_frames_equal_the_loop(d: int) -> None:
 def test_frames_of_another_precision_than_the_layer(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     y = torch.randn(20, 5).to(dtype)
-    short, plain = UL1d(5), by_the_loop(UL1d(5))
+    short, plain = UL1d(5), with_pytorch(UL1d(5))
     got, expected = (
         torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
     )
@@ -112,7 +112,7 @@ def test_frames_of_another_precision_than_the_layer(dtype: torch.dtype) -> None:
 
 @st.composite
 def calls(draw: st.DrawFn) -> dict[str, Any]:
-    """A layer, and what it sees: chunks or clips, some of unequal length, some with a scatter."""
+    """Draw a layer and its input: chunks or clips, some of unequal length, some with a scatter."""
     maps, d = draw(st.booleans()), draw(st.integers(1, 9))
     sequences, steps = draw(st.integers(1, 3)), draw(st.integers(1, 20))
     long_term = draw(st.sampled_from(["auto", "clip", "stream", "shared"]))
@@ -135,7 +135,7 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def passes(layer: ULBase, call: dict[str, Any]) -> list[Tensor]:
-    """The gradients of two calls, one after the other."""
+    """Return the gradients of two consecutive calls."""
     torch.manual_seed(call["seed"])
     results = []
     for _ in range(2):
@@ -159,9 +159,9 @@ def passes(layer: ULBase, call: dict[str, Any]) -> list[Tensor]:
 
 @pytest.mark.filterwarnings("ignore:all clips of this call have a single frame")
 @given(calls())
-def test_chunks_and_clips_equal_the_way_of_large_frames(call: dict[str, Any]) -> None:
+def test_chunks_and_clips_agree_with_pytorch(call: dict[str, Any]) -> None:
     layers = [call["layer"](call["d"], 0.4, 0.05, **call["choices"]).double() for _ in range(2)]
-    by_the_loop(layers[1])
+    with_pytorch(layers[1])
     for got, expected in zip(*(passes(layer, call) for layer in layers), strict=True):
         assert relative(got, expected) <= 1e-8 or float((got - expected).abs().max()) < 1e-12
     taken = call["choices"]["long_term"] in ("auto", "stream") and not call["as_clips"]
@@ -183,9 +183,9 @@ def some_frames(layer: ULBase, count: int = 5) -> Tensor:
     return torch.cat([gradient_of(layer, torch.randn(1, 3)) for _ in range(count)])
 
 
-def test_whoever_sets_a_buffer_is_heard() -> None:
+def test_buffers_set_by_the_user_are_used() -> None:
     torch.manual_seed(0)
-    short, plain = UL1d(3), by_the_loop(UL1d(3))
+    short, plain = UL1d(3), with_pytorch(UL1d(3))
     for layer in (short, plain):
         torch.manual_seed(1)
         some_frames(layer)
@@ -199,7 +199,7 @@ def test_whoever_sets_a_buffer_is_heard() -> None:
     assert_same_state(short, plain, 1e-5)
 
 
-def test_copies_and_loaded_layers_go_their_own_way() -> None:
+def test_copies_and_loaded_layers_are_independent() -> None:
     torch.manual_seed(0)
     layer, loaded = UL1d(3), UL1d(3)
     some_frames(layer)
@@ -220,7 +220,7 @@ def test_copies_and_loaded_layers_go_their_own_way() -> None:
 
 def test_shared_memory_and_other_precisions() -> None:
     torch.manual_seed(0)
-    layer, plain = UL1d(3), by_the_loop(UL1d(3))
+    layer, plain = UL1d(3), with_pytorch(UL1d(3))
     for each in (layer, plain):
         torch.manual_seed(1)
         some_frames(each)
@@ -250,7 +250,7 @@ def test_a_failing_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     some_frames(layer)
 
 
-def test_nothing_but_speed_is_lost_without_numba() -> None:
+def test_results_are_the_same_without_numba() -> None:
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "import torch, ullayers as ul\n"
@@ -265,7 +265,7 @@ def test_nothing_but_speed_is_lost_without_numba() -> None:
     assert outputs[0] == pytest.approx(outputs[1], rel=1e-5)
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_folder_loops_are_still_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def njit(cache: bool = False, **_: Any) -> Any:
@@ -279,9 +279,9 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.Monke
     assert made == [False]
 
 
-def test_buffers_that_are_put_elsewhere_are_found() -> None:
+def test_buffers_whose_data_is_replaced_are_found() -> None:
     torch.manual_seed(0)
-    layer, plain = UL1d(3), by_the_loop(UL1d(3))
+    layer, plain = UL1d(3), with_pytorch(UL1d(3))
     for each in (layer, plain):
         torch.manual_seed(1)
         some_frames(each)
@@ -293,7 +293,7 @@ def test_buffers_that_are_put_elsewhere_are_found() -> None:
 
 def test_a_clip_of_unusable_frames_keeps_its_means() -> None:
     layer, plain = (UL1d(3, long_term="clip") for _ in range(2))
-    by_the_loop(plain)
+    with_pytorch(plain)
     for each in (layer, plain):
         torch.manual_seed(0)
         gradient_of(each, torch.randn(4, 3))
@@ -301,7 +301,7 @@ def test_a_clip_of_unusable_frames_keeps_its_means() -> None:
     assert_same_state(layer, plain, 1e-6)
 
 
-def test_gradients_of_many_at_once() -> None:
+def test_batched_gradients() -> None:
     layer, y, above = UL1d(3), torch.randn(5, 3, requires_grad=True), torch.randn(4, 5, 3)
     (many,) = torch.autograd.grad(layer(y), y, above, is_grads_batched=True)
     gradient = many - above
@@ -327,10 +327,10 @@ def twice(x):
 """
 
 
-def test_what_is_kept_may_be_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Really so: a loop of its own is compiled, kept, and what is kept cut off."""
+def test_a_damaged_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile and cache a loop, then truncate the files of the cache."""
     name = "elsewhere.test_loops"
-    monkeypatch.setattr(compiling, "__package__", "elsewhere")  # other loops stay what they are
+    monkeypatch.setattr(compiling, "__package__", "elsewhere")  # leave other loops alone
     (tmp_path / "loop.py").write_text(LOOP)
     for turn in range(2):
         spec = importlib.util.spec_from_file_location(name, tmp_path / "loop.py")
@@ -349,7 +349,7 @@ def test_what_is_kept_may_be_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a system with timers")
 def test_a_signal_is_not_taken_for_damage() -> None:
-    """Its error comes when the loop is done; to run it again would learn the same frames twice."""
+    """The handler's error comes after the loop; running it again would learn the frames twice."""
 
     def too_late(*_: object) -> None:
         raise TimeoutError
@@ -381,11 +381,11 @@ assert all(torch.isfinite(buffer).all() for buffer in layer.buffers())
 
 
 def test_threads_that_share_a_layer_do_no_harm() -> None:
-    """What they learn is mixed up, but they write nowhere else."""
+    """The order of frames is undefined, but nothing else is overwritten."""
     subprocess.run([sys.executable, "-c", THREADS], check=True)
 
 
-def test_losses_of_old_statistics_are_refused() -> None:
+def test_losses_of_old_statistics_raise() -> None:
     layer, weight = UL1d(3), torch.ones(3, 3, requires_grad=True)
     some_frames(layer)
     loss = (weight * layer.short_cov).sum()
@@ -394,7 +394,7 @@ def test_losses_of_old_statistics_are_refused() -> None:
         loss.backward()
 
 
-def test_gradients_of_a_scatter_are_handed_out_again() -> None:
+def test_gradients_of_a_scatter_can_be_computed_again() -> None:
     layer = UL1d(3)
     y, scatter = torch.randn(9, 3, requires_grad=True), torch.rand(9, 3, 3, requires_grad=True)
     out = layer(y, scatter)
@@ -407,9 +407,9 @@ def test_gradients_of_a_scatter_are_handed_out_again() -> None:
 
 
 def test_long_term_set_later_in_paper_mode() -> None:
-    """New rows of the long-term mean count as known there, as all do."""
+    """New rows of the long-term mean start as known, as all do in paper mode."""
     layer = UL1d(3, 0.3, 0.05, start="paper", ridge=1e-3, long_term="shared").double()
-    plain = by_the_loop(copy.deepcopy(layer))
+    plain = with_pytorch(copy.deepcopy(layer))
     torch.manual_seed(0)
     frames = torch.randn(3, 2, 6, 3).double()
     for turn, y in enumerate(frames):
@@ -423,8 +423,8 @@ def test_long_term_set_later_in_paper_mode() -> None:
     assert_same_state(layer, plain, 1e-9)
 
 
-def test_another_file_of_loops_may_change() -> None:
-    """What a loop calls is in another: what numba keeps of it must not outlive that."""
+def test_all_files_of_loops_invalidate_the_cache() -> None:
+    """Loops call functions of other files: a change of any file must invalidate the cache."""
     stamp = compiling._stamps()
     assert {"stream_loops.py", "state_loops.py"} <= {name for name, *_ in stamp}
     assert small._loop()[0]._cache._cache_file._source_stamp == stamp
@@ -440,10 +440,10 @@ def test_another_file_of_loops_may_change() -> None:
         ("steps", torch.tensor(0, dtype=torch.int32)),
     ],
 )
-def test_statistics_of_another_kind(name: str, value: Tensor) -> None:
-    """The loop has only their addresses: what somebody puts in goes another way."""
+def test_replaced_buffers_use_pytorch(name: str, value: Tensor) -> None:
+    """The loop knows only addresses, so replaced buffers must use PyTorch operations."""
     torch.manual_seed(0)
-    layer, plain = UL1d(3), by_the_loop(UL1d(3))
+    layer, plain = UL1d(3), with_pytorch(UL1d(3))
     for each in (layer, plain):
         torch.manual_seed(1)
         some_frames(each)
@@ -460,8 +460,8 @@ def test_frames_without_memory() -> None:
     assert_same_state(layer, plain, 0.0)
 
 
-def test_explain_says_what_is_run() -> None:
-    """The kernel that it names is the one that the next call takes."""
+def test_explain_names_the_kernel_that_runs() -> None:
+    """The kernel that it names is the one that the next call uses."""
     cases: list[tuple[ULBase, tuple[int, ...], str]] = [
         (UL1d(3), (40, 3), NUMBA),
         (UL1d(300), (1, 300), NUMBA),
@@ -478,7 +478,7 @@ def test_explain_says_what_is_run() -> None:
 
 
 def test_compilation_is_announced_once(tmp_path: Path) -> None:
-    """In a process of its own, where nothing is kept from earlier ones."""
+    """In a new process with an empty cache."""
     code = "import torch, ullayers as ul\nul.UL1d(3)(torch.randn(1, 3, requires_grad=True))"
     said = []
     for _ in range(2):

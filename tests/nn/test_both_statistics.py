@@ -1,4 +1,4 @@
-"""What UL layers promise whatever their statistics: each test runs with fresh and running ones."""
+"""Properties of UL layers with fresh and with running statistics; each test runs with both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def all_finite(layer: nn.Module) -> bool:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
 @pytest.mark.parametrize("where", [0, 17, 39])
-def test_a_bad_frame_is_as_if_it_had_not_come(kind: Any, bad: float, where: int) -> None:
+def test_a_bad_frame_is_ignored(kind: Any, bad: float, where: int) -> None:
     y = frames(40, 3)
     y[where, 1] = bad
     with_bad, without = (ul.UL1d(3, reduction="sum", statistics=kind) for _ in range(2))
@@ -37,7 +37,7 @@ def test_a_bad_frame_is_as_if_it_had_not_come(kind: Any, bad: float, where: int)
     assert torch.equal(g[where], torch.zeros(3))
     others = torch.arange(40) != where
     expected = gradient_of(without, y[others])
-    # With "sum" a fresh gradient is that of J times the number of frames.
+    # With "sum", a fresh gradient is the gradient of J times the number of frames.
     share = 40 / 39 if kind == "fresh" else 1.0
     assert relative(g[others], expected * share) < 1e-5
     torch.testing.assert_close(with_bad.short_cov, without.short_cov)
@@ -66,7 +66,7 @@ def test_a_bad_scatter_is_left_out_with_its_frame(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e15])
-def test_what_does_not_move_gets_no_gradient(kind: Any, value: float) -> None:
+def test_constant_input_gets_no_gradient(kind: Any, value: float) -> None:
     layer = ul.UL1d(3, statistics=kind)
     for _ in range(2):
         assert torch.equal(gradient_of(layer, torch.full((40, 3), value)), torch.zeros(40, 3))
@@ -92,7 +92,7 @@ def test_more_features_than_frames(kind: Any, d: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e12])
-def test_the_gradient_has_no_scale(kind: Any, scale: float) -> None:
+def test_the_gradient_scales_inversely(kind: Any, scale: float) -> None:
     y = frames(60, 3).cumsum(0)
     one, other = ul.UL1d(3, statistics=kind), ul.UL1d(3, statistics=kind)
     assert relative(gradient_of(other, y * scale) * scale, gradient_of(one, y)) < 1e-3
@@ -152,7 +152,7 @@ def test_inference_mode_leaves_a_usable_layer(kind: Any) -> None:
     assert torch.equal(gradient_of(layer, y[1]), gradient_of(twin, y[1]))
 
 
-def test_copies_and_loaded_layers_go_their_own_way(kind: Any) -> None:
+def test_copies_and_loaded_layers_are_independent(kind: Any) -> None:
     y = frames(2, 40, 3)
     layer, loaded = ul.UL1d(3, statistics=kind), ul.UL1d(3, statistics=kind)
     gradient_of(layer, y[0])
@@ -174,7 +174,7 @@ def test_copies_and_loaded_layers_go_their_own_way(kind: Any) -> None:
         lambda net, x: torch.func.jacrev(net)(x),
     ],
 )
-def test_transforms_of_functions_say_what_to_do(kind: Any, transform: Any) -> None:
+def test_function_transforms_raise_a_helpful_error(kind: Any, transform: Any) -> None:
     net = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2, statistics=kind))
     before = buffers_of(net)
     with pytest.raises(RuntimeError, match=r"torch\.func.*use ul\.backward or torch\.autograd"):
@@ -206,12 +206,12 @@ def test_checkpointing_inside_sequences(
         torch.testing.assert_close(inner.state_dict()[name], value)
 
 
-def test_graphs_that_are_kept_differentiated_and_batched(kind: Any) -> None:
+def test_retained_differentiated_and_batched_graphs(kind: Any) -> None:
     layer, y = ul.UL1d(3, statistics=kind), frames(40, 3).requires_grad_()
     out, zeros = layer(y), torch.zeros(40, 3)
     (once,) = torch.autograd.grad(out, y, zeros, retain_graph=True)
     expected = once.clone()
-    once.zero_()  # what was handed out belongs to the caller
+    once.zero_()  # changing a returned gradient must not affect the next
     (again,) = torch.autograd.grad(out, y, zeros, retain_graph=True)
     assert torch.equal(again, expected)
     above = torch.stack([zeros, zeros + 1])
@@ -239,7 +239,7 @@ def test_a_failing_pass_changes_nothing(kind: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_threads_that_share_a_layer_do_no_harm(kind: Any) -> None:
-    """What they learn is mixed up, but every gradient and every statistic is a number."""
+    """The order of frames is undefined, but all gradients and statistics are finite."""
     layer, bad = ul.UL1d(6, statistics=kind), []
 
     def work(streams: int) -> None:

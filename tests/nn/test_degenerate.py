@@ -1,4 +1,4 @@
-"""Input that carries nothing, too little, or garbage: defined results, and the state survives."""
+"""Empty, constant, too short or invalid input: results are defined and the state stays valid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def all_finite(layer: torch.nn.Module) -> bool:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", [0, 4, 11])
-def test_a_bad_frame_is_as_if_it_had_not_come(bad: float, where: int) -> None:
+def test_a_bad_frame_is_ignored(bad: float, where: int) -> None:
     torch.manual_seed(0)
     y = torch.randn(12, 3)
     y[where, 1] = bad
@@ -80,7 +80,7 @@ def test_constant_input_gives_no_gradient(value: float) -> None:
 @pytest.mark.parametrize("still", [1, 63, 64, 200])
 @pytest.mark.parametrize("d", [2, 80])
 def test_motion_after_a_still_start(still: int, d: int) -> None:
-    """A camera may look at a still scene for any time before something happens."""
+    """A camera may see a still scene for any time before something moves."""
     torch.manual_seed(0)
     y = torch.zeros(still + 30, d) + 5
     y[still:] += torch.randn(30, d)
@@ -118,7 +118,7 @@ def test_more_features_than_frames(d: int) -> None:
 
 @pytest.mark.parametrize("d", [4, 80])
 def test_paper_mode_survives_an_input_of_one_direction(d: int) -> None:
-    """The identity is forgotten, the input has one direction: W has no inverse any more."""
+    """When the identity has decayed, input with one direction leaves W without an inverse."""
     torch.manual_seed(0)
     layer = ul.UL1d(d, 0.5, 0.1, start="paper").double()
     y = torch.randn(3000, 1).double() @ torch.ones(1, d).double()
@@ -137,7 +137,7 @@ def test_steps_without_an_inverse_are_reported() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 20])
 def test_steps_without_an_inverse_are_counted_alike_with_and_without_gradients(chunk: int) -> None:
-    """On a CPU small frames take a compiled loop with gradients, and another way without."""
+    """On a CPU small frames use the compiled loop with gradients, and PyTorch without."""
     y = torch.randn(20, 2).double()
     y[15:] = float("nan")
     for learn in (gradient_of, lambda layer, part: layer(part)):
@@ -151,8 +151,8 @@ def test_steps_without_an_inverse_are_counted_alike_with_and_without_gradients(c
 @pytest.mark.parametrize("still", [50, 100, 300])
 @pytest.mark.parametrize("kind", ["UL1d", "UL2d", "paper"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_scene_that_comes_to_rest(still: int, kind: str, dtype: torch.dtype) -> None:
-    """W fades, and must not fade below the rounding errors that it then would be divided into."""
+def test_a_scene_that_stops_moving(still: int, kind: str, dtype: torch.dtype) -> None:
+    """W decays, but not below the rounding errors that would be divided by it."""
     torch.manual_seed(0)
     frames = torch.randn(20, 4, 40, 40) if kind == "UL2d" else torch.randn(20, 3)
     frames = torch.cat([frames, frames[-1:].expand(still, *frames.shape[1:])]).to(dtype)
@@ -228,7 +228,7 @@ def test_single_frames_and_single_frame_clips() -> None:
 
 @pytest.mark.parametrize("scale", [1e-18, 1e-6, 1e6, 1e15])
 def test_objective_and_gradient_have_no_scale(scale: float) -> None:
-    """J does not change with the unit of the output, the gradient changes inversely."""
+    """J does not depend on the scale of the output; the gradient is inversely proportional."""
     torch.manual_seed(0)
     y = torch.randn(60, 3).cumsum(0)
     one, other = ul.UL1d(3), ul.UL1d(3)
@@ -281,7 +281,7 @@ def test_failure_in_the_middle_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_an_interrupt_leaves_all_or_nothing(
     make: Callable[[int], torch.nn.Module], shape: tuple[int, ...]
 ) -> None:
-    """Real ones, spread over the time that a call takes."""
+    """Real interrupts, spread over the duration of a call."""
     torch.manual_seed(0)
     layer, y, hits = make(4), torch.randn(shape, requires_grad=True), 0
     layer(y)
@@ -289,7 +289,7 @@ def test_an_interrupt_leaves_all_or_nothing(
     layer(y)
     duration = time.perf_counter() - begin
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    gc.disable()  # an error in what it calls back would be lost
+    gc.disable()  # an exception raised in its callbacks would be lost
     try:
         for turn in range(300):
             old, after = copy.deepcopy(layer.state_dict()), copy.deepcopy(layer)
@@ -300,7 +300,9 @@ def test_an_interrupt_leaves_all_or_nothing(
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 hits += 1
-                torch.set_grad_enabled(True)  # PyTorch's own blocks may be left halfway
+                torch.set_grad_enabled(
+                    True
+                )  # an interrupt may skip the exit of PyTorch's context managers
                 torch.set_autocast_enabled("cpu", False)
             now, new = layer.state_dict(), after.state_dict()
             assert any(all(torch.equal(now[k], state[k]) for k in now) for state in (old, new))
@@ -312,7 +314,7 @@ def test_an_interrupt_leaves_all_or_nothing(
 
 @pytest.mark.parametrize("other", [(12, 4, 30, 30), (12, 4, 16, 36), (3, 4, 5, 5)])
 def test_an_interrupt_before_other_streams_are_written(other: tuple[int, ...]) -> None:
-    """Those before are forgotten, as they would be anyway; W and B know nothing of the frames."""
+    """The old streams are dropped, as they would be anyway; W and B do not change."""
     torch.manual_seed(0)
     layer, plain = ul.UL2d(4), ul.UL2d(4)
     first, second = torch.randn(12, 4, 24, 24), torch.randn(other)

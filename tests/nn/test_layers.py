@@ -1,4 +1,4 @@
-"""UL1d and UL2d as a user meets them: roles, sequences, streams, and their buffers."""
+"""UL1d and UL2d from the user's point of view: roles, sequences, streams and buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ullayers.nn.calls import ULBase
 
 
 def gradient_of(layer: nn.Module, y: Tensor, *more: Tensor) -> Tensor:
-    """What the layer adds to the gradient of its input, with nothing from above."""
+    """Return the gradient that the layer adds to its input."""
     y = y.detach().clone().requires_grad_()
     ul.backward(layer(y, *more))
     assert y.grad is not None
@@ -45,7 +45,7 @@ def assert_unchanged(layer: nn.Module, before: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("mu", "eps"), [(0.5, 0.001), (0.2, 0.05)])
-def test_paper_mode_is_the_paper_to_the_letter(mu: float, eps: float) -> None:
+def test_paper_mode_equals_the_equations(mu: float, eps: float) -> None:
     torch.manual_seed(0)
     y = torch.randn(30, 4).double()
     layer = ul.UL1d(4, mu, eps, reduction="sum", start="paper").double()
@@ -121,7 +121,7 @@ def test_paper_mode_starts_every_sequence_from_zero() -> None:
     torch.testing.assert_close(second, gradient_of(fresh, y[1]))
 
 
-# Any way of cutting a stream into calls
+# Splitting a stream into calls
 
 
 @given(
@@ -133,7 +133,7 @@ def test_paper_mode_starts_every_sequence_from_zero() -> None:
     many=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_calls_do_not_matter(
+def test_result_does_not_depend_on_calls(
     seed: int, cuts: list[int], d: int, offset: float, scale: float, many: bool, dtype: torch.dtype
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -153,7 +153,7 @@ def test_calls_do_not_matter(
 
 
 @pytest.mark.parametrize(("streams", "d"), [(25, 200), (37, 300), (49, 128)])
-def test_wide_calls_do_not_matter_in_float32(streams: int, d: int) -> None:
+def test_wide_result_does_not_depend_on_calls_in_float32(streams: int, d: int) -> None:
     torch.manual_seed(0)
     y = torch.randn(streams, 24, d)
     whole, parts = (running.UL1d(d, reduction="sum") for _ in range(2))
@@ -163,7 +163,7 @@ def test_wide_calls_do_not_matter_in_float32(streams: int, d: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_conv_calls_do_not_matter(dtype: torch.dtype) -> None:
+def test_conv_result_does_not_depend_on_calls(dtype: torch.dtype) -> None:
     """Large pictures, so that the float32 layer works in float32."""
     torch.manual_seed(0)
     maps = (torch.randn(2, 50, 6, 32, 32).cumsum(1) + 100).to(dtype)
@@ -180,10 +180,10 @@ def test_conv_calls_do_not_matter(dtype: torch.dtype) -> None:
 
 @pytest.mark.filterwarnings("ignore:all clips of this call have a single frame")
 def test_clips_do_not_leak() -> None:
-    """With W and B held still, a clip's gradient does not depend on its neighbours."""
+    """The means of a clip do not depend on the other clips."""
     torch.manual_seed(0)
     layer = running.UL1d(3)
-    layer(torch.randn(200, 3))  # W and B need some past
+    layer(torch.randn(200, 3))  # so that W and B are not empty
     clips = [torch.randn(n, 3) for n in (7, 1, 12)]
     before = copy.deepcopy(layer)
     with ul.sequences(layer, lengths=[7, 1, 12]):
@@ -311,7 +311,7 @@ def test_long_term_mean_choices() -> None:
 @pytest.mark.parametrize("learn", [gradient_of, lambda layer, y: layer(y)])
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_long_term_may_be_chosen_later(learn: Any, sequences: int) -> None:
-    """Before the first frame it is as if it had been chosen at once; later, from then on."""
+    """Set before the first frame, it acts as if set at construction; later, from then on."""
     torch.manual_seed(0)
     y = torch.randn(sequences, 24, 2).double()
     changes: list[Any] = [("auto", "shared"), ("shared", "stream")]
@@ -331,7 +331,7 @@ def test_long_term_may_be_chosen_later(learn: Any, sequences: int) -> None:
 
 
 def test_local_signal_adds_exactly_weight_times_gradient() -> None:
-    """Semi-supervised: the hidden layer's gradient changes by weight * g, the loss by nothing."""
+    """Semi-supervised: the hidden layer's gradient changes by weight * g, the loss does not."""
     torch.manual_seed(0)
     x, labels = torch.randn(12, 5), torch.randint(0, 3, (12,))
     hidden, head = nn.Linear(5, 4), nn.Linear(4, 3)
@@ -373,7 +373,7 @@ def test_layers_at_several_depths_add_up() -> None:
 
 
 def test_cost_layer_learns_the_slow_direction() -> None:
-    """Pure unsupervised: the only slow direction among five is found without a label."""
+    """Unsupervised: the only slow direction among five is found without labels."""
     torch.manual_seed(0)
     t = torch.arange(2000)
     slow = torch.sin(t / 40)
@@ -392,7 +392,7 @@ def test_cost_layer_learns_the_slow_direction() -> None:
 
 
 def wandering_blob(steps: int) -> tuple[Tensor, Tensor]:
-    """(steps, 1, 32, 32) noisy pictures of a blob, and its place."""
+    """(steps, 1, 32, 32) noisy pictures of a blob, and its position."""
     generator = torch.Generator().manual_seed(1)
     place, speed = torch.full((2,), 16.0), torch.zeros(2)
     places = []
@@ -410,7 +410,7 @@ def wandering_blob(steps: int) -> tuple[Tensor, Tensor]:
 
 
 def test_learning_from_a_stream_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eq. 11 alone learns to drift, and the outputs stop following the video."""
+    """With Eq. 11 alone the network drifts, and the outputs no longer follow the video."""
     video, path = wandering_blob(2000)
 
     def learn() -> tuple[float, float]:
@@ -458,7 +458,7 @@ def test_gradient_of_a_shift_fades() -> None:
 
 
 def test_semi_supervised_training_uses_the_unlabelled_frames() -> None:
-    """Three labels per class: the UL layer finds the slow code, the labels name its parts."""
+    """Three labels per class: the UL layer finds the slow code, the labels assign classes to it."""
 
     def accuracy(weight: float, seed: int) -> float:
         torch.manual_seed(seed)

@@ -63,7 +63,7 @@ def test_statistics_are_never_narrow(narrow: torch.dtype) -> None:
 
 
 def test_autocast_keeps_float32_statistics() -> None:
-    """Under bf16 autocast the layer computes from the bf16 values in full precision."""
+    """Under bf16 autocast the layer computes with the bf16 values in float32."""
     torch.manual_seed(0)
     linear, layer, twin = nn.Linear(6, 3), ul.UL1d(3), ul.UL1d(3)
     x = torch.randn(40, 6) + 10
@@ -91,7 +91,7 @@ def test_autocast_large_maps() -> None:
 
 
 def test_gradient_accumulation() -> None:
-    """Two micro-batches leave the sum of their gradients and the statistics of both."""
+    """Two micro-batches give the sum of their gradients and the statistics of both."""
     torch.manual_seed(0)
     video = torch.randn(20, 1, 8, 8)
     together, apart = small_net(), small_net()
@@ -165,7 +165,7 @@ def test_checkpointing_with_another_pass_in_between() -> None:
     assert_same_training(plain, inner)
 
 
-def test_what_follows_may_change_its_input_in_place() -> None:
+def test_later_layers_may_change_their_input_in_place() -> None:
     layer, x = ul.UL1d(3), torch.randn(5, 3, requires_grad=True)
     hidden = x * 2
     out = layer(hidden)
@@ -174,7 +174,7 @@ def test_what_follows_may_change_its_input_in_place() -> None:
     assert torch.equal(hidden, values)
 
 
-def test_what_does_not_pass_through_a_layer_has_nothing_of_its_gradient() -> None:
+def test_only_what_passes_through_a_layer_gets_its_gradient() -> None:
     torch.manual_seed(0)
     layer, linear, x = ul.UL1d(3), nn.Linear(4, 3), torch.randn(9, 4)
     hidden = linear(x)
@@ -183,22 +183,22 @@ def test_what_does_not_pass_through_a_layer_has_nothing_of_its_gradient() -> Non
     assert not bool(beside.any())
     (through,) = torch.autograd.grad(out, hidden, torch.zeros_like(out))
     assert bool(through.any())
-    again = layer(hidden)  # another pass over the same frames, with a gradient of its own
+    again = layer(hidden)  # another pass over the same frames, with its own gradient
     assert bool(torch.autograd.grad(again, hidden, torch.zeros_like(again))[0].any())
 
 
-def test_memory_that_is_not_of_torch() -> None:
+def test_memory_that_torch_does_not_own() -> None:
     y = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 3))).requires_grad_()
     ul.backward(ul.UL1d(3)(y))
     assert y.grad is not None
 
 
-def test_maps_are_learned_from_alike_under_checkpoints_of_both_kinds() -> None:
+def test_both_kinds_of_checkpointing_learn_the_same_from_maps() -> None:
     results = []
     for reentrant in (None, False, True):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Conv2d(1, 8, 3), ul.UL2d(8, 0.5, 0.1))
-        for _ in range(3):  # the third has something to go on from
+        for _ in range(3):  # later calls continue a stream
             video = torch.rand(40, 1, 14, 14, requires_grad=True)
             maps = (
                 net(video) if reentrant is None else checkpoint(net, video, use_reentrant=reentrant)
@@ -280,7 +280,7 @@ def test_compile_without_graph_break(clips: bool) -> None:
 
 
 def test_compile_wide_layer() -> None:
-    """The compiled graph takes the general path where eager mode takes the compiled loop."""
+    """The compiled graph uses PyTorch operations where eager mode uses the compiled loop."""
     torch.manual_seed(0)
     y = torch.randn(30, 70).double()
     eager, inner = ul.UL1d(70).double(), ul.UL1d(70).double()
@@ -297,7 +297,7 @@ def test_compile_wide_layer() -> None:
         lambda net, x: torch.func.jacrev(net)(x),
     ],
 )
-def test_transforms_of_functions_say_what_to_do(transform: Any) -> None:
+def test_function_transforms_raise_a_helpful_error(transform: Any) -> None:
     net, x = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2)), torch.randn(5, 3)
     before = statistics(net)
     with pytest.raises(RuntimeError, match=r"torch\.func.*use ul\.backward or torch\.autograd"):
@@ -323,7 +323,7 @@ def test_layer_has_no_parameters_and_shows_its_settings() -> None:
     assert "mu=0.5" in repr(layer)
 
 
-def test_frames_from_outside_of_a_transform_are_refused_as_well() -> None:
+def test_function_transforms_over_other_inputs_raise_too() -> None:
     layer, y = ul.UL1d(3), torch.randn(4, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match=r"cannot be inside torch\.func"):
         torch.func.vmap(lambda x: x + layer(y).sum())(torch.zeros(2))
@@ -337,7 +337,7 @@ def test_reentrant_checkpoints_with_another_pass_in_between() -> None:
     ul.backward(plain(x))
     y = checkpoint(net, x, use_reentrant=True)
     net.eval()
-    net(torch.randn(5, 3))  # learns nothing, so it does no harm
+    net(torch.randn(5, 3))  # changes nothing, since it learns nothing
     net.train()
     ul.backward(y)
     assert_same_training(plain, net)

@@ -1,4 +1,4 @@
-"""The memory of recent frames: what it holds, what it draws, and that learning goes on exactly."""
+"""ReplayMemory: its content, its samples, and exact continuation of learning."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ullayers.nn.replay_memory import ReplayMemory
 
 
 def numbered(*numbers: int) -> Tensor:
-    """Frames (time, 1, 2) that know their number."""
+    """Return frames (time, 1, 2) that contain their number."""
     return torch.tensor(numbers, dtype=torch.float32)[:, None, None].expand(-1, 1, 2)
 
 
 @pytest.mark.parametrize("portion", [1, 3, 7, 50])
-def test_the_latest_frames_are_kept_however_they_come(portion: int) -> None:
+def test_the_latest_frames_are_kept_for_any_split(portion: int) -> None:
     memory = ReplayMemory((1, 2), frames=7, clips=2, length=3)
     for part in numbered(*range(24)).split(portion):
         memory.add(part)
@@ -45,7 +45,7 @@ def test_a_sample_depends_on_the_seed_and_the_frames_seen_alone() -> None:
     for memory in (one, same, other):
         memory.add(numbered(*range(100)))
     assert torch.equal(one.sample(), one.sample())
-    torch.rand(3)  # the global generator has no part in it
+    torch.rand(3)  # the global generator must not matter
     assert torch.equal(one.sample(), same.sample())
     assert not torch.equal(one.sample(), other.sample())
     before = one.sample()
@@ -53,7 +53,7 @@ def test_a_sample_depends_on_the_seed_and_the_frames_seen_alone() -> None:
     assert not torch.equal(one.sample(), before)
 
 
-def test_frames_that_are_no_numbers_are_left_out() -> None:
+def test_frames_that_are_not_finite_are_skipped() -> None:
     memory = ReplayMemory((1, 2), frames=6, clips=1, length=4)
     memory.add(numbered(0, 1))
     bad = numbered(2, 3, 4, 5).clone()
@@ -83,7 +83,7 @@ def see(
         optimizer.step()
 
 
-def test_going_on_is_exact() -> None:
+def test_learning_continues_exactly() -> None:
     torch.manual_seed(1)
     x = torch.randn(90, 4).cumsum(0)
     whole, first, second = learner(), learner(), learner(seed=5)
@@ -98,8 +98,8 @@ def test_going_on_is_exact() -> None:
             assert torch.equal(value, other.state_dict()[key]), key
 
 
-def test_a_step_is_that_of_its_clips() -> None:
-    """The gradient is exactly that of the drawn frames: nothing is left of earlier weights."""
+def test_a_step_depends_only_on_its_clips() -> None:
+    """The gradient is exactly that of the sampled frames, without past weights."""
     torch.manual_seed(1)
     x = torch.randn(60, 4).cumsum(0)
     net, optimizer, memory = learner()
@@ -149,8 +149,8 @@ def test_repr() -> None:
     assert repr(ReplayMemory((3, 4), 50)) == "ReplayMemory((3, 4), 50, clips=16, length=8)"
 
 
-def test_a_place_is_learned_from_frames_that_come_one_at_a_time() -> None:
-    """A bump wanders over 24 noisy pixels: its place is the one slow thing to be learned."""
+def test_a_position_is_learned_from_single_frames() -> None:
+    """A bump moves over 24 noisy pixels: its position is the only slow variable."""
     random = torch.Generator().manual_seed(0)
     place = 0.5 + 0.4 * torch.sin(torch.randn(4000, generator=random).mul(0.15).cumsum(0))
     pixels = (torch.arange(24) + 0.5) / 24
@@ -172,7 +172,7 @@ def test_a_place_is_learned_from_frames_that_come_one_at_a_time() -> None:
     assert abs(float(torch.corrcoef(torch.stack([found, place[3000:]]))[0, 1])) > 0.9
 
 
-def test_values_that_the_memory_cannot_hold_are_left_out() -> None:
+def test_values_that_overflow_the_memory_are_skipped() -> None:
     memory = ul.ReplayMemory((2,), frames=8, clips=1, length=2)
     memory.add(torch.tensor([[1e300, 0.0], [1.0, 2.0]], dtype=torch.float64))
     assert len(memory) == 1

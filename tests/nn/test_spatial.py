@@ -1,4 +1,4 @@
-"""The spatial scatter: moments of a mask, and what they do to learning."""
+"""Moments of a mask, and learning with them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_bad_masks() -> None:
 
 
 def spot_video(steps: int) -> tuple[Tensor, Tensor]:
-    """A bright spot that wanders over a noisy background, and its path in 0..1."""
+    """Return a bright spot that moves over a noisy background, and its path from 0 to 1."""
     torch.manual_seed(0)
     t = torch.arange(steps)
     path = torch.stack([0.5 + 0.3 * (t / 17).sin(), 0.5 + 0.3 * (t / 23).cos()], 1)
@@ -81,7 +81,7 @@ class MaskNet(nn.Module):
 
 
 def learn(seed: int, *, spatial: bool) -> tuple[float, float, float]:
-    """J, median distance to the path, and mean radius of the mask, after learning."""
+    """Return J, median distance to the path and mean radius of the mask after learning."""
     video, path = spot_video(400)
     net = MaskNet(seed)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
@@ -98,7 +98,7 @@ def learn(seed: int, *, spatial: bool) -> tuple[float, float, float]:
 
 
 def test_mask_finds_the_object_and_j_tells_the_good_run() -> None:
-    """Most starts attend to everything but the object; their J is higher."""
+    """Most initialisations find everything but the object; their J is higher."""
     runs = sorted(learn(seed, spatial=True) for seed in range(6))
     assert runs[0][1] < 1 / 24  # within a pixel
     assert runs[-1][1] > 0.2
@@ -107,7 +107,7 @@ def test_mask_finds_the_object_and_j_tells_the_good_run() -> None:
 
 
 def radius_of_free_masks(*, spatial: bool) -> float:
-    """Masks that are parameters themselves, wide around a moving point at first."""
+    """Return masks that are parameters themselves, initially wide around a moving point."""
     _, path = spot_video(40)
     x = (torch.arange(24) + 0.5) / 24
     across, down = (x - path[:, :1]) ** 2, (x - path[:, 1:]) ** 2
@@ -145,7 +145,7 @@ def test_scatter_works_with_sequences_and_lengths() -> None:
 def test_only_the_symmetric_part_of_a_scatter_counts(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W is symmetric. The two halves of a lopsided scatter are worth the same on every path."""
+    """W is symmetric, so every kernel must treat both triangles of a scatter alike."""
     if way == "PyTorch":
         monkeypatch.setattr(ul.UL1d, "_choose", lambda *_: _Chosen(None, PYTORCH))
     kind: Any = "fresh" if way == "fresh" else "running"

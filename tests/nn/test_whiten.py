@@ -1,4 +1,4 @@
-"""The whitening front, and what it is for: ill-conditioned input and plain gradients."""
+"""Whiten: its output, and learning from ill-conditioned input with plain gradients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_still_directions_come_out_as_zero() -> None:
     assert bool(torch.isfinite(ul.Whiten(3)(torch.zeros(1, 3))).all())
 
 
-def test_eval_stands_still_and_bad_rows_are_not_learned() -> None:
+def test_eval_and_bad_rows_do_not_change_statistics() -> None:
     x = correlated(50, 3).float()
     one, other = ul.Whiten(3), ul.Whiten(3)
     one(x)
@@ -90,7 +90,7 @@ def test_a_constant_feature_stays_zero_beside_bad_rows() -> None:
 
 
 def test_offset_makes_no_directions() -> None:
-    """The third feature is the sum of the others: rounding at 1e6 must not pass for motion."""
+    """The third feature is the sum of the others: rounding errors at 1e6 are not variation."""
     torch.manual_seed(0)
     x = torch.randn(300, 2).double() + 1e6
     x = torch.cat([x, x.sum(1, keepdim=True)], 1)
@@ -135,7 +135,7 @@ def test_bad_input() -> None:
 
 
 def trained_r2(front: nn.Module, dtype: torch.dtype, chunk: int, epochs: int) -> float:
-    """A linear network under UL1d, plain gradients, one pass of chunks after the other."""
+    """Train a linear network and UL1d with plain gradients on chunks of a stream."""
     x, sources = ill_conditioned(condition=1.5e7)
     x = x.to(dtype)
     torch.manual_seed(0)
