@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.kernels.reference import reference
+from ullayers.kernels.reference import reference
 from ullayers.kernels.state import Covariance, LongTerm, Rates, Result, State
 from ullayers.kernels.torch.advance import advance
 
