@@ -71,16 +71,15 @@ def check(case: Case, device: str = "cuda", tolerance: float = 1e-5) -> None:
     frames, request = case.frames(device), case.request()
     expected, W, B = objective_gradient(case, frames)
     got = launch_fresh.measure(frames, request, None)
-    counts = got.counts.cpu()
+    counts = got.seen.counts.cpu()
     usable = (frames.cpu().double().abs() <= LARGEST).all(1)
     assert int(counts[2]) == int((~usable).sum())
-    assert got.steps is not None
     clips = [clip.sum(0) for clip in usable.split(case.lengths)]
-    assert torch.equal(got.steps.cpu()[:, 0], torch.stack(clips))
-    for mean, count, covariance in ((got.within, counts[0], W), (got.between, counts[1], B)):
+    assert torch.equal(got.seen.steps.cpu()[:, 0], torch.stack(clips))
+    for mean, count, covariance in ((got.sums[0], counts[0], W), (got.sums[1], counts[1], B)):
         error = (mean.cpu() / count - covariance).norm() / covariance.norm()
         assert float(error) < tolerance
-    weights = weigh(got, request.rates, torch.float64).weights
+    weights = weigh(got, request, torch.float64).weights
     above = torch.randn_like(frames)
     for more in (None, above):
         out = launch_fresh.gradient(frames, request, weights, got.saved, more)

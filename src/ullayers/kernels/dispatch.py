@@ -174,4 +174,4 @@ def evaluate_fresh(
     """The statistics of a call and the derivatives of J, and the kernel for its gradient."""
     kernel, _ = choose_fresh(frames, request, scatter)
     moments = kernel.measure(frames, request, scatter)
-    return kernel, weigh(moments, request.rates, torch_fresh.working_precision(frames))
+    return kernel, weigh(moments, request, torch_fresh.working_precision(frames))

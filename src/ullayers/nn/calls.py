@@ -10,7 +10,7 @@ from torch import Tensor
 import ullayers.kernels.custom_ops as fresh_ops
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh, listed
-from ullayers.kernels.moments import Evaluation, Request, averaged_frames, on_device
+from ullayers.kernels.moments import Evaluation, Request, on_device
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.schema import WITH_REST
 from ullayers.nn.added_gradient import FreshCall, add_fresh_gradient, as_frames, refuse_transforms
@@ -118,12 +118,10 @@ class ULBase(RunningCalls):
                 made = fresh_ops.evaluate(frames, request, extra)
             else:
                 kernel, made = evaluate_fresh(frames, request, extra)
-            factor = self.weight * (max(request.lengths) if self.reduction == "sum" else 1)
-            kept = (made.weights.matrices * factor, *made.saved)
         output = y
         if wants_gradient(y, scatter):
             call = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
-            output = add_fresh_gradient(call, y, scatter, kept)
+            output = add_fresh_gradient(call, y, scatter, (made.weights.matrices, *made.saved))
         if not is_recomputing():
             with torch.no_grad(), normal_tensors():
                 self._record(y, request, made)
@@ -134,31 +132,31 @@ class ULBase(RunningCalls):
         # Squares of so many values must fit the precision in which they are summed.
         widest = torch.finfo(torch.promote_types(y.dtype, torch.float32)).max
         largest = (widest / (16 * y.numel())) ** 0.5
-        return Request(lengths, self._rates(len(lengths)), min(self._largest(), largest))
+        scale = self.weight * (max(lengths) if self.reduction == "sum" else 1)
+        rates = self._rates(len(lengths))
+        return Request(lengths, rates, min(self._largest(), largest), float(scale))
 
     def _record(self, y: Tensor, request: Request, made: Evaluation) -> None:
-        """Leave the statistics of this call in the buffers."""
+        """Write the statistics of this call to the buffers."""
         self._remember(layout_of(y))
-        rates, steps = request.rates, max(request.lengths)
-        W, B = made.covariances
-        logs = on_device((math.log1p(-rates.mu), math.log1p(-rates.eps)), W.device)
-        seen = -torch.expm1(steps * logs)
-        traces = made.covariances.diagonal(dim1=1, dim2=2).sum(1)
-        averaged = averaged_frames(made.steps, rates)
+        rates, steps, device = request.rates, max(request.lengths), made.traces.device
+        evidence = tuple(-math.expm1(steps * math.log1p(-rate)) for rate in (rates.mu, rates.eps))
+        ridge = RIDGE_HIGH * rates.ridge / self.features
+        skipped = made.seen.counts[2]
+        W, B = made.covariances.unbind()
         new = {
             "short_mean": made.short_mean.mT.reshape(-1, self.features),
             "long_mean": made.long_mean.mT.reshape(-1, self.features),
             "short_cov": W,
             "long_cov": B,
-            # How much all these have seen, so that running calls can go on with them.
-            "short_evidence": -torch.expm1(made.steps.flatten().double() * logs[0]),
-            "long_evidence": -torch.expm1(averaged.flatten().double() * logs[1]),
-            "cov_evidence": torch.where(made.counts[:2] > 0, seen, 0),
-            "ridge_level": RIDGE_HIGH * rates.ridge / self.features * traces * seen,
-            "pull": torch.zeros_like(self.pull),
+            # Evidence, so that calls with running statistics can continue from these.
+            "short_evidence": made.seen.short_evidence,
+            "long_evidence": made.seen.long_evidence,
+            "cov_evidence": torch.where(made.seen.counts[:2] > 0, on_device(evidence, device), 0),
+            "ridge_level": made.traces * on_device(tuple(ridge * e for e in evidence), device),
             "steps": self.steps + steps,
-            "left_out": self.left_out + torch.stack([made.counts[2], made.singular]),
+            "left_out": self.left_out + torch.stack([skipped, made.singular]),
         }
-        # Running statistics alone have digits beyond the buffers' precision.
-        new |= {f"{name}_rest": torch.zeros_like(new[name]) for name in WITH_REST}
+        # Only running statistics have a pull, and digits beyond the precision of the buffers.
+        torch._foreach_zero_([self.pull, *(getattr(self, f"{name}_rest") for name in WITH_REST)])
         self._store(new, self._clips is None)

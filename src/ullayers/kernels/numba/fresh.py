@@ -21,7 +21,7 @@ from ullayers.kernels.moments import (
     Request,
     Weights,
     averaged_frames,
-    counts_of,
+    count_frames,
     in_float32,
 )
 from ullayers.kernels.numba.compiling import loops, run
@@ -75,10 +75,12 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments
     frames_seen = torch.from_numpy(steps)[:, None]
     saved = (job.lags, job.latest, job.seen, job.centre, sums)
     return Moments(
-        whole[0], whole[1], counts_of(frames_seen, request),
-        torch.from_numpy(ends[0]), torch.from_numpy(long_mean), frames_seen,
+        whole,
+        count_frames(frames_seen, request),
+        torch.from_numpy(ends[0]),
+        torch.from_numpy(long_mean),
         saved=(*map(torch.from_numpy, saved), frames_seen),
-    )  # fmt: skip
+    )
 
 
 def gradient(

@@ -223,9 +223,8 @@ class _Call:
         kernels.unchain[len(groups), self.blocks](
             state, count, before, segments, groups, *self.table, *self.sizes, self.how, **self.line,
         )  # fmt: skip
-        return Moments(
-            sums[0], sums[1], tally, short_mean.mT, long_mean.mT, steps=steps, saved=saved
-        )
+        seen = Seen(steps, tally, short_evidence, long_evidence)
+        return Moments(sums, seen, short_mean.mT, long_mean.mT, saved=saved)
 
     def grams(self, saved: tuple[Tensor, ...]) -> Tensor:
         """The sums of D D^T and of E E^T."""
