@@ -9,22 +9,28 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh
-from ullayers.kernels.moments import Evaluation, Request, Seen, Weights, is_by_rows
+from ullayers.kernels.moments import (
+    Evaluation,
+    Request,
+    Seen,
+    Weights,
+    is_by_rows,
+    working_precision,
+)
 from ullayers.kernels.state import Rates
 from ullayers.kernels.torch.fresh import scatter_gradient as _plain_scatter_gradient
-from ullayers.kernels.torch.fresh import working_precision
 
 
 def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> Evaluation:
     """Compute the statistics of a call and the derivatives of J."""
     (
-        covariances, traces, singular, steps, counts, short_evidence, long_evidence, short_mean,
+        covariances, traces, left_out, steps, counts, short_evidence, long_evidence, short_mean,
         long_mean, matrices,
     ) = _evaluate(frames, scatter, *_numbers(request))  # fmt: skip
     return Evaluation(
         covariances,
         traces,
-        singular,
+        left_out,
         Seen(steps, counts, short_evidence, long_evidence),
         short_mean,
         long_mean,
@@ -80,7 +86,7 @@ def _evaluate(
     work = working_precision(frames)
     seen = made.seen
     found = (
-        made.covariances, made.traces, made.singular, seen.steps, seen.counts,
+        made.covariances, made.traces, made.left_out, seen.steps, seen.counts,
         seen.short_evidence.to(work), seen.long_evidence.to(work), made.short_mean.to(work),
         made.long_mean.to(work), made.weights.matrices,
     )  # fmt: skip
@@ -100,7 +106,7 @@ def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, sc
     return [
         frames.new_empty((2, d, d), dtype=wide),
         frames.new_empty((2,), dtype=wide),
-        frames.new_empty((), dtype=whole),
+        frames.new_empty((2,), dtype=whole),
         frames.new_empty((clips, 1, positions), dtype=whole),
         frames.new_empty((3,), dtype=whole),
         frames.new_empty((clips * positions,), dtype=work),

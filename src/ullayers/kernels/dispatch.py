@@ -19,7 +19,7 @@ from ullayers.kernels.moments import (
     Moments,
     Request,
     Weights,
-    weigh,
+    working_precision,
 )
 from ullayers.kernels.state import LongTerm
 
@@ -141,6 +141,9 @@ class FreshKernel(Protocol):
     def measure(self, frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
         """Sums over the frames; see `fresh.measure`."""
 
+    def weigh(self, moments: Moments, request: Request, precision: torch.dtype) -> Evaluation:
+        """Compute W, B and the derivatives of J; see `moments.weigh`."""
+
     def gradient(
         self,
         frames: Tensor,
@@ -174,4 +177,4 @@ def evaluate_fresh(
     """The statistics of a call and the derivatives of J, and the kernel for its gradient."""
     kernel, _ = choose_fresh(frames, request, scatter)
     moments = kernel.measure(frames, request, scatter)
-    return kernel, weigh(moments, request, torch_fresh.working_precision(frames))
+    return kernel, kernel.weigh(moments, request, working_precision(frames))

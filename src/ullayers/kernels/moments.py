@@ -21,6 +21,8 @@ from ullayers.kernels.state import Rates
 
 REDUCED_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
 NOISE = 16.0  # rounding errors, in units of the last place
+# Few frames per feature give ill-conditioned covariances; these are computed in float64.
+CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
 # An output that vanishes adds log(ridge of W / ridge of B) / 2 to J. With equal ridges, J would be
 # lowest when all outputs but one vanish.
 BETWEEN_RIDGE = 1e-4  # of B, relative to that of W
@@ -82,12 +84,19 @@ class Evaluation:
 
     covariances: Tensor  # (2, d, d) float64: W and B
     traces: Tensor  # (2,) float64: of W and B
-    singular: Tensor  # () int64: how many of W and B have no inverse
+    left_out: Tensor  # (2,) int64: skipped (frame, position) pairs; matrices without an inverse
     seen: Seen
     short_mean: Tensor
     long_mean: Tensor
     weights: Weights
     saved: tuple[Tensor, ...]
+
+
+def working_precision(frames: Tensor) -> torch.dtype:
+    """Return the dtype of the arithmetic, whatever the precision of the network."""
+    count, d, positions = frames.shape
+    small = frames.numel() <= CAREFUL_VALUES or count * positions < CAREFUL_FRAMES * d
+    return torch.float64 if small else torch.promote_types(frames.dtype, torch.float32)
 
 
 def averaged_frames(steps: Tensor, rates: Rates) -> Tensor:
@@ -168,9 +177,9 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
     failed, moves = info != 0, (traces > 0).all()
     usable = moves & ~failed.any()
     weights = Weights(torch.where(usable, inverse * factor, 0.0), moments.rows is not None)
-    singular = (failed & moves).sum()
+    left_out = torch.stack([moments.seen.counts[2], (failed & moves).sum()])
     return Evaluation(
-        covariances, traces, singular, moments.seen, moments.short_mean, moments.long_mean,
+        covariances, traces, left_out, moments.seen, moments.short_mean, moments.long_mean,
         weights, moments.saved,
     )  # fmt: skip
 

@@ -142,7 +142,6 @@ class ULBase(RunningCalls):
         rates, steps, device = request.rates, max(request.lengths), made.traces.device
         evidence = tuple(-math.expm1(steps * math.log1p(-rate)) for rate in (rates.mu, rates.eps))
         ridge = RIDGE_HIGH * rates.ridge / self.features
-        skipped = made.seen.counts[2]
         W, B = made.covariances.unbind()
         new = {
             "short_mean": made.short_mean.mT.reshape(-1, self.features),
@@ -155,7 +154,7 @@ class ULBase(RunningCalls):
             "cov_evidence": torch.where(made.seen.counts[:2] > 0, on_device(evidence, device), 0),
             "ridge_level": made.traces * on_device(tuple(ridge * e for e in evidence), device),
             "steps": self.steps + steps,
-            "left_out": self.left_out + torch.stack([skipped, made.singular]),
+            "left_out": self.left_out + made.left_out,
         }
         # Only running statistics have a pull, and digits beyond the precision of the buffers.
         torch._foreach_zero_([self.pull, *(getattr(self, f"{name}_rest") for name in WITH_REST)])

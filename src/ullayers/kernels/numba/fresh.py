@@ -23,6 +23,7 @@ from ullayers.kernels.moments import (
     averaged_frames,
     count_frames,
     in_float32,
+    weigh,
 )
 from ullayers.kernels.numba.compiling import loops, run
 from ullayers.kernels.state import room_like
@@ -32,6 +33,8 @@ STEPS = 8  # of a block
 BLOCK_VALUES = 2**16  # of a block, so that D and E stay in the cache
 SMALLEST_MAP, SMALLEST_CALL, WIDEST = 16, 2**14, 256  # positions, values, channels
 NAME = "compiled CPU loops for maps"
+
+__all__ = ["NAME", "gradient", "measure", "weigh", "why_not"]
 
 
 def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:

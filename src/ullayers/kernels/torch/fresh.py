@@ -22,16 +22,18 @@ from ullayers.kernels.moments import (
     count_all_frames,
     count_frames,
     is_by_rows,
+    weigh,
+    working_precision,
 )
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.state import Rates, on_host
 from ullayers.kernels.torch.filters import deviation_matrix, moving_average
 
-# Few frames per feature give ill-conditioned covariances; these are computed in float64.
-CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
 TILE_VALUES = 2**20  # larger maps are processed some positions at a time
 DENSE_PRODUCTS = 2**22  # up to this many, one product with a matrix is cheaper than block filters
 NAME = "PyTorch operations"
+
+__all__ = ["NAME", "gradient", "measure", "scatter_gradient", "weigh", "why_not"]
 
 
 def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
@@ -94,13 +96,6 @@ def scatter_gradient(
     result = torch.where(batch.counted()[0], half, 0)
     moved = batch.in_place(result.expand(*D.shape[:3], len(half)))
     return _packing(request.lengths).unpack(moved)
-
-
-def working_precision(frames: Tensor) -> torch.dtype:
-    """Return the dtype of the arithmetic, whatever the precision of the network."""
-    count, d, positions = frames.shape
-    small = frames.numel() <= CAREFUL_VALUES or count * positions < CAREFUL_FRAMES * d
-    return torch.float64 if small else torch.promote_types(frames.dtype, torch.float32)
 
 
 @dataclass(frozen=True)

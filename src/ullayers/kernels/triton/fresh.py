@@ -16,7 +16,20 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.backends import has_triton
-from ullayers.kernels.moments import REDUCED_PRECISION, Moments, Request, Weights, in_float32
+from ullayers.kernels.moments import (
+    NOISE,
+    REDUCED_PRECISION,
+    Evaluation,
+    Moments,
+    Request,
+    Seen,
+    Weights,
+    in_float32,
+    is_by_rows,
+    ridges,
+    working_precision,
+)
+from ullayers.kernels.moments import weigh as weigh_by_torch
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
@@ -50,9 +63,12 @@ PLANS = {  # by the number of channels that it serves
     128: Plan(32, 8, 3, 128, 32, 8, 3, 1, 128, 8, 1, 1),
 }
 WIDTH = 64  # most channels of the gradient that a program writes
+WIDEST_CODE = 1024  # features
+WIDEST_INVERSE, PIVOT = 64, 16  # most features that one program inverts; how many at a time
+INVERSE_WARPS = {16: 1, 32: 2, 64: 4}
 
 
-NAME = "Triton kernels for maps"
+NAME = "Triton kernels"
 
 
 def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
@@ -60,10 +76,13 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
     _, C, P = frames.shape
     if not frames.is_cuda:
         return "the frames are not on a GPU"
-    if scatter is not None or P == 1:
-        return "these are codes, not maps"
-    if not 2 <= C <= max(PLANS):
-        return f"there are {C} channels, not 2 to {max(PLANS)}"
+    if scatter is not None:
+        return "a scatter is given"
+    if is_by_rows(frames.shape, request, None):
+        return "there are more features than frames"
+    widest = WIDEST_CODE if P == 1 else max(PLANS)
+    if not 2 <= C <= widest:
+        return f"there are {C} channels, not 2 to {widest}"
     if frames.dtype not in REDUCED_PRECISION:
         return f"the frames are {frames.dtype}"
     if frames.numel() > LARGEST_TENSOR or STEPS * C * P > LARGEST_TENSOR:
@@ -76,9 +95,33 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
 
 
 def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
-    """As `fresh.measure`, for maps (frames, C, P) with C or P contiguous."""
+    """Sum over the frames (frames, C, P), with C or P contiguous; see `torch.fresh.measure`."""
     with _on(frames.device):
         return _Call.of(frames, request).measure()
+
+
+def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluation:
+    """Compute W, B and the derivatives of J in one kernel where it is fast; see `moments.weigh`."""
+    C, sums = moments.sums.shape[-1], moments.sums
+    if C > WIDEST_INVERSE:
+        return weigh_by_torch(moments, request, precision)
+    width = max(PIVOT, 1 << (C - 1).bit_length())
+    of_w, of_b = ridges(request.rates.ridge, precision)
+    noise = (NOISE * torch.finfo(precision).eps) ** 2
+    covariances, matrices, scratch = sums.new_empty((3 * width * width + 2 * C * C * 2,)).split(
+        [2 * C * C, 2 * C * C, 3 * width * width]
+    )
+    traces, left_out = sums.new_empty(2), sums.new_empty(2, dtype=torch.int64)
+    with _on(sums.device):
+        launch(
+            _kernels().weigh, (1, 1), sums, moments.seen.counts, covariances, traces, left_out,
+            matrices, scratch, of_w / C, of_b / C, noise / C, request.scale, C, width, PIVOT,
+            num_warps=INVERSE_WARPS[width], num_stages=1,
+        )  # fmt: skip
+    return Evaluation(
+        covariances.view(2, C, C), traces, left_out, moments.seen, moments.short_mean,
+        moments.long_mean, Weights(matrices.view(2, C, C), False), moments.saved,
+    )  # fmt: skip
 
 
 def gradient(
@@ -91,9 +134,11 @@ def gradient(
     """As `fresh.gradient`."""
     if above is not None and above.stride() != frames.stride():
         above = torch.empty_like(frames).copy_(above)
+    # `weigh` has made sure that smaller matrices fit float32.
+    narrow = frames.shape[2] > 1 and len(weights.matrices[0]) > WIDEST_INVERSE
+    factors = in_float32(weights) if narrow else weights.matrices
     with _on(frames.device):
-        factors = in_float32(weights).contiguous()
-        return _Call.of(frames, request).gradient(saved, factors, above)
+        return _Call.of(frames, request).gradient(saved, factors.contiguous(), above)
 
 
 @cache
@@ -126,7 +171,9 @@ class _Tables:
 
     segments: Tensor  # (S, 5) int32: begin, end, clip, whether first and last of the clip
     groups: Tensor  # (groups, 2) int32: segments that share a long-term mean
-    evidence: Tensor  # (2, frames + 1): of both means by the number of frames that they have seen
+    # (3, frames + 1), by the number of frames seen: of the short-term mean, weights by which
+    # long-term means are joined, and the evidence of the long-term mean.
+    evidence: Tensor
     begins: tuple[int, ...]  # of the segments, and where the last ends
 
 
@@ -139,15 +186,18 @@ class _Call:
     tables: _Tables
     plan: Plan
     sizes: tuple[int, int, int]  # values of a frame, channels, positions
-    channels: int  # as the matrix units take them
+    channels: int  # padded to a power of two
+    kind: torch.dtype  # of the deviations
 
     @classmethod
     def of(cls, frames: Tensor, request: Request) -> _Call:
         """The cuts of these frames."""
         (_, C, P), rates = frames.shape, request.rates
-        tables = _tables(request.lengths, rates.mu, rates.eps, rates.long_term, frames.device)
+        kind = working_precision(frames) if P == 1 else torch.float32
+        tables = _tables(request.lengths, rates.mu, rates.eps, rates.long_term, frames.device, kind)
         channels = max(16, 1 << (C - 1).bit_length())
-        return cls(frames, request, tables, PLANS[channels], (C * P, C, P), channels)
+        plan = PLANS[min(channels, max(PLANS))]
+        return cls(frames, request, tables, plan, (C * P, C, P), channels, kind)
 
     @property
     def how(self) -> int:
@@ -171,10 +221,9 @@ class _Call:
         return self.tables.evidence, self.tables.evidence.shape[1]
 
     @property
-    def line(self) -> dict[str, Any]:
-        """What the kernels that work on single values are compiled for."""
-        block, last = self.plan.block, self.frames.stride(1) == 1
-        return {"CHANNELS_LAST": last, "BLOCK": block, "num_warps": block // 32}
+    def line(self) -> tuple[bool, int]:
+        """Constants of kernels that work on single values: CHANNELS_LAST and BLOCK."""
+        return self.frames.stride(1) == 1, self.plan.block
 
     @property
     def blocks(self) -> int:
@@ -191,12 +240,11 @@ class _Call:
                 first = s
         return ranges
 
-    def workspace(self, chunks: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    def workspace(self, chunks: list[tuple[int, int]]) -> Tensor:
         """For D and for E of a chunk."""
         begins = self.tables.begins
         most = max(begins[last] - begins[first] for first, last in chunks)
-        room = self.frames.new_empty((2, most * self.sizes[0]), dtype=torch.float32)
-        return room[0], room[1]
+        return self.frames.new_empty((2, most * self.sizes[0]), dtype=self.kind)
 
     def measure(self) -> Moments:
         """The statistics."""
@@ -204,24 +252,30 @@ class _Call:
         segments, groups, kernels = self.tables.segments, self.tables.groups, _kernels()
         S, new = len(segments), self.frames.new_empty
         marks, count, before = new((3, S, P), dtype=torch.int32)
-        tally, state = new(3, dtype=torch.int64), new((S, 6, plane), dtype=torch.float32)
-        clips = len(self.request.lengths)
-        short_mean = new((clips, P, C), dtype=torch.float32)
-        long_mean = new((len(groups), P, C), dtype=torch.float32)
+        tally, state = new(3, dtype=torch.int64), new((S, 6, plane), dtype=self.kind)
+        clips, averages = len(self.request.lengths), len(groups)
+        short_mean = new((clips, P, C), dtype=self.kind)
+        long_mean = new((averages, P, C), dtype=self.kind)
+        short_evidence = new(clips * P, dtype=self.kind)
+        long_evidence = new(averages * P, dtype=self.kind)
         steps = new((clips, 1, P), dtype=torch.int64)
-        kernels.summarise[S, -(-P // self.plan.seen_block)](
-            self.frames, *self.strides, segments, state, marks, count, tally, *self.speeds,
-            min(self.request.largest, FINITE), *self.sizes, self.how, self.channels,
-            self.plan.seen_block, self.plan.seen_stages, num_warps=self.plan.seen_warps,
+        seen_block = self.plan.seen_block if P > 1 else 1
+        launch(
+            kernels.summarise, (S, -(-P // seen_block)), self.frames, *self.strides, segments,
+            state, marks, count, tally, *self.speeds, min(self.request.largest, FINITE),
+            *self.sizes, self.how, self.channels, seen_block, self.plan.seen_stages,
+            num_warps=self.plan.seen_warps,
         )  # fmt: skip
-        kernels.chain[len(groups), self.blocks](
-            state, count, before, segments, groups, *self.table, short_mean, long_mean, steps,
-            tally, *self.sizes, self.how, **self.line,
+        launch(
+            kernels.chain, (averages, self.blocks), state, count, before, segments, groups,
+            *self.table, short_mean, long_mean, steps, short_evidence, long_evidence, tally,
+            *self.sizes, self.how, *self.line, num_warps=self.plan.block // 32,
         )  # fmt: skip
         saved = (marks, before, state)
-        sums = self.grams(saved)
-        kernels.unchain[len(groups), self.blocks](
-            state, count, before, segments, groups, *self.table, *self.sizes, self.how, **self.line,
+        sums = self.grams(saved) if P > 1 else self.products(saved)
+        launch(
+            kernels.unchain, (averages, self.blocks), state, count, before, segments, groups,
+            *self.table, *self.sizes, self.how, *self.line, num_warps=self.plan.block // 32,
         )  # fmt: skip
         seen = Seen(steps, tally, short_evidence, long_evidence)
         return Moments(sums, seen, short_mean.mT, long_mean.mT, saved=saved)
@@ -235,28 +289,46 @@ class _Call:
         partial = self.frames.new_zeros((2, parts * group, C, C), dtype=torch.float32)
         for chunk in chunks:
             count = self.through_means(_kernels().deviate, saved, room, chunk)
-            _kernels().gram[parts, 2](
-                *room, *self.strides, partial, count, *self.sizes, _full_precision(), self.channels,
-                group, plan.gram_block, num_warps=plan.gram_warps, num_stages=plan.gram_stages,
+            launch(
+                _kernels().gram, (parts, 2), *room, *self.strides, partial, count, *self.sizes,
+                _full_precision(), self.channels, group, plan.gram_block,
+                num_warps=plan.gram_warps, num_stages=plan.gram_stages,
             )  # fmt: skip
-        return partial.sum(1).double()
+        return partial.sum(1, dtype=torch.float64)
+
+    def products(self, saved: tuple[Tensor, ...]) -> Tensor:
+        """As `grams`, for codes, in PyTorch."""
+        C, chunks = self.sizes[1], self.chunks()
+        room = self.workspace(chunks)
+        sums = None
+        for chunk in chunks:
+            count = self.through_means(_kernels().deviate, saved, room, chunk)
+            rows = room.view(2, -1, C)[:, :count]
+            found = (rows.mT @ rows).double()
+            sums = found if sums is None else sums + found
+        assert sums is not None
+        return sums
 
     def through_means(
-        self, kernel: Any, saved: tuple[Tensor, ...], room: tuple[Tensor, Tensor],
+        self, kernel: Any, saved: tuple[Tensor, ...], room: Tensor,
         chunk: tuple[int, int],
     ) -> int:  # fmt: skip
         """Run `deviate` or `adjoint` on some segments; how many frames they have."""
         (marks, before, state), (first, last) = saved, chunk
         segments, begins = self.tables.segments, self.tables.begins
-        kernel[last - first, self.blocks](
-            self.frames, marks, before, segments, *self.table, state, *room, first, *self.speeds,
-            *self.sizes, MOVING if self.how == MOVING else FIXED, STEPS=STEPS,
-            **self.line,
+        last_channel, block = self.line
+        launch(
+            kernel, (last - first, self.blocks), self.frames, marks, before, segments, *self.table,
+            state, *room, first, *self.speeds, *self.sizes,
+            MOVING if self.how == MOVING else FIXED, last_channel, STEPS, block,
+            num_warps=block // 32,
         )  # fmt: skip
         return begins[last] - begins[first]
 
     def gradient(self, saved: tuple[Tensor, ...], factors: Tensor, above: Tensor | None) -> Tensor:
-        """The gradient of the frames."""
+        """Return the gradient of the frames."""
+        if self.sizes[2] == 1:
+            return self.gradient_of_codes(saved, factors.to(self.kind), above)
         out, plan, chunks = torch.empty_like(self.frames), self.plan, self.chunks()
         room, width = self.workspace(chunks), min(WIDTH, self.channels)
         columns = self.channels // width
@@ -265,22 +337,67 @@ class _Call:
             count = self.through_means(_kernels().adjoint, saved, room, chunk)
             begin = self.tables.begins[chunk[0]]
             parts = min(programs, count * -(-self.sizes[2] // plan.out_block))
-            _kernels().product[parts, columns](
-                *room, *self.strides, factors, None if above is None else above[begin:],
+            more = None if above is None else above[begin:]
+            launch(
+                _kernels().product, (parts, columns), *room, *self.strides, factors, more,
                 out[begin:], count, *self.sizes, _full_precision(), self.channels, width,
                 plan.out_block, num_warps=plan.out_warps, num_stages=plan.out_stages,
             )  # fmt: skip
         return out
+
+    def gradient_of_codes(
+        self, saved: tuple[Tensor, ...], factors: Tensor, above: Tensor | None
+    ) -> Tensor:
+        """As `gradient`, with PyTorch's products."""
+        chunks, C = self.chunks(), self.sizes[1]
+        room = self.workspace(chunks)
+        parts = []
+        for chunk in chunks:
+            count = self.through_means(_kernels().adjoint, saved, room, chunk)
+            near, far = room.view(2, -1, C)[:, :count]
+            parts.append(torch.addmm(near @ factors[0], far, factors[1]))
+        found = parts[0] if len(parts) == 1 else torch.cat(parts)
+        found = found.to(self.frames.dtype).view_as(self.frames)
+        return found if above is None else found.add_(above)
+
+
+_compiled: dict[tuple[Any, ...], Any] = {}
+MOST_COMPILED = 4096
+
+
+def launch(kernel: Any, grid: tuple[int, int], *arguments: Any, **options: int) -> None:
+    """Start a kernel; the second time without Triton's look at each argument, which is slow.
+
+    A compiled kernel may be used again for tensors of the same dtype and alignment and for equal
+    numbers.
+    """
+    key = (kernel, arguments[0].device, *options.values(), *map(_kind_of, arguments))
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        compiled[(*grid, 1)](*arguments)
+        return
+    compiled = kernel[grid](*arguments, **options)
+    if len(_compiled) >= MOST_COMPILED:
+        _compiled.clear()
+    if compiled is not None:  # Triton's interpreter compiles nothing
+        _compiled[key] = compiled
+
+
+def _kind_of(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    return argument
 
 
 _in_graphs: set[_Tables] = set()
 
 
 def _tables(
-    lengths: tuple[int, ...], mu: float, eps: float, long_term: str, device: torch.device
-) -> _Tables:
+    lengths: tuple[int, ...], mu: float, eps: float, long_term: str, device: torch.device,
+    kind: torch.dtype,
+) -> _Tables:  # fmt: skip
     """Tables for a call. Those that CUDA graphs read are kept for good."""
-    tables = _make_tables(lengths, mu, eps, long_term, device)
+    tables = _make_tables(lengths, mu, eps, long_term, device, kind)
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         _in_graphs.add(tables)
     return tables
@@ -288,8 +405,9 @@ def _tables(
 
 @lru_cache(maxsize=1024)  # more calls than the GPU can be behind
 def _make_tables(
-    lengths: tuple[int, ...], mu: float, eps: float, long_term: str, device: torch.device
-) -> _Tables:
+    lengths: tuple[int, ...], mu: float, eps: float, long_term: str, device: torch.device,
+    kind: torch.dtype,
+) -> _Tables:  # fmt: skip
     segments: list[tuple[int, ...]] = []
     groups, begin = [], 0
     for clip, length in enumerate(lengths):
@@ -301,14 +419,14 @@ def _make_tables(
     if long_term == "shared":
         groups = [(0, len(segments))]
     n = np.arange(begin + 1)
-    long = -np.expm1(n * np.log1p(-eps)) if long_term == "stream" else n
-    evidence = np.stack([-np.expm1(n * np.log1p(-mu)), long])
+    short, long = (-np.expm1(n * np.log1p(-rate)) for rate in (mu, eps))
+    evidence = np.stack([short, long if long_term == "stream" else n, long])
     # On a stream of their own there is nothing to wait for but the copies.
     own = torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
     with own:
         return _Tables(
             torch.tensor(segments, dtype=torch.int32, device=device),
             torch.tensor(groups, dtype=torch.int32, device=device),
-            torch.tensor(evidence, dtype=torch.float32, device=device),
+            torch.tensor(evidence, dtype=kind, device=device),
             (*(segment[0] for segment in segments), begin),
         )

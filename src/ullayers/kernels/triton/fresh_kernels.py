@@ -23,6 +23,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ullayers.kernels.triton.inverse_kernels import inverse_root_in_blocks, less
+
 # Columns of the table of segments: first frame, the frame after the last, clip, and whether it is
 # the first or the last segment of its clip.
 BEGIN, END, CLIP = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -44,12 +46,12 @@ def channel_and_position(i, C, P, CHANNELS_LAST: tl.constexpr):
 
 
 @triton.jit
-def read_segment(y, begin, end, i, inside, plane, STEPS: tl.constexpr):
-    """All frames of a segment. No stores in between, so that all loads are on their way at once."""
+def read_segment(y, begin, end, i, inside, plane, STEPS: tl.constexpr, KIND: tl.constexpr):
+    """Load all frames of a segment, without stores in between, so that loads overlap."""
     frames = ()
     for j in tl.static_range(STEPS):
         there, t = inside & (begin + j < end), tl.cast(begin + j, tl.int64)
-        frames = frames + (tl.load(y + t * plane + i, mask=there, other=0.0).to(tl.float32),)
+        frames = frames + (tl.load(y + t * plane + i, mask=there, other=0.0).to(KIND),)
     return frames
 
 
@@ -90,12 +92,13 @@ def summarise(
     s, p = tl.program_id(0), (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
     c, row = tl.arange(0, CHANNELS)[:, None], segments + s * COLUMNS
     place, inside = c * stride_c + p * stride_p, (c < C) & (p < P)
-    nothing, none = tl.zeros([CHANNELS, BLOCK], tl.float32), tl.zeros([1, BLOCK], tl.float32)
+    KIND: tl.constexpr = state.dtype.element_ty
+    nothing, none = tl.zeros([CHANNELS, BLOCK], KIND), tl.zeros([1, BLOCK], KIND)
     means, begin = (nothing, nothing, nothing, none, none), tl.load(row + BEGIN)
     bits, seen = tl.zeros([1, BLOCK], tl.int32), tl.zeros([1, BLOCK], tl.int32)
     for t in tl.range(begin, tl.load(row + END), num_stages=STAGES):
         x = tl.load(y + tl.cast(t, tl.int64) * plane + place, mask=inside, other=0.0)
-        x = x.to(tl.float32)
+        x = x.to(KIND)
         bad = tl.max((~(tl.abs(x) <= largest)).to(tl.int32), 0, keep_dims=True)
         bits, seen = bits | ((1 - bad) << (t - begin)), seen + 1 - bad
         means, _, _ = advance(means, x, bad == 0, mu, eps, HOW)
@@ -111,7 +114,11 @@ def summarise(
 @triton.jit
 def share(evidence, more, before):
     """What `more` frames weigh in a mean that has seen `before` frames ahead of them."""
-    part = tl.div_rn(tl.load(evidence + more), tl.load(evidence + more + before))
+    own, all_frames = tl.load(evidence + more), tl.load(evidence + more + before)
+    if evidence.dtype.element_ty == tl.float64:
+        part = own / all_frames
+    else:
+        part = tl.div_rn(own, all_frames)
     return tl.where(more > 0, part, 0.0)
 
 
@@ -123,8 +130,9 @@ def joined(lag, step, own, weight):
 
 @triton.jit(do_not_specialize=["size"])
 def chain(
-    state, count, before, segments, groups, table, size, short_mean, long_mean, steps, tally,
-    plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
+    state, count, before, segments, groups, table, size, short_mean, long_mean, steps,
+    short_evidence, long_evidence, tally, plane, C, P,
+    HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """In what state each segment of a group starts, the means at the end, and what is counted.
 
@@ -135,7 +143,7 @@ def chain(
     inside = i < plane
     n = tl.zeros([BLOCK], tl.int32)  # usable frames of the clip so far
     total, pairs = n, n  # usable frames of the group, and those with one before them in the clip
-    latest = tl.zeros([BLOCK], tl.float32)  # usable frame of the clip
+    latest = tl.zeros([BLOCK], state.dtype.element_ty)  # usable frame of the clip
     newest, lag, long = latest, latest, latest  # newest: of the group
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
     for s in range(begin, end):
@@ -163,6 +171,9 @@ def chain(
             mean, to = tl.where(n > 0, latest - lag, 0.0), tl.load(row + CLIP) * P + p
             tl.store(short_mean + to * C + c, mean, mask=inside)
             tl.store(steps + to, n.to(tl.int64), mask=inside & (c == 0))
+            tl.store(short_evidence + to, tl.load(table + n), mask=inside & (c == 0))
+    seen = tl.load(table + 2 * size + total)
+    tl.store(long_evidence + group * P + p, seen, mask=inside & (c == 0))
     tl.store(long_mean + (group * P + p) * C + c, newest - long, mask=inside)
     if HOW == PLAIN:  # one long-term mean for all frames
         for s in range(begin, end):
@@ -183,15 +194,29 @@ def add_up(to, counts, mask):
 
 
 @triton.jit
-def start_of(state, marks, before, table, size, s, i, p, inside, plane, P):
-    """Both means when a segment starts, and which of its frames are usable."""
+def begin_segment(
+    y, marks, before, segments, table, size, state, start, i, inside, plane, C, P,
+    CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Load what `deviate` and `adjoint` need of a segment.
+
+    Returns its frames, both means before it, which of its frames are usable, where its state is,
+    how many frames it has, and its place in the workspace.
+    """
+    s = start + tl.program_id(0)
+    c, p = channel_and_position(i, C, P, CHANNELS_LAST)
+    row = segments + s * COLUMNS
+    begin, end = tl.load(row + BEGIN), tl.load(row + END)
+    frames = read_segment(y, begin, end, i, inside, plane, STEPS, state.dtype.element_ty)
     at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
     n = tl.load(before + s * P + p, mask=inside, other=0)
     latest = tl.load(at, mask=inside, other=0.0)
     lag = tl.load(at + plane, mask=inside, other=0.0)
     long = tl.load(at + 2 * plane, mask=inside, other=0.0)
     means = (latest, lag, long, tl.load(table + n), tl.load(table + size + n))
-    return means, tl.load(marks + s * P + p, mask=inside, other=0)
+    bits = tl.load(marks + s * P + p, mask=inside, other=0)
+    offset = tl.cast(begin - tl.load(segments + start * COLUMNS + BEGIN), tl.int64) * plane + i
+    return frames, means, bits, at, end - begin, offset
 
 
 @triton.jit(do_not_specialize=["size", "start"])
@@ -201,14 +226,13 @@ def deviate(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """D and E of a segment, and what they bring to the gradient of earlier frames."""
-    s, i = start + tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, p = channel_and_position(i, C, P, CHANNELS_LAST)
-    inside, row = i < plane, segments + s * COLUMNS
-    begin, end = tl.load(row + BEGIN), tl.load(row + END)
-    to = begin - tl.load(segments + start * COLUMNS + BEGIN)
-    frames = read_segment(y, begin, end, i, inside, plane, STEPS)
-    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, plane, P)
-    left = tl.full([BLOCK], 1.0, tl.float32)  # of what the means were when the segment started
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < plane
+    frames, means, bits, at, length, offset = begin_segment(
+        y, marks, before, segments, table, size, state, start, i, inside, plane, C, P,
+        CHANNELS_LAST, STEPS,
+    )  # fmt: skip
+    left = tl.full([BLOCK], 1.0, means[1].dtype)  # of what the means were when the segment started
     long_left, nothing = left, left * 0
     to_lag, to_between, to_long = nothing, nothing, nothing
     for j in tl.static_range(STEPS):
@@ -218,10 +242,9 @@ def deviate(
         left, long_left = left - gain * left, long_left - long_gain * long_left
         to_lag, to_between = to_lag + left * d, to_between + left * e
         to_long += long_left * e
-        there, offset = inside & (begin + j < end), tl.cast(to + j, tl.int64) * plane + i
-        tl.store(within + offset, d, mask=there)
-        tl.store(between + offset, e, mask=there)
-    at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
+        there, to = inside & (j < length), offset + j * plane
+        tl.store(within + to, d, mask=there)
+        tl.store(between + to, e, mask=there)
     tl.store(at + 3 * plane, to_lag, mask=inside)
     tl.store(at + 4 * plane, to_between, mask=inside)
     tl.store(at + 5 * plane, to_long, mask=inside)
@@ -236,7 +259,7 @@ def unchain(
     group, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     c, p = channel_and_position(i, C, P, CHANNELS_LAST)
     inside, total = i < plane, tl.zeros([BLOCK], tl.int32)
-    to_lag = tl.zeros([BLOCK], tl.float32)
+    to_lag = tl.zeros([BLOCK], state.dtype.element_ty)
     to_between, to_long = to_lag, to_lag
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
     for back in range(0, end - begin):
@@ -258,7 +281,7 @@ def unchain(
             to_long -= share(table + size, more, n) * to_long
         to_long, total = to_long + own_long, total + more
     if HOW == PLAIN:  # every frame has the same share in the mean
-        mean = to_long / tl.maximum(total, 1).to(tl.float32)
+        mean = to_long / tl.maximum(total, 1).to(state.dtype.element_ty)
         for s in range(begin, end):
             at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
             tl.store(at + 5 * plane, mean, mask=inside)
@@ -271,14 +294,12 @@ def adjoint(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """D and E of a segment, taken back through the means: what the factors are multiplied with."""
-    s, i = start + tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, p = channel_and_position(i, C, P, CHANNELS_LAST)
-    inside, row = i < plane, segments + s * COLUMNS
-    begin, end = tl.load(row + BEGIN), tl.load(row + END)
-    to = begin - tl.load(segments + start * COLUMNS + BEGIN)
-    frames = read_segment(y, begin, end, i, inside, plane, STEPS)
-    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, plane, P)
-    at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < plane
+    frames, means, bits, at, length, offset = begin_segment(
+        y, marks, before, segments, table, size, state, start, i, inside, plane, C, P,
+        CHANNELS_LAST, STEPS,
+    )  # fmt: skip
     to_lag = tl.load(at + 3 * plane, mask=inside, other=0.0)
     to_between = tl.load(at + 4 * plane, mask=inside, other=0.0)
     to_long = tl.load(at + 5 * plane, mask=inside, other=0.0)
@@ -298,9 +319,9 @@ def adjoint(
             to_long += slow
         else:
             slow = tl.where(on, e - to_long, 0.0)
-        there, offset = inside & (begin + j < end), tl.cast(to + j, tl.int64) * plane + i
-        tl.store(within + offset, near, mask=there)
-        tl.store(between + offset, slow - far, mask=there)
+        there, to = inside & (j < length), offset + j * plane
+        tl.store(within + to, near, mask=there)
+        tl.store(between + to, slow - far, mask=there)
 
 
 @triton.jit
@@ -353,6 +374,7 @@ def factor_slices(factors, c, C, SLICES: tl.constexpr, SLICE: tl.constexpr):
         k, which = slice % SLICES * SLICE + tl.arange(0, SLICE), slice // SLICES
         there = (k < C)[:, None] & (c < C)[None, :]
         f = tl.load(factors + (which * C + k)[:, None] * C + c[None, :], mask=there, other=0.0)
+        f = f.to(tl.float32)
         high, low = high + (nearest(f),), low + (nearest(f - nearest(f)),)
     return high, low
 
@@ -385,3 +407,57 @@ def product(
         if above is not None:
             g += tl.load(above + at, mask=there, other=0.0).to(tl.float32)
         tl.store(out + at, g.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def weigh(
+    sums, tally, covariances, traces, left_out, matrices, scratch, of_w, of_b, noise, scale, C,
+    WIDTH: tl.constexpr, PIVOT: tl.constexpr,
+):  # fmt: skip
+    """W, B and the derivatives of J, as `moments.weigh`, in one program.
+
+    `matrices` are zero as well where float32 cannot hold them.
+    """
+    c = tl.arange(0, WIDTH)
+    inside, same = c < C, c[:, None] == c[None, :]
+    cells, there = c[:, None] * C + c[None, :], (c < C)[:, None] & (c < C)[None, :]
+    wide = c[:, None] * WIDTH + c[None, :]
+    roots, inverses = scratch + WIDTH * WIDTH, scratch + 2 * WIDTH * WIDTH
+    n_w = tl.maximum(tl.load(tally), 1).to(tl.float64)
+    n_b = tl.maximum(tl.load(tally + 1), 1).to(tl.float64)
+    diagonal = sums + c * (C + 1)
+    w_trace = tl.sum(tl.load(diagonal, mask=inside, other=0.0), 0) / n_w
+    b_trace = tl.sum(tl.load(diagonal + C * C, mask=inside, other=0.0), 0) / n_b
+    failed, largest = tl.zeros([], tl.int64), tl.zeros([], tl.float64)
+    for which in range(2):
+        is_w, place = which == 0, which * C * C
+        n = tl.where(is_w, n_w, n_b)
+        relative = tl.where(is_w, of_w, of_b).to(tl.float64)
+        own = relative * tl.where(is_w, w_trace, b_trace)
+        level = tl.maximum(own, noise * tl.where(is_w, b_trace, w_trace))
+        covariance = tl.load(sums + place + cells, mask=there, other=0.0) / n
+        tl.store(covariances + place + cells, covariance, mask=there)
+        size = tl.load(diagonal + place, mask=inside, other=0.0) / n + level
+        unit = tl.where(inside & (size > 0), 1 / tl.sqrt(size), 1.0)
+        units = unit[:, None] * unit[None, :]
+        matrix = tl.where(same, 1.0, covariance * units)
+        least = inverse_root_in_blocks(matrix, scratch, inverses, roots, c, WIDTH, PIVOT)
+        failed += tl.where(least > 0, 0, 1)
+        root = tl.load(inverses + wide)
+        inverse = less(tl.zeros_like(matrix), -tl.trans(root), tl.trans(root)) * units
+        by_trace = tl.where(own >= level, relative, 0.0)
+        by_trace *= tl.sum(tl.sum(tl.where(same & there, inverse, 0.0), 1), 0)
+        inverse = tl.where(same, inverse + by_trace, inverse)
+        inverse *= tl.where(is_w, scale, -scale) / n
+        size = tl.max(tl.max(tl.where(there, tl.abs(inverse), 0.0), 1), 0)
+        largest = tl.where(size <= largest, largest, size)  # a NaN counts as the largest
+        tl.store(matrices + place + cells, inverse, mask=there)
+        tl.debug_barrier()  # before the next matrix is written to `inverses`
+    moves = (w_trace > 0) & (b_trace > 0)
+    if not (moves & (failed == 0) & (largest <= 3e38)):
+        tl.store(matrices + cells, tl.zeros_like(units), mask=there)
+        tl.store(matrices + C * C + cells, tl.zeros_like(units), mask=there)
+    tl.store(traces, w_trace)
+    tl.store(traces + 1, b_trace)
+    tl.store(left_out, tl.load(tally + 2))
+    tl.store(left_out + 1, tl.where(moves, failed, 0))
