@@ -449,14 +449,15 @@ def weigh(
         by_trace *= tl.sum(tl.sum(tl.where(same & there, inverse, 0.0), 1), 0)
         inverse = tl.where(same, inverse + by_trace, inverse)
         inverse *= tl.where(is_w, scale, -scale) / n
-        size = tl.max(tl.max(tl.where(there, tl.abs(inverse), 0.0), 1), 0)
-        largest = tl.where(size <= largest, largest, size)  # a NaN counts as the largest
+        most = tl.max(tl.max(tl.where(there, tl.abs(inverse), 0.0), 1), 0)
+        largest = tl.maximum(largest, most)
         tl.store(matrices + place + cells, inverse, mask=there)
         tl.debug_barrier()  # before the next matrix is written to `inverses`
     moves = (w_trace > 0) & (b_trace > 0)
     if not (moves & (failed == 0) & (largest <= 3e38)):
-        tl.store(matrices + cells, tl.zeros_like(units), mask=there)
-        tl.store(matrices + C * C + cells, tl.zeros_like(units), mask=there)
+        zeros = tl.zeros([WIDTH, WIDTH], tl.float64)
+        tl.store(matrices + cells, zeros, mask=there)
+        tl.store(matrices + C * C + cells, zeros, mask=there)
     tl.store(traces, w_trace)
     tl.store(traces + 1, b_trace)
     tl.store(left_out, tl.load(tally + 2))
