@@ -24,17 +24,18 @@ from ullayers.kernels.torch.fresh import scatter_gradient as _plain_scatter_grad
 def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> Evaluation:
     """Compute the statistics of a call and the derivatives of J."""
     (
-        covariances, traces, left_out, steps, counts, short_evidence, long_evidence, short_mean,
-        long_mean, matrices,
+        covariances, traces, evidence, left_out, steps, counts, short_evidence, long_evidence,
+        short_mean, long_mean, matrices,
     ) = _evaluate(frames, scatter, *_numbers(request))  # fmt: skip
     return Evaluation(
         covariances,
         traces,
+        evidence,
         left_out,
         Seen(steps, counts, short_evidence, long_evidence),
         short_mean,
         long_mean,
-        Weights(matrices, is_by_rows(frames.shape, request, scatter)),
+        Weights(matrices, is_by_rows(frames, request, scatter)),
         () if scatter is None else (scatter,),
     )
 
@@ -86,7 +87,7 @@ def _evaluate(
     work = working_precision(frames)
     seen = made.seen
     found = (
-        made.covariances, made.traces, made.left_out, seen.steps, seen.counts,
+        made.covariances, made.traces, made.evidence, made.left_out, seen.steps, seen.counts,
         seen.short_evidence.to(work), seen.long_evidence.to(work), made.short_mean.to(work),
         made.long_mean.to(work), made.weights.matrices,
     )  # fmt: skip
@@ -98,7 +99,7 @@ def _evaluate(
 def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, scale):  # type: ignore[no-untyped-def]
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     _, d, positions = frames.shape
-    clips, by_rows = len(lengths), is_by_rows(frames.shape, request, scatter)
+    clips, by_rows = len(lengths), is_by_rows(frames, request, scatter)
     size = max(lengths) * clips if by_rows else d
     wide, whole = torch.float64, torch.int64
     work = working_precision(frames)
@@ -106,13 +107,14 @@ def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, sc
     return [
         frames.new_empty((2, d, d), dtype=wide),
         frames.new_empty((2,), dtype=wide),
+        frames.new_empty((2,), dtype=wide),
         frames.new_empty((2,), dtype=whole),
         frames.new_empty((clips, 1, positions), dtype=whole),
         frames.new_empty((3,), dtype=whole),
         frames.new_empty((clips * positions,), dtype=work),
         frames.new_empty((averages * positions,), dtype=work),
-        frames.new_empty((clips, d, positions), dtype=work),
-        frames.new_empty((averages, d, positions), dtype=work),
+        frames.new_empty((clips * positions, d), dtype=work),
+        frames.new_empty((averages * positions, d), dtype=work),
         frames.new_empty((2, size, size), dtype=wide),
     ]
 
@@ -125,7 +127,7 @@ def _gradient(
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     kernel, _ = choose_fresh(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
-    weights = Weights(matrices, is_by_rows(frames.shape, request, scatter))
+    weights = Weights(matrices, is_by_rows(frames, request, scatter))
     return kernel.gradient(frames, request, weights, saved, None)
 
 

@@ -10,7 +10,6 @@ so dJ/dD = D W^-1 / n and dJ/dE = -E B^-1 / n.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -61,8 +60,8 @@ class Moments:
 
     sums: Tensor  # (2, d, d) float64: of D D^T and of E E^T
     seen: Seen
-    short_mean: Tensor  # (clips, d, positions) after the last frame of each clip
-    long_mean: Tensor  # likewise; (1, d, positions) if it is shared
+    short_mean: Tensor  # (clips * positions, d) after the last frame of each clip
+    long_mean: Tensor  # likewise; (positions, d) if it is shared
     rows: Tensor | None = None  # (2, n, n) float64: D^T D and E^T E, if `is_by_rows`
     saved: tuple[Tensor, ...] = ()  # tensors that the kernel needs for the gradient
 
@@ -84,6 +83,7 @@ class Evaluation:
 
     covariances: Tensor  # (2, d, d) float64: W and B
     traces: Tensor  # (2,) float64: of W and B
+    evidence: Tensor  # (2,) float64: of W and B
     left_out: Tensor  # (2,) int64: skipped (frame, position) pairs; matrices without an inverse
     seen: Seen
     short_mean: Tensor
@@ -128,16 +128,29 @@ def count_all_frames(request: Request, positions: int, device: torch.device) -> 
     return count_frames(steps, request)
 
 
-def is_by_rows(shape: Sequence[int], request: Request, scatter: Tensor | None) -> bool:
-    """Return whether frames are fewer than features, so that D^T D is smaller than D D^T.
+def by_stream(means: Tensor) -> Tensor:
+    """Return (clips, d, positions) means as (clips * positions, d)."""
+    return means.mT.reshape(-1, means.shape[1])
+
+
+def covariance_evidence(request: Request) -> tuple[float, float]:
+    """Return the evidence of W and B after the steps of a call."""
+    steps, rates = max(request.lengths), request.rates
+    return -math.expm1(steps * math.log1p(-rates.mu)), -math.expm1(steps * math.log1p(-rates.eps))
+
+
+def is_by_rows(frames: Tensor, request: Request, scatter: Tensor | None) -> bool:
+    """Return whether frames are so few that inverting D^T D is faster than inverting D D^T.
 
     Args:
-        shape: Shape of the frames, (..., features, positions).
+        frames: (..., features, positions).
         request: Settings of the call.
         scatter: Scatter to be added to W, if any; W is then not a sum over frames alone.
     """
     rows = max(request.lengths) * len(request.lengths)
-    few = shape[-1] == 1 and rows < shape[-2]
+    features, positions = frames.shape[-2:]
+    # Our GPU kernels work with D D^T only; they are faster unless the matrices are very large.
+    few = positions == 1 and rows * (4 if frames.is_cuda else 1) < features
     return few and scatter is None and not request.rates.diagonal
 
 
@@ -178,9 +191,11 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
     usable = moves & ~failed.any()
     weights = Weights(torch.where(usable, inverse * factor, 0.0), moments.rows is not None)
     left_out = torch.stack([moments.seen.counts[2], (failed & moves).sum()])
+    seen = on_device(covariance_evidence(request), traces.device)
+    evidence = torch.where(moments.seen.counts[:2] > 0, seen, 0)
     return Evaluation(
-        covariances, traces, left_out, moments.seen, moments.short_mean, moments.long_mean,
-        weights, moments.saved,
+        covariances, traces, evidence, left_out, moments.seen, moments.short_mean,
+        moments.long_mean, weights, moments.saved,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 import ullayers.kernels.custom_ops as fresh_ops
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh, listed
-from ullayers.kernels.moments import Evaluation, Request, on_device
+from ullayers.kernels.moments import Evaluation, Request, covariance_evidence, on_device
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.schema import WITH_REST
 from ullayers.nn.added_gradient import FreshCall, add_fresh_gradient, as_frames, refuse_transforms
@@ -21,6 +21,7 @@ from ullayers.nn.statistics import is_recomputing, normal_tensors
 # statistics="auto" takes fresh ones for calls of at least so many frames; shorter calls see too
 # little of the long run. Wide codes do not learn from running ones (docs/maths.md, section 5).
 FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
+ONLY_RUNNING = ("pull", *(f"{name}_rest" for name in WITH_REST))
 
 
 class ULBase(RunningCalls):
@@ -139,23 +140,23 @@ class ULBase(RunningCalls):
     def _record(self, y: Tensor, request: Request, made: Evaluation) -> None:
         """Write the statistics of this call to the buffers."""
         self._remember(layout_of(y))
-        rates, steps, device = request.rates, max(request.lengths), made.traces.device
-        evidence = tuple(-math.expm1(steps * math.log1p(-rate)) for rate in (rates.mu, rates.eps))
-        ridge = RIDGE_HIGH * rates.ridge / self.features
+        ridge = RIDGE_HIGH * request.rates.ridge / self.features
+        levels = tuple(ridge * seen for seen in covariance_evidence(request))
         W, B = made.covariances.unbind()
+        buffers = cast("dict[str, Tensor]", self._buffers)
         new = {
-            "short_mean": made.short_mean.mT.reshape(-1, self.features),
-            "long_mean": made.long_mean.mT.reshape(-1, self.features),
+            "short_mean": made.short_mean,
+            "long_mean": made.long_mean,
             "short_cov": W,
             "long_cov": B,
             # Evidence, so that calls with running statistics can continue from these.
             "short_evidence": made.seen.short_evidence,
             "long_evidence": made.seen.long_evidence,
-            "cov_evidence": torch.where(made.seen.counts[:2] > 0, on_device(evidence, device), 0),
-            "ridge_level": made.traces * on_device(tuple(ridge * e for e in evidence), device),
-            "steps": self.steps + steps,
-            "left_out": self.left_out + made.left_out,
+            "cov_evidence": made.evidence,
+            "ridge_level": made.traces * on_device(levels, made.traces.device),
+            "steps": buffers["steps"] + max(request.lengths),
+            "left_out": buffers["left_out"] + made.left_out,
         }
         # Only running statistics have a pull, and digits beyond the precision of the buffers.
-        torch._foreach_zero_([self.pull, *(getattr(self, f"{name}_rest") for name in WITH_REST)])
+        torch._foreach_zero_([buffers[name] for name in ONLY_RUNNING])
         self._store(new, self._clips is None)

@@ -21,6 +21,7 @@ from ullayers.kernels.moments import (
     Request,
     Weights,
     averaged_frames,
+    by_stream,
     count_frames,
     in_float32,
     weigh,
@@ -80,8 +81,8 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments
     return Moments(
         whole,
         count_frames(frames_seen, request),
-        torch.from_numpy(ends[0]),
-        torch.from_numpy(long_mean),
+        by_stream(torch.from_numpy(ends[0])),
+        by_stream(torch.from_numpy(long_mean)),
         saved=(*map(torch.from_numpy, saved), frames_seen),
     )
 

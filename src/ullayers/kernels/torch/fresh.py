@@ -19,6 +19,7 @@ from ullayers.kernels.moments import (
     Seen,
     Weights,
     averaged_frames,
+    by_stream,
     count_all_frames,
     count_frames,
     is_by_rows,
@@ -52,11 +53,13 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments
     parts = [to_batch(part, request, scatter).moments() for part in _tiles(frames)]
     if len(parts) == 1:
         return parts[0]
+    clips = len(request.lengths)
+    averages = 1 if request.rates.long_term == "shared" else clips
     return Moments(
         torch.stack([part.sums for part in parts]).sum(0),
         count_frames(torch.cat([part.seen.steps for part in parts], -1), request),
-        torch.cat([part.short_mean for part in parts], -1),
-        torch.cat([part.long_mean for part in parts], -1),
+        _joined([part.short_mean for part in parts], clips),
+        _joined([part.long_mean for part in parts], averages),
     )
 
 
@@ -174,12 +177,12 @@ class Batch:
         sums, rows = _gram(both), None
         if self.scatter is not None:
             sums[0] += torch.where(self.counted()[0], self.scatter, 0).sum((0, 1))
-        elif is_by_rows(self.x.shape, self.request, None):
+        elif is_by_rows(self.x, self.request, None):
             rows = _rows(both) @ _rows(both).mT
         saved: tuple[Tensor, ...] = ()
         if self.x.shape[3] == 1:  # codes are small enough to be kept
             saved = (both, *(t for t in (self.steps, self.order) if t is not None))
-        return Moments(sums, self._seen(), short_mean, long_mean, rows, saved)
+        return Moments(sums, self._seen(), by_stream(short_mean), by_stream(long_mean), rows, saved)
 
     def _seen(self) -> Seen:
         if self.steps is None:
@@ -254,6 +257,12 @@ def _tiles(frames: Tensor) -> Iterator[Tensor]:
     width = max(1, TILE_VALUES // (count * d))
     for begin in range(0, positions, width):
         yield frames[..., begin : begin + width]
+
+
+def _joined(means: list[Tensor], clips: int) -> Tensor:
+    """Return (clips * positions, d) means of all positions, given those of some at a time."""
+    whole = torch.cat([part.unflatten(0, (clips, -1)) for part in means], 1)
+    return whole.flatten(0, 1)
 
 
 def _usable(y: Tensor, scatter: Tensor | None, largest: float) -> Tensor | None:

@@ -411,8 +411,8 @@ def product(
 
 @triton.jit
 def weigh(
-    sums, tally, covariances, traces, left_out, matrices, scratch, of_w, of_b, noise, scale, C,
-    WIDTH: tl.constexpr, PIVOT: tl.constexpr,
+    sums, tally, covariances, traces, evidence, left_out, matrices, scratch, of_w, of_b, noise,
+    scale, w_seen, b_seen, C, WIDTH: tl.constexpr, PIVOT: tl.constexpr,
 ):  # fmt: skip
     """W, B and the derivatives of J, as `moments.weigh`, in one program.
 
@@ -460,5 +460,7 @@ def weigh(
         tl.store(matrices + C * C + cells, zeros, mask=there)
     tl.store(traces, w_trace)
     tl.store(traces + 1, b_trace)
+    tl.store(evidence, tl.where(tl.load(tally) > 0, w_seen, 0.0))
+    tl.store(evidence + 1, tl.where(tl.load(tally + 1) > 0, b_seen, 0.0))
     tl.store(left_out, tl.load(tally + 2))
     tl.store(left_out + 1, tl.where(moves, failed, 0))
