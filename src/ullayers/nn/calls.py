@@ -63,7 +63,7 @@ class ULBase(RunningCalls):
             >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
             fresh statistics: 64 frames, at least 8
             PyTorch operations
-              not Triton kernels for maps: the frames are not on a GPU
+              not Triton kernels: the frames are not on a GPU
               not compiled CPU loops for maps: these are codes, not maps
         """
         self._check(y, scatter)

@@ -31,7 +31,7 @@ from ullayers.kernels.state import Rates, on_host
 from ullayers.kernels.torch.filters import deviation_matrix, moving_average
 
 TILE_VALUES = 2**20  # larger maps are processed some positions at a time
-DENSE_PRODUCTS = 2**22  # up to this many, one product with a matrix is cheaper than block filters
+DENSE_PRODUCTS = 2**18  # up to this many, one product with a matrix is faster than block filters
 NAME = "PyTorch operations"
 
 __all__ = ["NAME", "gradient", "measure", "scatter_gradient", "weigh", "why_not"]
