@@ -1,4 +1,4 @@
-"""The base of both UL layers: which statistics a call takes, and calls with fresh ones."""
+"""Base class of both UL layers: choice of statistics, and calls with fresh ones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ullayers.nn.base import layout_of, symmetric
 from ullayers.nn.running import RunningCalls, wants_gradient
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
-# statistics="auto" takes fresh ones for calls of at least so many frames; shorter calls see too
-# little of the long run. Wide codes do not learn from running ones (docs/maths.md, section 5).
+# statistics="auto" is fresh for calls of at least this many frames; shorter calls say too little
+# about the long term. Wide codes do not learn from running statistics (docs/maths.md, section 5).
 FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
 ONLY_RUNNING = ("pull", *(f"{name}_rest" for name in WITH_REST))
 
 
 class ULBase(RunningCalls):
-    """A UL layer but for the shape of its input."""
+    """A UL layer, except for the shape of its input."""
 
     _last_clips: Packing | None = None  # of the last forward pass
 
     def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         clips = self._clips
-        if is_recomputing():  # maybe after the block that marked the clips
+        if is_recomputing():  # possibly after the block that marked the clips
             self._clips = self._last_clips
         elif self.training and self._last_clips is not clips:
             self._last_clips = clips
@@ -50,7 +50,7 @@ class ULBase(RunningCalls):
         return self._forward_running(y, scatter)
 
     def explain(self, y: Tensor, scatter: Tensor | None = None) -> str:
-        """Which statistics and which kernel such an input would take, and why; nothing is learned.
+        """Return which statistics and kernel such an input would use, and why; nothing is learned.
 
         Example:
             >>> import torch, ullayers as ul
@@ -68,7 +68,7 @@ class ULBase(RunningCalls):
         """
         self._check(y, scatter)
         if not self.training:
-            return "eval mode: the input is handed on, and nothing is learned"
+            return "eval mode: the layer is the identity"
         if not self._is_fresh(y):
             kernels = self._explain_running(y, scatter)
             return f"running statistics: {self._why_statistics(y)}\n{kernels}"
@@ -89,16 +89,16 @@ class ULBase(RunningCalls):
         return f"{frames or sum(lengths)} frames, fewer than {self._enough_frames}{alone}"
 
     def _frames_with_company(self, y: Tensor) -> int:
-        """Those of clips of a single frame say nothing of what is slow."""
+        """Return the number of frames without clips of a single frame, which show no change."""
         return sum(n for n in self._lengths(y) if n > 1)
 
     @property
     def _enough_frames(self) -> int:
-        """From how many on `statistics="auto"` is fresh."""
+        """From how many frames on `statistics="auto"` is fresh."""
         return FRESH_FROM if self.features < WIDE else FRESH_FROM_IF_WIDE
 
     def _is_fresh(self, y: Tensor) -> bool:
-        """Whether the statistics are those of this call alone."""
+        """Return whether the statistics are those of this call alone."""
         if self.start == "paper" or self.statistics == "running":
             return False
         frames = self._frames_with_company(y)
@@ -130,7 +130,7 @@ class ULBase(RunningCalls):
 
     def _request(self, y: Tensor) -> Request:
         lengths = self._lengths(y)
-        # Squares of so many values must fit the precision in which they are summed.
+        # The sum of the squares of all values must not overflow.
         widest = torch.finfo(torch.promote_types(y.dtype, torch.float32)).max
         largest = (widest / (16 * y.numel())) ** 0.5
         scale = self.weight * (max(lengths) if self.reduction == "sum" else 1)

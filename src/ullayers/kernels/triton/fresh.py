@@ -1,7 +1,7 @@
-"""Fresh statistics of maps on a GPU: which calls the Triton kernels take, and their launches.
+"""Fresh statistics on a GPU: host code of the Triton kernels.
 
-Nothing here waits for the work on the GPU. Lengths and rates that were not seen before need tables,
-which are copied to it; after one call of a kind, calls can be recorded in a CUDA graph.
+Nothing here waits for the GPU. The first call with some lengths and rates copies tables to the GPU;
+later calls can be recorded in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ STEPS = 16  # most frames of a segment, which a program keeps in registers; at m
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
 LARGEST_TENSOR = 2**31 - 1  # values
 FINITE = torch.finfo(torch.float32).max
-PLAIN, MOVING, FIXED = 0, 1, 2  # how a long-term mean moves, as in the kernels
+PLAIN, MOVING, FIXED = 0, 1, 2  # how a long-term mean moves; as in the kernels
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much a program takes on."""
+    """Sizes of tiles, and launch options."""
 
     seen_block: int  # positions at a time in `summarise`
     seen_warps: int

@@ -1,10 +1,11 @@
-"""Fresh statistics of maps on a GPU, in Triton.
+"""Fresh statistics on a GPU, in Triton.
 
-Time is cut into segments of a few frames that are worked on at once. `summarise` treats each as if
-it were a clip of its own, and `chain` joins them: it says in what state each segment starts. From
-there `deviate` finds D = y - short-term mean and E = short-term mean - long-term mean, and what
-they bring to the gradient of frames before the segment; `unchain` joins that, backwards. `adjoint`
-takes D and E back through the means, so that the gradient is one product with the two factors.
+Time is cut into segments of a few frames, which are processed in parallel. `summarise` treats each
+segment as a clip of its own, and `chain` joins them: it finds the state before each segment. From
+there `deviate` computes D = y - short-term mean and E = short-term mean - long-term mean, and their
+contribution to the gradient of frames before the segment, which `unchain` sums backwards.
+`adjoint` passes D and E back through the means, so that the gradient is one product with the two
+factors. `weigh` inverts W and B.
 
 Three things keep this short. A mean is carried as its lag behind the latest frame, so offsets in
 the data cost no digits: a frame that is `step` away from the one before it changes the lag to
@@ -14,8 +15,9 @@ pieces of a clip are joined (the plain mean has rate 1, and its evidence is a co
 deviations are zero where they must not count, at the first frame of a stream.
 
 `chain`, `deviate`, `unchain` and `adjoint` work on single values and see a frame as one line of
-C * P of them, however its maps are stored. Only `kernels.launch_fresh` imports this module, and
-only for CUDA tensors: Triton comes with PyTorch's CUDA builds and is not there otherwise.
+C * P of them, whatever the memory layout. They compute in the dtype of `state`: float32 for maps,
+float64 for codes. Only `triton.fresh` imports this module, and only for CUDA tensors, since Triton
+is part of PyTorch's CUDA builds only.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ PLAIN, MOVING, FIXED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 @triton.jit
 def channel_and_position(i, C, P, CHANNELS_LAST: tl.constexpr):
-    """Of values that are stored at these places of a frame."""
+    """Return channel and position of the values at these offsets in a frame."""
     if CHANNELS_LAST:
         return i % C, i // C
     else:
@@ -57,7 +59,7 @@ def read_segment(y, begin, end, i, inside, plane, STEPS: tl.constexpr, KIND: tl.
 
 @triton.jit
 def follow(lag, step, seen, rate, on, HOW: tl.constexpr):
-    """The lag of a mean after one more frame if it is `on`, its evidence, and the frame's gain."""
+    """Return the lag of a mean after one more frame if it is `on`, its evidence, and the gain."""
     behind = lag + step
     if HOW == FIXED:
         return behind, seen, tl.zeros_like(lag)
@@ -72,7 +74,7 @@ def follow(lag, step, seen, rate, on, HOW: tl.constexpr):
 
 @triton.jit
 def advance(means, x, on, mu, eps, HOW: tl.constexpr):
-    """Both means after one more frame, and its gains."""
+    """Return both means after one more frame, and its gains."""
     latest, lag, long, seen, long_seen = means
     x = tl.where(on, x, latest)
     lag, seen, gain = follow(lag, x - latest, seen, mu, on, MOVING)
@@ -85,9 +87,9 @@ def summarise(
     y, stride_c, stride_p, segments, state, marks, count, tally, mu, eps, largest, plane, C, P,
     HOW: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The latest frame of each segment, the lags of its own two means, and its usable frames.
+    """Find the latest frame of each segment, the lags of its own two means, and its usable frames.
 
-    These are marked position by position, one bit for each, and counted.
+    Usable frames are marked with one bit each and counted, for every position.
     """
     s, p = tl.program_id(0), (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
     c, row = tl.arange(0, CHANNELS)[:, None], segments + s * COLUMNS
@@ -113,7 +115,7 @@ def summarise(
 
 @triton.jit
 def share(evidence, more, before):
-    """What `more` frames weigh in a mean that has seen `before` frames ahead of them."""
+    """Return the weight of `more` frames in a mean that has seen `before` frames before them."""
     own, all_frames = tl.load(evidence + more), tl.load(evidence + more + before)
     if evidence.dtype.element_ty == tl.float64:
         part = own / all_frames
@@ -124,7 +126,7 @@ def share(evidence, more, before):
 
 @triton.jit
 def joined(lag, step, own, weight):
-    """The lag of the mean of two pieces, behind the latest frame of the second."""
+    """Return the lag of the mean of two pieces behind the latest frame of the second."""
     return lag + step + weight * (own - (lag + step))
 
 
@@ -134,9 +136,9 @@ def chain(
     short_evidence, long_evidence, tally, plane, C, P,
     HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """In what state each segment of a group starts, the means at the end, and what is counted.
+    """Find the state before each segment of a group, the means at the end, and the counts.
 
-    A group is what has a long-term mean of its own: a clip, or all clips if they share it.
+    A group has a long-term mean of its own: it is a clip, or all clips if they share it.
     """
     group, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     c, p = channel_and_position(i, C, P, CHANNELS_LAST)
@@ -189,7 +191,7 @@ def chain(
 
 @triton.jit
 def add_up(to, counts, mask):
-    """Add all counts to one."""
+    """Add the sum of all counts to a total."""
     tl.atomic_add(to, tl.sum(tl.where(mask, counts, 0), 0).to(tl.int64))
 
 
@@ -225,7 +227,7 @@ def deviate(
     plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """D and E of a segment, and what they bring to the gradient of earlier frames."""
+    """Compute D and E of a segment, and their contribution to the gradient of earlier frames."""
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < plane
     frames, means, bits, at, length, offset = begin_segment(
@@ -255,7 +257,7 @@ def unchain(
     state, count, before, segments, groups, table, size, plane, C, P,
     HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What all frames behind each segment of a group bring to its gradient."""
+    """Sum the contributions of all later frames to the gradient of each segment of a group."""
     group, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     c, p = channel_and_position(i, C, P, CHANNELS_LAST)
     inside, total = i < plane, tl.zeros([BLOCK], tl.int32)
@@ -293,7 +295,7 @@ def adjoint(
     plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """D and E of a segment, taken back through the means: what the factors are multiplied with."""
+    """Pass D and E of a segment back through the means, to be multiplied with the factors."""
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < plane
     frames, means, bits, at, length, offset = begin_segment(
@@ -326,7 +328,7 @@ def adjoint(
 
 @triton.jit
 def nearest(x):
-    """What tf32 holds of a float32, rounded; the matrix units would cut off."""
+    """Round a float32 to tf32; the matrix units would truncate it."""
     return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
 
@@ -335,10 +337,10 @@ def gram(
     within, between, stride_c, stride_p, partial, frames, plane, C, P, FULL: tl.constexpr,
     CHANNELS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of D D^T or E E^T over a program's tiles.
+    """Sum D D^T or E E^T over the tiles of a program.
 
-    A few channels do not fill the matrix units: then a tile holds several frames, and of its
-    product the squares on the diagonal are what is asked for. In full precision x is high + low;
+    A few channels do not fill the matrix units: then a tile holds several frames, and the blocks
+    on the diagonal of its product are used. In full precision x is high + low;
     low low^T is beyond the digits of float32, and high low^T is the transpose of low high^T.
     """
     part, which, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
@@ -356,7 +358,7 @@ def gram(
         high = nearest(x)
         if FULL:
             cross = tl.dot(nearest(x - high), tl.trans(high), cross, input_precision="tf32")
-        # Added apart: the matrix units would cut off the total at its last digit each time.
+        # Added separately: the matrix units would truncate the total each time.
         total += tl.dot(high, tl.trans(high), input_precision="tf32")
     if FULL:
         total += cross + tl.trans(cross)
@@ -368,7 +370,7 @@ def gram(
 
 @triton.jit
 def factor_slices(factors, c, C, SLICES: tl.constexpr, SLICE: tl.constexpr):
-    """Rows of both factors, some at a time, in two parts that tf32 holds."""
+    """Return rows of both factors, some at a time, each as a sum of two tf32 numbers."""
     high, low = (), ()
     for slice in tl.static_range(2 * SLICES):
         k, which = slice % SLICES * SLICE + tl.arange(0, SLICE), slice // SLICES
@@ -384,7 +386,7 @@ def product(
     within, between, stride_c, stride_p, factors, above, out, frames, plane, C, P,
     FULL: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of some channels: what `adjoint` gave times the factors, and that from above."""
+    """Write the gradient of some channels: output of `adjoint` times factors, plus `above`."""
     part, parts = tl.program_id(0), tl.num_programs(0)
     c, blocks = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.cdiv(P, BLOCK)
     SLICES: tl.constexpr = CHANNELS // WIDTH
@@ -414,9 +416,9 @@ def weigh(
     sums, tally, covariances, traces, evidence, left_out, matrices, scratch, of_w, of_b, noise,
     scale, w_seen, b_seen, C, WIDTH: tl.constexpr, PIVOT: tl.constexpr,
 ):  # fmt: skip
-    """W, B and the derivatives of J, as `moments.weigh`, in one program.
+    """Compute W, B and the derivatives of J in one program; see `moments.weigh`.
 
-    `matrices` are zero as well where float32 cannot hold them.
+    `matrices` are zero also if float32 cannot hold them.
     """
     c = tl.arange(0, WIDTH)
     inside, same = c < C, c[:, None] == c[None, :]
