@@ -323,7 +323,7 @@ class _Prepared:
                 *self.sizes, self.full_precision, self.channels, group, plan.gram_block,
                 num_warps=plan.gram_warps, num_stages=plan.gram_stages,
             )  # fmt: skip
-        return partial.sum(1, dtype=torch.float64)
+        return partial.sum(1).double()
 
     def grams_of_codes(self, frames: Tensor, saved: tuple[Tensor, ...]) -> Tensor:
         """Sum D D^T and E E^T with PyTorch's products."""
