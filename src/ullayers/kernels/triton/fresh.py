@@ -7,7 +7,7 @@ later calls can be recorded in a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -18,20 +18,17 @@ from torch import Tensor
 
 from ullayers.kernels.backends import has_triton
 from ullayers.kernels.moments import (
-    NOISE,
     REDUCED_PRECISION,
-    Evaluation,
     Moments,
     Request,
     Seen,
     Weights,
-    covariance_evidence,
     in_float32,
     is_by_rows,
-    ridges,
     working_precision,
 )
-from ullayers.kernels.moments import weigh as weigh_by_torch
+from ullayers.kernels.triton.launch import is_aligned, launch, on
+from ullayers.kernels.triton.weigh import WIDEST_INVERSE, weigh
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
@@ -66,11 +63,11 @@ PLANS = {  # by the number of channels that it serves
 }
 WIDTH = 64  # most channels of the gradient that a program writes
 WIDEST_CODE = 1024  # features
-WIDEST_INVERSE, PIVOT = 64, 16  # most features that one program inverts; how many at a time
-INVERSE_WARPS = {16: 1, 32: 2, 64: 4}
 
 
 NAME = "Triton kernels"
+
+__all__ = ["NAME", "gradient", "measure", "weigh", "why_not"]
 
 
 def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
@@ -98,34 +95,8 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
 
 def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
     """Sum over the frames (frames, C, P), with C or P contiguous; see `torch.fresh.measure`."""
-    with _on(frames.device):
+    with on(frames.device):
         return _prepared(frames, request).measure(frames)
-
-
-def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluation:
-    """Compute W, B and the derivatives of J in one kernel where it is fast; see `moments.weigh`."""
-    C, sums = moments.sums.shape[-1], moments.sums
-    if C > WIDEST_INVERSE:
-        return weigh_by_torch(moments, request, precision)
-    width = max(PIVOT, 1 << (C - 1).bit_length())
-    ridge_w, ridge_b = ridges(request.rates.ridge, precision)
-    noise = (NOISE * torch.finfo(precision).eps) ** 2
-    room = sums.new_empty(4 * C * C + 4 + 3 * width * width)
-    covariances, matrices, traces, evidence, scratch = room.split(
-        [2 * C * C, 2 * C * C, 2, 2, 3 * width * width]
-    )
-    left_out = sums.new_empty(2, dtype=torch.int64)
-    with _on(sums.device):
-        _launch(
-            _compiled_weigh, (C, request.scale, sums.device), _kernels().weigh, (1, 1), sums,
-            moments.seen.counts, covariances, traces, evidence, left_out, matrices, scratch,
-            ridge_w / C, ridge_b / C, noise / C, request.scale, *covariance_evidence(request), C,
-            width, PIVOT, num_warps=INVERSE_WARPS[width], num_stages=1,
-        )  # fmt: skip
-    return Evaluation(
-        covariances.view(2, C, C), traces, evidence, left_out, moments.seen, moments.short_mean,
-        moments.long_mean, Weights(matrices.view(2, C, C), False), moments.saved,
-    )  # fmt: skip
 
 
 def gradient(
@@ -139,7 +110,7 @@ def gradient(
     if above is not None and (above.stride() != frames.stride() or above.dtype != frames.dtype):
         above = torch.empty_like(frames).copy_(above)
     call = _prepared(frames, request)
-    with _on(frames.device):
+    with on(frames.device):
         if frames.shape[2] == 1:
             return call.gradient_of_codes(frames, saved, weights.matrices.to(call.kind), above)
         # `weigh` has made sure that smaller matrices fit float32.
@@ -156,53 +127,9 @@ def _kernels() -> Any:
     return fused_fresh
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a device current, since Triton launches on the current one."""
-    here = not device.type == "cuda" or device.index == torch.cuda.current_device()
-    return nullcontext() if here else torch.cuda.device(device)
-
-
 @cache
 def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-_compiled_weigh: dict[Any, Any] = {}
-MOST_COMPILED = 4096
-
-
-def _launch(
-    compiled: dict[Any, Any],
-    key: Any,
-    kernel: Any,
-    grid: tuple[int, int],
-    *arguments: Any,
-    **options: int,
-) -> None:
-    """Launch a kernel, after the first time without Triton's inspection of every argument.
-
-    Args:
-        compiled: Compiled kernels by their keys.
-        key: Whatever numbers, dtypes and alignments of the arguments depend on.
-        kernel: The kernel.
-        grid: Number of programs.
-        arguments: All parameters of the kernel, in order.
-        options: Triton's options.
-    """
-    ready = compiled.get((kernel, key))
-    if ready is not None:
-        ready[(*grid, 1)](*arguments)
-        return
-    ready = kernel[grid](*arguments, **options)
-    if len(compiled) >= MOST_COMPILED:
-        compiled.clear()
-    if ready is not None:  # Triton's interpreter compiles nothing
-        compiled[kernel, key] = ready
-
-
-def _is_aligned(tensor: Tensor) -> bool:
-    """Return whether Triton loads 16 bytes at once from this tensor."""
-    return tensor.data_ptr() % 16 == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,8 +195,8 @@ class _Prepared:
     def launch(
         self, key: Any, kernel: Any, grid: tuple[int, int], *rest: Any, **options: int
     ) -> None:
-        """Launch a kernel; see `_launch`."""
-        _launch(self.compiled, key, kernel, grid, *rest, **options)
+        """Launch a kernel; see `launch`."""
+        launch(self.compiled, key, kernel, grid, *rest, **options)
 
     def workspace(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return memory for D and E of a chunk, and both apart."""
@@ -289,7 +216,7 @@ class _Prepared:
         state = frames.new_empty(S * 6 * plane, dtype=self.kind)
         seen_block, warps = self.plan.seen_block if P > 1 else 1, self.plan.block // 32
         self.launch(
-            _is_aligned(frames), kernels.summarise, (S, -(-P // seen_block)), frames,
+            is_aligned(frames), kernels.summarise, (S, -(-P // seen_block)), frames,
             *self.strides, segments, state, marks, count, tally, *self.speeds,
             min(self.request.largest, FINITE), *self.sizes, self.moves, self.channels, seen_block,
             self.plan.seen_stages, num_warps=self.plan.seen_warps,
@@ -348,7 +275,7 @@ class _Prepared:
         (marks, before, state), (first, last) = saved, chunk
         channels_last, block = self.line
         self.launch(
-            _is_aligned(frames), kernel, (last - first, self.blocks), frames, marks, before,
+            is_aligned(frames), kernel, (last - first, self.blocks), frames, marks, before,
             self.tables.segments, *self.table, state, *room, first, *self.speeds, *self.sizes,
             MOVING if self.moves == MOVING else FIXED, channels_last, STEPS, block,
             num_warps=block // 32,
@@ -371,7 +298,7 @@ class _Prepared:
             to, more = (out, above) if begin == 0 else (out[begin:], above)
             if above is not None and begin > 0:
                 more = above[begin:]
-            key = (_is_aligned(to), None if more is None else _is_aligned(more), factors.dtype)
+            key = (is_aligned(to), None if more is None else is_aligned(more), factors.dtype)
             self.launch(
                 key, _kernels().product, (parts, columns), D, E, *self.strides, factors, more, to,
                 count, *self.sizes, self.full_precision, self.channels, width, plan.out_block,
