@@ -67,13 +67,13 @@ def test_gradient_is_autograd_of_the_plain_formula(
     request = request_of(lengths, mode, diagonal)
     with torch.no_grad():
         moments = fresh.measure(y.detach(), request, None)
-        made = weigh(moments, request.rates, torch.float64)
+        made = weigh(moments, request, torch.float64)
         got = fresh.gradient(y.detach(), request, made.weights, moments.saved, None)
     assert relative(made.covariances, torch.stack([W, B])) < 1e-9
     # With fewer frames than features B has a condition of 1e8, and the formula loses as much.
     tolerance = 1e-9 if sum(lengths) > features else 1e-6
     assert relative(got, y.grad.nan_to_num(0)) < tolerance
-    assert int(moments.counts[2]) == int((~y.detach().isfinite().all(1)).sum())
+    assert int(moments.seen.counts[2]) == int((~y.detach().isfinite().all(1)).sum())
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -139,10 +139,10 @@ def test_compiled_maps_equal_the_general_path(
     assert fresh_maps.why_not(y, request, None) is None
     found = fresh_maps.measure(y, request, None)
     wanted = fresh.measure(y.double(), request, None)
-    for name in ("within", "between", "short_mean", "long_mean"):
+    for name in ("sums", "short_mean", "long_mean"):
         assert relative(getattr(found, name), getattr(wanted, name)) < 1e-5, name
-    assert torch.equal(found.counts, wanted.counts)
-    weights = weigh(wanted, request.rates, torch.float32).weights
+    assert torch.equal(found.seen.counts, wanted.seen.counts)
+    weights = weigh(wanted, request, torch.float32).weights
     expected = fresh.gradient(y.double(), request, weights, wanted.saved, None)
     got = fresh_maps.gradient(y, request, weights, found.saved, None)
     assert relative(got.double(), expected) < 1e-5
@@ -300,8 +300,10 @@ def test_moments_of_tiles_with_and_without_gaps_are_joined(monkeypatch: pytest.M
     whole: Moments = fresh.measure(y, request, None)
     monkeypatch.setattr(fresh, "TILE_VALUES", 20 * 3 * 5)
     parts = fresh.measure(y, request, None)
-    for name in ("within", "between", "counts", "short_mean", "long_mean", "steps"):
+    for name in ("sums", "short_mean", "long_mean"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+    for name in ("counts", "steps", "short_evidence", "long_evidence"):
+        torch.testing.assert_close(getattr(parts.seen, name), getattr(whole.seen, name))
 
 
 @pytest.mark.parametrize("scattered", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -71,16 +71,15 @@ def check(case: Case, device: str = "cuda", tolerance: float = 1e-5) -> None:
     frames, request = case.frames(device), case.request()
     expected, W, B = objective_gradient(case, frames)
     got = launch_fresh.measure(frames, request, None)
-    counts = got.counts.cpu()
+    counts = got.seen.counts.cpu()
     usable = (frames.cpu().double().abs() <= LARGEST).all(1)
     assert int(counts[2]) == int((~usable).sum())
-    assert got.steps is not None
     clips = [clip.sum(0) for clip in usable.split(case.lengths)]
-    assert torch.equal(got.steps.cpu()[:, 0], torch.stack(clips))
-    for mean, count, covariance in ((got.within, counts[0], W), (got.between, counts[1], B)):
+    assert torch.equal(got.seen.steps.cpu()[:, 0], torch.stack(clips))
+    for mean, count, covariance in ((got.sums[0], counts[0], W), (got.sums[1], counts[1], B)):
         error = (mean.cpu() / count - covariance).norm() / covariance.norm()
         assert float(error) < tolerance
-    weights = weigh(got, request.rates, torch.float64).weights
+    weights = weigh(got, request, torch.float64).weights
     above = torch.randn_like(frames)
     for more in (None, above):
         out = launch_fresh.gradient(frames, request, weights, got.saved, more)
@@ -160,12 +159,68 @@ def test_means_at_the_end(long_term: LongTerm) -> None:
     if long_term == "shared":
         longs = [y.mean(0)]
     for means, goal in ((got.short_mean, shorts), (got.long_mean, longs)):
-        torch.testing.assert_close(means.cpu().double(), torch.stack(goal), rtol=1e-5, atol=1e-5)
+        rows = torch.stack(goal).mT.flatten(0, 1)
+        torch.testing.assert_close(means.cpu().double(), rows, rtol=1e-5, atol=1e-5)
 
 
 def moving_mean(frames: Tensor, rate: float) -> Tensor:
     weights = (1 - rate) ** torch.arange(len(frames) - 1, -1, -1, dtype=torch.float64)
     return torch.einsum("f,fcp->cp", weights / weights.sum(), frames)
+
+
+CODES = [
+    Case(C=2, P=1, lengths=(40,), long_term="stream"),
+    Case(C=16, P=1, lengths=(33, 2, 17, 90)),
+    Case(C=33, P=1, lengths=(60, 60), long_term="shared", offset=1e3),
+    Case(C=64, P=1, lengths=(300,), dtype=torch.bfloat16),
+    Case(C=200, P=1, lengths=(250, 60), long_term="stream"),
+]
+
+
+@pytest.mark.parametrize("case", CODES, ids=str)
+def test_codes(case: Case) -> None:
+    check(case)
+
+
+def test_codes_with_gaps() -> None:
+    case = Case(C=5, P=1, lengths=(40, 30), long_term="shared")
+    frames = case.frames("cuda")
+    frames[[0, 7, 8, 69]] = torch.nan
+    expected, _, _ = objective_gradient(case, frames)
+    request = case.request()
+    got = launch_fresh.measure(frames, request, None)
+    weights = launch_fresh.weigh(got, request, torch.float64).weights
+    out = launch_fresh.gradient(frames, request, weights, got.saved, None)
+    torch.testing.assert_close(out.cpu().double(), expected.nan_to_num(0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-44, 0.0])
+@pytest.mark.parametrize("C", [2, 16, 33, 64])
+def test_the_kernel_that_inverts_equals_pytorch(C: int, scale: float) -> None:
+    case = Case(C=C, P=50)
+    request = case.request()
+    moments = launch_fresh.measure(case.frames("cuda"), request, None)
+    moments = replace(moments, sums=scale * moments.sums)
+    got = launch_fresh.weigh(moments, request, torch.float64)
+    expected = weigh(moments, request, torch.float64)
+    for name in ("covariances", "traces", "evidence", "left_out"):
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=1e-6, atol=0)
+    matrices, goal = got.weights.matrices, expected.weights.matrices
+    if scale == 1e-44:  # float32 cannot hold the inverse
+        goal = torch.zeros_like(goal)
+    torch.testing.assert_close(matrices, goal, rtol=1e-5, atol=float(1e-6 * goal.abs().max()))
+
+
+def test_matrices_without_an_inverse_give_no_gradient() -> None:
+    case = Case(C=4, P=20)
+    frames = case.frames("cuda")
+    frames[:, 1] = frames[:, 0]
+    request = Request(case.lengths, Rates(0.5, 1e-2, 0.0, "clip"), LARGEST)
+    moments = launch_fresh.measure(frames, request, None)
+    moments.sums[:, 1, 1] *= 1 - 1e-9  # not positive definite, in spite of rounding
+    got = launch_fresh.weigh(moments, request, torch.float64)
+    assert got.left_out.tolist() == [0, 2]
+    assert not got.weights.matrices.any()
 
 
 def test_tf32_only_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -325,7 +325,7 @@ def test_layer_has_no_parameters_and_shows_its_settings() -> None:
 
 def test_function_transforms_over_other_inputs_raise_too() -> None:
     layer, y = ul.UL1d(3), torch.randn(4, 3, requires_grad=True)
-    with pytest.raises(RuntimeError, match=r"cannot be inside torch\.func"):
+    with pytest.raises(RuntimeError, match=r"cannot run inside torch\.func"):
         torch.func.vmap(lambda x: x + layer(y).sum())(torch.zeros(2))
     assert int(layer.steps) == 0
 

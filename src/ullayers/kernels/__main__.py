@@ -1,4 +1,4 @@
-"""Compile all CPU loops and cache them on disk, so that no training run has to wait for them."""
+"""Compile all CPU loops and cache them on disk, so that training does not wait for them."""
 
 import logging
 

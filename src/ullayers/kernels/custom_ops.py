@@ -1,6 +1,6 @@
-"""Fresh statistics as operators that `torch.compile` calls without a look inside.
+"""Fresh statistics as custom operators, which `torch.compile` does not trace.
 
-To trace through their hundreds of small operations would take minutes and save nothing.
+Tracing their many small operations takes minutes and makes nothing faster.
 """
 
 from __future__ import annotations
@@ -9,22 +9,35 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh
-from ullayers.kernels.moments import Evaluation, Request, Weights, is_by_rows
+from ullayers.kernels.moments import (
+    Evaluation,
+    Request,
+    Seen,
+    Weights,
+    is_by_rows,
+    working_precision,
+)
 from ullayers.kernels.state import Rates
 from ullayers.kernels.torch.fresh import scatter_gradient as _plain_scatter_gradient
-from ullayers.kernels.torch.fresh import working_precision
 
 
 def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> Evaluation:
-    """The statistics of a call and the derivatives of J."""
-    covariances, singular, counts, short_mean, long_mean, steps, matrices = _evaluate(
-        frames, scatter, *_numbers(request)
-    )
+    """Compute the statistics of a call and the derivatives of J."""
+    (
+        covariances, traces, evidence, left_out, steps, counts, short_evidence, long_evidence,
+        short_mean, long_mean, matrices,
+    ) = _evaluate(frames, scatter, *_numbers(request))  # fmt: skip
     return Evaluation(
-        covariances, singular, counts, short_mean, long_mean, steps,
-        Weights(matrices, is_by_rows(frames.shape, request, scatter)),
+        covariances,
+        traces,
+        evidence,
+        left_out,
+        Seen(steps, counts, short_evidence, long_evidence),
+        short_mean,
+        long_mean,
+        Weights(matrices, is_by_rows(frames, request, scatter)),
         () if scatter is None else (scatter,),
-    )  # fmt: skip
+    )
 
 
 def gradient(
@@ -34,7 +47,7 @@ def gradient(
     saved: tuple[Tensor, ...],
     above: Tensor | None,
 ) -> Tensor:
-    """As `fresh.gradient`."""
+    """Same as `kernels.torch.fresh.gradient`."""
     scatter = saved[0] if saved else None
     found: Tensor = _gradient(frames, scatter, weights.matrices, *_numbers(request))
     return found if above is None else above + found
@@ -43,58 +56,65 @@ def gradient(
 def scatter_gradient(
     frames: Tensor, request: Request, weights: Weights, saved: tuple[Tensor, ...]
 ) -> Tensor:
-    """As `fresh.scatter_gradient`."""
+    """Same as `kernels.torch.fresh.scatter_gradient`."""
     found: Tensor = _scatter_gradient(frames, saved[0], weights.matrices, *_numbers(request))
     return found
 
 
-def _numbers(request: Request) -> tuple[list[int], float, float, float, str, bool, float]:
+def _numbers(request: Request) -> tuple[list[int], float, float, float, str, bool, float, float]:
     rates = request.rates
     return (
         list(request.lengths), rates.mu, rates.eps, rates.ridge, rates.long_term, rates.diagonal,
-        request.largest,
+        request.largest, request.scale,
     )  # fmt: skip
 
 
 def _request(
     lengths: list[int], mu: float, eps: float, ridge: float, long_term: str, diagonal: bool,
-    largest: float,
+    largest: float, scale: float,
 ) -> Request:  # fmt: skip
     rates = Rates(mu, eps, ridge, long_term, len(lengths), diagonal)  # type: ignore[arg-type]
-    return Request(tuple(lengths), rates, largest)
+    return Request(tuple(lengths), rates, largest, scale)
 
 
 @torch.library.custom_op("ullayers::fresh_evaluate", mutates_args=())
 def _evaluate(
     frames: Tensor, scatter: Tensor | None, lengths: list[int], mu: float, eps: float,
-    ridge: float, long_term: str, diagonal: bool, largest: float,
+    ridge: float, long_term: str, diagonal: bool, largest: float, scale: float,
 ) -> list[Tensor]:  # fmt: skip
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
+    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     _, made = evaluate_fresh(frames, request, scatter)
     work = working_precision(frames)
+    seen = made.seen
     found = (
-        made.covariances, made.singular, made.counts, made.short_mean.to(work),
-        made.long_mean.to(work), made.steps, made.weights.matrices,
+        made.covariances, made.traces, made.evidence, made.left_out, seen.steps, seen.counts,
+        seen.short_evidence.to(work), seen.long_evidence.to(work), made.short_mean.to(work),
+        made.long_mean.to(work), made.weights.matrices,
     )  # fmt: skip
-    # Memory of its own for each, laid out as the fake below says.
+    # Outputs may not share memory, and need the layout of the fake implementation below.
     return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
 
 
 @_evaluate.register_fake
-def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest):  # type: ignore[no-untyped-def]
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
+def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, scale):  # type: ignore[no-untyped-def]
+    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     _, d, positions = frames.shape
-    clips, by_rows = len(lengths), is_by_rows(frames.shape, request, scatter)
+    clips, by_rows = len(lengths), is_by_rows(frames, request, scatter)
     size = max(lengths) * clips if by_rows else d
     wide, whole = torch.float64, torch.int64
     work = working_precision(frames)
+    averages = 1 if long_term == "shared" else clips
     return [
         frames.new_empty((2, d, d), dtype=wide),
-        frames.new_empty((), dtype=whole),
-        frames.new_empty((3,), dtype=whole),
-        frames.new_empty((clips, d, positions), dtype=work),
-        frames.new_empty((1 if long_term == "shared" else clips, d, positions), dtype=work),
+        frames.new_empty((2,), dtype=wide),
+        frames.new_empty((2,), dtype=wide),
+        frames.new_empty((2,), dtype=whole),
         frames.new_empty((clips, 1, positions), dtype=whole),
+        frames.new_empty((3,), dtype=whole),
+        frames.new_empty((clips * positions,), dtype=work),
+        frames.new_empty((averages * positions,), dtype=work),
+        frames.new_empty((clips * positions, d), dtype=work),
+        frames.new_empty((averages * positions, d), dtype=work),
         frames.new_empty((2, size, size), dtype=wide),
     ]
 
@@ -102,21 +122,21 @@ def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest):  
 @torch.library.custom_op("ullayers::fresh_gradient", mutates_args=())
 def _gradient(
     frames: Tensor, scatter: Tensor | None, matrices: Tensor, lengths: list[int], mu: float,
-    eps: float, ridge: float, long_term: str, diagonal: bool, largest: float,
+    eps: float, ridge: float, long_term: str, diagonal: bool, largest: float, scale: float,
 ) -> Tensor:  # fmt: skip
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
+    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     kernel, _ = choose_fresh(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
-    weights = Weights(matrices, is_by_rows(frames.shape, request, scatter))
+    weights = Weights(matrices, is_by_rows(frames, request, scatter))
     return kernel.gradient(frames, request, weights, saved, None)
 
 
 @torch.library.custom_op("ullayers::fresh_scatter_gradient", mutates_args=())
 def _scatter_gradient(
     frames: Tensor, scatter: Tensor, matrices: Tensor, lengths: list[int], mu: float,
-    eps: float, ridge: float, long_term: str, diagonal: bool, largest: float,
+    eps: float, ridge: float, long_term: str, diagonal: bool, largest: float, scale: float,
 ) -> Tensor:  # fmt: skip
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest)
+    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     kernel, _ = choose_fresh(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
     found = _plain_scatter_gradient(frames, request, Weights(matrices, False), saved)

@@ -1,4 +1,4 @@
-"""Which kernel takes a call: one table for fresh and one for running statistics, fastest first."""
+"""Choose a kernel for a call: one table each for fresh and running statistics, fastest first."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ullayers.kernels.moments import (
     Moments,
     Request,
     Weights,
-    weigh,
+    working_precision,
 )
 from ullayers.kernels.state import LongTerm
 
 WIDEST_ON_GPU, MOST_FRAMES = 256, 32  # features, and frames of a call
-# From here on PyTorch's products and factors are faster than the compiled loop, except for single
-# frames of a single stream.
+# Above these sizes PyTorch is faster than the compiled loop, except for single frames of a single
+# stream.
 LARGEST_FRAME, WIDEST = 2**11, 208
 
 
 class RunningRequest(NamedTuple):
-    """What a layer is asked for, as far as the choice of a kernel depends on it."""
+    """Properties of a call with running statistics on which the choice of a kernel depends."""
 
     device: str
     frames: torch.dtype
@@ -40,43 +40,43 @@ class RunningRequest(NamedTuple):
     features: int
     long_term: LongTerm
     diagonal: bool
-    clips: bool  # marked by `sequences`
+    clips: bool  # whether frames are separate clips, marked by `sequences`
     scatter: bool
-    gradient: bool  # whether one is wanted
-    replaced: str | None  # a buffer that is not as `schema` describes it
+    gradient: bool  # whether a gradient is needed
+    replaced: str | None  # error message if a buffer does not match `schema`
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel, and why it does not take a call; None if it does."""
+    """A kernel, and a function that returns why it does not accept a call, or None if it does."""
 
     name: str
     why_not: Callable[[RunningRequest], str | None]
 
 
 def first_to_take(verdicts: Iterable[tuple[str, str | None]]) -> tuple[str, dict[str, str]]:
-    """The first kernel that takes a call, and why those before it do not, by their names.
+    """Return the first kernel that accepts a call, and why those before it do not, by name.
 
     Args:
-        verdicts: of each kernel its name, and why it does not take the call, or None if it does.
+        verdicts: Name of each kernel, and why it does not accept the call or None.
     """
     reasons: dict[str, str] = {}
     for name, reason in verdicts:
         if reason is None:
             return name, reasons
         reasons[name] = reason
-    raise AssertionError("the last kernel takes every call")
+    raise AssertionError("the last kernel accepts every call")
 
 
 def listed(name: str, reasons: Mapping[str, str]) -> str:
-    """What `first_to_take` has found, for a reader."""
+    """Format the result of `first_to_take` for users."""
     return "\n".join([name, *(f"  not {other}: {why}" for other, why in reasons.items())])
 
 
 def _why_no_stream(call: RunningRequest) -> str | None:
-    """What the kernels for frames as they come have in common."""
+    """Return a reason that holds for all kernels for single frames, if any."""
     return _first(
-        (not call.gradient, "no gradient is wanted"),
+        (not call.gradient, "no gradient is needed"),
         (call.clips, "the frames are separate clips"),
         (call.long_term != "stream", f'long_term is "{call.long_term}", not "stream"'),
         (call.diagonal, "the covariances are diagonal"),
@@ -126,20 +126,23 @@ RUNNING = (
 
 
 def choose_running(call: RunningRequest) -> tuple[str, dict[str, str]]:
-    """Return the kernel for a call with running statistics, and why faster ones do not take it."""
+    """Return the kernel for a call with running statistics, and why faster ones reject it."""
     return first_to_take((each.name, each.why_not(call)) for each in RUNNING)
 
 
 class FreshKernel(Protocol):
-    """One way to find the sums over a call's frames, and the gradient of J."""
+    """A module that computes the sums over a call's frames, and the gradient of J."""
 
     NAME: str
 
     def why_not(self, frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
-        """Why it does not take a call, or None if it does."""
+        """Return why it does not accept a call, or None if it does."""
 
     def measure(self, frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
-        """Sums over the frames; see `fresh.measure`."""
+        """Sum over the frames; see `torch.fresh.measure`."""
+
+    def weigh(self, moments: Moments, request: Request, precision: torch.dtype) -> Evaluation:
+        """Compute W, B and the derivatives of J; see `moments.weigh`."""
 
     def gradient(
         self,
@@ -149,7 +152,7 @@ class FreshKernel(Protocol):
         saved: tuple[Tensor, ...],
         above: Tensor | None,
     ) -> Tensor:
-        """The gradient of J plus the one from above; see `fresh.gradient`."""
+        """Return the gradient of J plus the incoming one; see `torch.fresh.gradient`."""
 
 
 FRESH = {
@@ -161,7 +164,7 @@ FRESH = {
 def choose_fresh(
     frames: Tensor, request: Request, scatter: Tensor | None
 ) -> tuple[FreshKernel, dict[str, str]]:
-    """The kernel for a call, and why faster ones do not take it, by their names."""
+    """Return the kernel for a call, and why faster ones do not accept it, by name."""
     name, reasons = first_to_take(
         (name, kernel.why_not(frames, request, scatter)) for name, kernel in FRESH.items()
     )
@@ -171,7 +174,7 @@ def choose_fresh(
 def evaluate_fresh(
     frames: Tensor, request: Request, scatter: Tensor | None
 ) -> tuple[FreshKernel, Evaluation]:
-    """The statistics of a call and the derivatives of J, and the kernel for its gradient."""
+    """Return the kernel for a call, and its statistics with the derivatives of J."""
     kernel, _ = choose_fresh(frames, request, scatter)
     moments = kernel.measure(frames, request, scatter)
-    return kernel, weigh(moments, request.rates, torch_fresh.working_precision(frames))
+    return kernel, kernel.weigh(moments, request, working_precision(frames))

@@ -1,4 +1,4 @@
-"""What the frames of one call sum up to, and the derivatives of J that follow from the sums.
+"""Sums over the frames of one call, and the derivatives of J that follow from them.
 
 With D = y - short-term mean and E = short-term mean - long-term mean of every frame,
 
@@ -9,7 +9,7 @@ so dJ/dD = D W^-1 / n and dJ/dE = -E B^-1 / n.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,46 +20,57 @@ from ullayers.kernels.state import Rates
 
 REDUCED_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
 NOISE = 16.0  # rounding errors, in units of the last place
-# An output that vanishes adds log(ridge of W / ridge of B) / 2 to J. With equal ridges that would
-# pay, and J would be lowest for a single output that is not zero.
+# Few frames per feature give ill-conditioned covariances; these are computed in float64.
+CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
+# An output that vanishes adds log(ridge of W / ridge of B) / 2 to J. With equal ridges, J would be
+# lowest when all outputs but one vanish.
 BETWEEN_RIDGE = 1e-4  # of B, relative to that of W
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a call asks of a kernel, beside its frames.
+    """Settings of a call.
 
     Attributes:
-        lengths: frames of each clip.
+        lengths: Number of frames of each clip.
         rates: mu, eps, ridge and the kind of long-term mean.
-        largest: a frame with a larger value, or a NaN, at a position is left out there.
+        largest: Frames with a larger value, or a NaN, at a position are skipped there.
+        scale: Factor of the gradient of J.
     """
 
     lengths: tuple[int, ...]
     rates: Rates
     largest: float
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How many frames the statistics of a call are based on."""
+
+    steps: Tensor  # (clips, 1, positions) int64, usable frames of each stream
+    counts: Tensor  # (3,) int64: terms of the sums for W and B, and skipped (frame, position) pairs
+    short_evidence: Tensor  # (clips * positions,) of the short-term means
+    long_evidence: Tensor  # likewise; (positions,) if the long-term mean is shared
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What the frames of a call sum up to."""
+    """Sums over the frames of a call, and the means after its last frames."""
 
-    within: Tensor  # (d, d) float64, sum of D D^T
-    between: Tensor  # (d, d) float64, sum of E E^T
-    counts: Tensor  # (3,) int64: terms of both sums, and (frame, position) pairs left out
-    short_mean: Tensor  # (clips, d, positions) after the last frame of each clip
-    long_mean: Tensor  # likewise; (1, d, positions) if it is shared
-    steps: Tensor  # (clips, 1, positions) int64, usable frames of each stream
+    sums: Tensor  # (2, d, d) float64: of D D^T and of E E^T
+    seen: Seen
+    short_mean: Tensor  # (clips * positions, d) after the last frame of each clip
+    long_mean: Tensor  # likewise; (positions, d) if it is shared
     rows: Tensor | None = None  # (2, n, n) float64: D^T D and E^T E, if `is_by_rows`
-    scatter: Tensor | None = None  # (d, d) float64, to be added to `within`
-    saved: tuple[Tensor, ...] = ()  # what a kernel wants back for the gradient
+    saved: tuple[Tensor, ...] = ()  # tensors that the kernel needs for the gradient
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The derivatives of J: D @ matrices[0] by D, and E @ matrices[1] by E.
+    """Derivatives of J: D @ matrices[0] with respect to D, and E @ matrices[1] to E.
 
-    If `by_rows`, they are matrices[0] @ D and matrices[1] @ E, with a row for each frame.
+    If `by_rows`, they are matrices[0] @ D and matrices[1] @ E, with one row per frame.
     """
 
     matrices: Tensor  # (2, d, d) or (2, n, n) float64, symmetric
@@ -71,93 +82,134 @@ class Evaluation:
     """The statistics of a call, and the derivatives of their J."""
 
     covariances: Tensor  # (2, d, d) float64: W and B
-    singular: Tensor  # () int64: how many of W and B have no inverse
-    counts: Tensor  # these four and `saved` as in `Moments`
+    traces: Tensor  # (2,) float64: of W and B
+    evidence: Tensor  # (2,) float64: of W and B
+    left_out: Tensor  # (2,) int64: skipped (frame, position) pairs; matrices without an inverse
+    seen: Seen
     short_mean: Tensor
     long_mean: Tensor
-    steps: Tensor
     weights: Weights
     saved: tuple[Tensor, ...]
 
 
+def working_precision(frames: Tensor) -> torch.dtype:
+    """Return the dtype of the arithmetic, whatever the precision of the network."""
+    count, d, positions = frames.shape
+    small = frames.numel() <= CAREFUL_VALUES or count * positions < CAREFUL_FRAMES * d
+    return torch.float64 if small else torch.promote_types(frames.dtype, torch.float32)
+
+
 def averaged_frames(steps: Tensor, rates: Rates) -> Tensor:
-    """How many frames long-term means are taken over, from those of the streams (clips, ...)."""
+    """Return the frames per long-term mean, given those of each stream (clips, ...)."""
     return steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
 
 
-def counts_of(steps: Tensor, request: Request) -> Tensor:
-    """`Moments.counts`, from the usable frames of each stream (clips, 1, positions)."""
+def count_frames(steps: Tensor, request: Request) -> Seen:
+    """Derive all counts from the usable frames of each stream (clips, 1, positions)."""
+    rates = request.rates
     within = (steps - 1).clamp(min=0).sum()
-    number = averaged_frames(steps, request.rates)
-    stream = request.rates.long_term == "stream"
+    number = averaged_frames(steps, rates)
+    stream = rates.long_term == "stream"
     between = within if stream else torch.where(number > 1, number, 0).sum()
-    return torch.stack([within, between, sum(request.lengths) * steps.shape[2] - steps.sum()])
+    skipped = sum(request.lengths) * steps.shape[2] - steps.sum()
+    return Seen(
+        steps,
+        torch.stack([within, between, skipped]),
+        -torch.expm1(steps.flatten().double() * math.log1p(-rates.mu)),
+        -torch.expm1(number.flatten().double() * math.log1p(-rates.eps)),
+    )
 
 
-def is_by_rows(shape: Sequence[int], request: Request, scatter: Tensor | None) -> bool:
-    """Whether frames are fewer than features, so that an inverse of their own products is smaller.
+@lru_cache(maxsize=64)
+def count_all_frames(request: Request, positions: int, device: torch.device) -> Seen:
+    """Return the counts of a call in which all frames are usable; do not write to the tensors."""
+    lengths = torch.tensor(request.lengths, device=device)
+    steps = lengths.view(-1, 1, 1).repeat(1, 1, positions)
+    return count_frames(steps, request)
+
+
+def by_stream(means: Tensor) -> Tensor:
+    """Return (clips, d, positions) means as (clips * positions, d)."""
+    return means.mT.reshape(-1, means.shape[1])
+
+
+def covariance_evidence(request: Request) -> tuple[float, float]:
+    """Return the evidence of W and B after the steps of a call."""
+    steps, rates = max(request.lengths), request.rates
+    return -math.expm1(steps * math.log1p(-rates.mu)), -math.expm1(steps * math.log1p(-rates.eps))
+
+
+def is_by_rows(frames: Tensor, request: Request, scatter: Tensor | None) -> bool:
+    """Return whether frames are so few that inverting D^T D is faster than inverting D D^T.
 
     Args:
-        shape: of the frames: (..., features, positions).
-        request: what is asked.
-        scatter: to be added to W, if there is any: then W is no sum over frames alone.
+        frames: (..., features, positions).
+        request: Settings of the call.
+        scatter: Scatter to be added to W, if any; W is then not a sum over frames alone.
     """
     rows = max(request.lengths) * len(request.lengths)
-    few = shape[-1] == 1 and rows < shape[-2]
+    features, positions = frames.shape[-2:]
+    # Our GPU kernels work with D D^T only; they are faster unless the matrices are very large.
+    few = positions == 1 and rows * (4 if frames.is_cuda else 1) < features
     return few and scatter is None and not request.rates.diagonal
 
 
-def weigh(moments: Moments, rates: Rates, precision: torch.dtype) -> Evaluation:
-    """W, B and the derivatives of J.
+def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluation:
+    """Compute W, B and the derivatives of J.
 
     The ridge is part of J: W + r tr(W)/d with the relative ridge r, and for B the smaller one of
-    `ridges`. Where W is no more than rounding errors of B, a constant keeps it above those, and B
-    above those of W. If one of them is zero, or has no inverse, J is not defined and all
+    `ridges`. Where W is as small as the rounding errors of B, a constant keeps it above those, and
+    likewise B above those of W. If W or B is zero or has no inverse, J is undefined and all
     derivatives are zero.
 
     Args:
-        moments: the sums.
-        rates: the ridge, and whether covariances are diagonal.
-        precision: of the arithmetic that has found the sums.
+        moments: Sums over the frames.
+        request: Settings of the call.
+        precision: Precision in which the sums were computed.
     """
-    count = moments.counts[:2].clamp(min=1)[:, None, None]
-    within = moments.within if moments.scatter is None else moments.within + moments.scatter
-    covariances = torch.stack([within, moments.between]) / count
+    count = moments.seen.counts[:2].clamp(min=1)[:, None, None]
+    covariances = moments.sums / count
     d = covariances.shape[-1]
-    if rates.diagonal:
+    if request.rates.diagonal:
         covariances = torch.diag_embed(covariances.diagonal(dim1=1, dim2=2))
     small = covariances if moments.rows is None else moments.rows / count
-    trace = covariances.diagonal(dim1=1, dim2=2).sum(1)
-    relative = on_device(ridges(rates.ridge, precision), trace.device)
-    noise = (NOISE * torch.finfo(precision).eps) ** 2
-    own, other = relative / d * trace, noise / d * trace.flip(0)
-    moves = (trace > 0).all()
-    level = torch.where(moves, torch.maximum(own, other), 1.0)
-    inverse, failed = _inverse(small, level)
-    # The ridge is a multiple of the trace, which is a function of the frames as well.
-    inverse_trace = inverse.diagonal(dim1=1, dim2=2).sum(1) + (d - small.shape[-1]) / level
-    by_trace = relative / d * inverse_trace * (own >= other)
+    traces = covariances.diagonal(dim1=1, dim2=2).sum(1)
+    of_w, of_b = (ridge / d for ridge in ridges(request.rates.ridge, precision))
+    noise = (NOISE * torch.finfo(precision).eps) ** 2 / d
+    # Row i: the ridge of matrix i by its own trace on the diagonal, and by the other's beside it.
+    levels = on_device((of_w, noise, noise, of_b), traces.device).view(2, 2) * traces
+    level = levels.amax(1)
+    inverse, info = _inverse(small, level)
+    inverse_trace = inverse.diagonal(dim1=1, dim2=2).sum(1)
+    if moments.rows is not None:
+        inverse_trace = inverse_trace + (d - small.shape[-1]) / level
+    # The ridge is a multiple of the trace, which depends on the frames as well.
+    by_trace = on_device((of_w, of_b), traces.device) * inverse_trace * (levels.diagonal() == level)
     inverse.diagonal(dim1=1, dim2=2).add_(by_trace[:, None])
-    inverse[1].neg_()
-    usable = moves & (failed == 0)
-    weights = Weights(torch.where(usable, inverse / count, 0.0), moments.rows is not None)
+    factor = on_device((request.scale, -request.scale), traces.device).view(2, 1, 1) / count
+    failed, moves = info != 0, (traces > 0).all()
+    usable = moves & ~failed.any()
+    weights = Weights(torch.where(usable, inverse * factor, 0.0), moments.rows is not None)
+    left_out = torch.stack([moments.seen.counts[2], (failed & moves).sum()])
+    seen = on_device(covariance_evidence(request), traces.device)
+    evidence = torch.where(moments.seen.counts[:2] > 0, seen, 0)
     return Evaluation(
-        covariances, failed, moments.counts, moments.short_mean, moments.long_mean, moments.steps,
-        weights, moments.saved,
+        covariances, traces, evidence, left_out, moments.seen, moments.short_mean,
+        moments.long_mean, weights, moments.saved,
     )  # fmt: skip
 
 
 def in_float32(weights: Weights) -> Tensor:
-    """The matrices for kernels that work in float32; zeros if it cannot hold them all.
+    """Return the matrices in float32, or zeros where float32 cannot hold them.
 
-    That is so for inputs of about 1e-21.
+    It cannot for inputs of about 1e-21.
     """
     single = weights.matrices.to(torch.float32)
     return torch.where(single.isfinite().all(), single, 0.0)
 
 
 def ridges(ridge: float, precision: torch.dtype) -> tuple[float, float]:
-    """What is added to the diagonals of W and B, relative to their mean diagonal.
+    """Return what is added to the diagonals of W and B, relative to their mean diagonal.
 
     >>> ridges(1e-4, torch.float64)
     (0.0001, 1e-08)
@@ -167,23 +219,23 @@ def ridges(ridge: float, precision: torch.dtype) -> tuple[float, float]:
 
 
 def on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    """In float64. They are kept, since a copy from the host waits for the GPU."""
+    """Return float64 numbers on a device; cached, since copies from the host wait for the GPU."""
     if torch.compiler.is_compiling():
         return torch.tensor(numbers, dtype=torch.float64, device=device)
-    return _kept_on_device(numbers, device)
+    return _cached_on_device(numbers, device)
 
 
-@lru_cache(maxsize=64)
-def _kept_on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+@lru_cache(maxsize=256)
+def _cached_on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 def _inverse(matrices: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-    """Of (2, n, n) matrices plus their levels, and how many of them have none."""
+    """Return inverses of (2, n, n) matrices plus their levels, and LAPACK's error codes."""
     shifted = matrices.clone()
     shifted.diagonal(dim1=1, dim2=2).add_(level[:, None])
     factor, info = torch.linalg.cholesky_ex(shifted)
+    # Not cholesky_inverse: CUDA graphs cannot record it, and it raises if a factor is singular.
     eye = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-    # Not cholesky_inverse, which a CUDA graph cannot record.
     root = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
-    return root.mT @ root, (info != 0).sum()
+    return root.mT @ root, info

@@ -1,4 +1,4 @@
-"""The identity as a layer hands it on: with something to be added to its gradient."""
+"""Identity functions that add something to the gradient."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ullayers.kernels.state import room_like
 
 
 class Signal(NamedTuple):
-    """What a pass has found out for its input."""
+    """Gradients that a forward pass has computed for its input."""
 
     gradient: Tensor
     scatter_gradient: Tensor | None = None
 
 
 class _AddGradient(torch.autograd.Function):
-    """The identity, whose backward adds a gradient that the forward pass has found."""
+    """The identity, whose backward pass adds a gradient computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
@@ -40,7 +40,7 @@ class _AddGradient(torch.autograd.Function):
 
 
 def add_gradient(y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
-    """`y`, with something to be added to its gradient, and to that of what is scattered."""
+    """Return `y`, with a gradient to be added to its own and to that of the scatter."""
     added: Tensor = _AddGradient.apply(y, scatter, signal)  # type: ignore[no-untyped-call]
     return added
 
@@ -59,13 +59,13 @@ class _Refuse(torch.autograd.Function):
 
 
 def refuse_gradient(y: Tensor, reason: str) -> Tensor:
-    """`y`, through which no gradient can pass: the backward pass raises a RuntimeError."""
+    """Return `y`, with a backward pass that raises a RuntimeError."""
     refused: Tensor = _Refuse.apply(y, reason)  # type: ignore[no-untyped-call]
     return refused
 
 
 class _Probe(torch.autograd.Function):
-    """Does nothing; PyTorch itself refuses it inside a transform of torch.func."""
+    """Do nothing; PyTorch itself raises an error inside a transform of torch.func."""
 
     @staticmethod
     def forward(ctx: Any) -> None:
@@ -73,35 +73,35 @@ class _Probe(torch.autograd.Function):
 
 
 def refuse_transforms() -> None:
-    """Raise a RuntimeError inside torch.func.grad, vmap and their like."""
+    """Raise a RuntimeError inside torch.func.grad, vmap and similar transforms."""
     if torch.compiler.is_compiling():
         return
     try:
         _Probe.apply()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise RuntimeError(
-            "a UL layer that learns cannot be inside torch.func.grad, vmap or their like: use "
-            "ul.backward or torch.autograd, or put the layer into eval(), where it is the identity"
+            "a UL layer in training mode cannot run inside torch.func.grad, vmap or similar "
+            "transforms: use ul.backward or torch.autograd, or call eval() on the layer"
         ) from error
 
 
 class FreshCall(NamedTuple):
-    """What the backward pass of a call with fresh statistics has to know, beside tensors."""
+    """What the backward pass of a call with fresh statistics needs, apart from tensors."""
 
-    kernel: FreshKernel | None  # None: operators, in a compiled graph
+    kernel: FreshKernel | None  # None: custom operators, in a compiled graph
     request: Request
     by_rows: bool
     scattered: bool
 
 
 class _AddFreshGradient(torch.autograd.Function):
-    """The identity, whose backward adds the gradient of J of the call."""
+    """The identity, whose backward pass adds the gradient of J of the call."""
 
     @staticmethod
     def forward(ctx: Any, call: FreshCall, y: Tensor, scatter: Any, *kept: Tensor) -> Tensor:
         ctx.call = call
         ctx.save_for_backward(y, *kept)
-        return room_like(y).copy_(y)  # a view could not be changed in place by layers that follow
+        return room_like(y).copy_(y)  # not a view: later layers may change it in place
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
@@ -110,7 +110,7 @@ class _AddFreshGradient(torch.autograd.Function):
         features = len(matrices[0]) if not call.by_rows else y.shape[-1]
         weights = Weights(matrices, call.by_rows)
         frames, spread = as_frames(y, features), None
-        # A gradient that is differentiated itself, or stands for many at once, is added by torch.
+        # PyTorch adds gradients that are differentiated themselves, or are a batch of gradients.
         plain = not torch.is_grad_enabled() and _has_storage(above)
         with torch.no_grad():
             more = as_frames(above, features) if plain else None
@@ -125,7 +125,7 @@ class _AddFreshGradient(torch.autograd.Function):
 
 
 def as_frames(y: Tensor, features: int) -> Tensor:
-    """(time, d), (clips, time, d) or maps as (frames, features, positions)."""
+    """Return (time, d), (clips, time, d) or maps as (frames, features, positions)."""
     if y.ndim < 4:
         return y.reshape(-1, features, 1)
     return y.reshape(-1, *y.shape[-3:]).flatten(2)
@@ -134,13 +134,13 @@ def as_frames(y: Tensor, features: int) -> Tensor:
 def add_fresh_gradient(
     call: FreshCall, y: Tensor, scatter: Tensor | None, kept: tuple[Tensor, ...]
 ) -> Tensor:
-    """`y`, whose gradient gets that of J added."""
+    """Return `y`, with the gradient of J to be added to its own."""
     added: Tensor = _AddFreshGradient.apply(call, y, scatter, *kept)  # type: ignore[no-untyped-call]
     return added
 
 
 def _has_storage(tensor: Tensor) -> bool:
-    """Not so where a tensor stands for a batch of them, as in `is_grads_batched`."""
+    """Return False for a batch of gradients, as in `is_grads_batched`."""
     try:
         tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):

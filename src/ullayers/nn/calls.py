@@ -1,8 +1,8 @@
-"""The base of both UL layers: which statistics a call takes, and calls with fresh ones."""
+"""Base class of both UL layers: choice of statistics, and calls with fresh ones."""
 
 from __future__ import annotations
 
-import math
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 import ullayers.kernels.custom_ops as fresh_ops
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh, listed
-from ullayers.kernels.moments import Evaluation, Request, averaged_frames, on_device
+from ullayers.kernels.moments import Evaluation, Request, covariance_evidence, on_device
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.schema import WITH_REST
 from ullayers.nn.added_gradient import FreshCall, add_fresh_gradient, as_frames, refuse_transforms
@@ -18,19 +18,20 @@ from ullayers.nn.base import layout_of, symmetric
 from ullayers.nn.running import RunningCalls, wants_gradient
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
-# statistics="auto" takes fresh ones for calls of at least so many frames; shorter calls see too
-# little of the long run. Wide codes do not learn from running ones (docs/maths.md, section 5).
+# statistics="auto" is fresh for calls of at least this many frames; shorter calls say too little
+# about the long term. Wide codes do not learn from running statistics (docs/maths.md, section 5).
 FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
+ONLY_RUNNING = ("pull", *(f"{name}_rest" for name in WITH_REST))
 
 
 class ULBase(RunningCalls):
-    """A UL layer but for the shape of its input."""
+    """A UL layer, except for the shape of its input."""
 
     _last_clips: Packing | None = None  # of the last forward pass
 
     def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         clips = self._clips
-        if is_recomputing():  # maybe after the block that marked the clips
+        if is_recomputing():  # possibly after the block that marked the clips
             self._clips = self._last_clips
         elif self.training and self._last_clips is not clips:
             self._last_clips = clips
@@ -49,7 +50,7 @@ class ULBase(RunningCalls):
         return self._forward_running(y, scatter)
 
     def explain(self, y: Tensor, scatter: Tensor | None = None) -> str:
-        """Which statistics and which kernel such an input would take, and why; nothing is learned.
+        """Return which statistics and kernel such an input would use, and why; nothing is learned.
 
         Example:
             >>> import torch, ullayers as ul
@@ -62,12 +63,12 @@ class ULBase(RunningCalls):
             >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
             fresh statistics: 64 frames, at least 8
             PyTorch operations
-              not Triton kernels for maps: the frames are not on a GPU
+              not Triton kernels: the frames are not on a GPU
               not compiled CPU loops for maps: these are codes, not maps
         """
         self._check(y, scatter)
         if not self.training:
-            return "eval mode: the input is handed on, and nothing is learned"
+            return "eval mode: the layer is the identity"
         if not self._is_fresh(y):
             kernels = self._explain_running(y, scatter)
             return f"running statistics: {self._why_statistics(y)}\n{kernels}"
@@ -88,16 +89,16 @@ class ULBase(RunningCalls):
         return f"{frames or sum(lengths)} frames, fewer than {self._enough_frames}{alone}"
 
     def _frames_with_company(self, y: Tensor) -> int:
-        """Those of clips of a single frame say nothing of what is slow."""
+        """Return the number of frames without clips of a single frame, which show no change."""
         return sum(n for n in self._lengths(y) if n > 1)
 
     @property
     def _enough_frames(self) -> int:
-        """From how many on `statistics="auto"` is fresh."""
+        """From how many frames on `statistics="auto"` is fresh."""
         return FRESH_FROM if self.features < WIDE else FRESH_FROM_IF_WIDE
 
     def _is_fresh(self, y: Tensor) -> bool:
-        """Whether the statistics are those of this call alone."""
+        """Return whether the statistics are those of this call alone."""
         if self.start == "paper" or self.statistics == "running":
             return False
         frames = self._frames_with_company(y)
@@ -118,12 +119,10 @@ class ULBase(RunningCalls):
                 made = fresh_ops.evaluate(frames, request, extra)
             else:
                 kernel, made = evaluate_fresh(frames, request, extra)
-            factor = self.weight * (max(request.lengths) if self.reduction == "sum" else 1)
-            kept = (made.weights.matrices * factor, *made.saved)
         output = y
         if wants_gradient(y, scatter):
             call = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
-            output = add_fresh_gradient(call, y, scatter, kept)
+            output = add_fresh_gradient(call, y, scatter, (made.weights.matrices, *made.saved))
         if not is_recomputing():
             with torch.no_grad(), normal_tensors():
                 self._record(y, request, made)
@@ -131,34 +130,33 @@ class ULBase(RunningCalls):
 
     def _request(self, y: Tensor) -> Request:
         lengths = self._lengths(y)
-        # Squares of so many values must fit the precision in which they are summed.
+        # The sum of the squares of all values must not overflow.
         widest = torch.finfo(torch.promote_types(y.dtype, torch.float32)).max
         largest = (widest / (16 * y.numel())) ** 0.5
-        return Request(lengths, self._rates(len(lengths)), min(self._largest(), largest))
+        scale = self.weight * (max(lengths) if self.reduction == "sum" else 1)
+        rates = self._rates(len(lengths))
+        return Request(lengths, rates, min(self._largest(), largest), float(scale))
 
     def _record(self, y: Tensor, request: Request, made: Evaluation) -> None:
-        """Leave the statistics of this call in the buffers."""
+        """Write the statistics of this call to the buffers."""
         self._remember(layout_of(y))
-        rates, steps = request.rates, max(request.lengths)
-        W, B = made.covariances
-        logs = on_device((math.log1p(-rates.mu), math.log1p(-rates.eps)), W.device)
-        seen = -torch.expm1(steps * logs)
-        traces = made.covariances.diagonal(dim1=1, dim2=2).sum(1)
-        averaged = averaged_frames(made.steps, rates)
+        ridge = RIDGE_HIGH * request.rates.ridge / self.features
+        levels = tuple(ridge * seen for seen in covariance_evidence(request))
+        W, B = made.covariances.unbind()
+        buffers = cast("dict[str, Tensor]", self._buffers)
         new = {
-            "short_mean": made.short_mean.mT.reshape(-1, self.features),
-            "long_mean": made.long_mean.mT.reshape(-1, self.features),
+            "short_mean": made.short_mean,
+            "long_mean": made.long_mean,
             "short_cov": W,
             "long_cov": B,
-            # How much all these have seen, so that running calls can go on with them.
-            "short_evidence": -torch.expm1(made.steps.flatten().double() * logs[0]),
-            "long_evidence": -torch.expm1(averaged.flatten().double() * logs[1]),
-            "cov_evidence": torch.where(made.counts[:2] > 0, seen, 0),
-            "ridge_level": RIDGE_HIGH * rates.ridge / self.features * traces * seen,
-            "pull": torch.zeros_like(self.pull),
-            "steps": self.steps + steps,
-            "left_out": self.left_out + torch.stack([made.counts[2], made.singular]),
+            # Evidence, so that calls with running statistics can continue from these.
+            "short_evidence": made.seen.short_evidence,
+            "long_evidence": made.seen.long_evidence,
+            "cov_evidence": made.evidence,
+            "ridge_level": made.traces * on_device(levels, made.traces.device),
+            "steps": buffers["steps"] + max(request.lengths),
+            "left_out": buffers["left_out"] + made.left_out,
         }
-        # Running statistics alone have digits beyond the buffers' precision.
-        new |= {f"{name}_rest": torch.zeros_like(new[name]) for name in WITH_REST}
+        # Only running statistics have a pull, and digits beyond the precision of the buffers.
+        torch._foreach_zero_([buffers[name] for name in ONLY_RUNNING])
         self._store(new, self._clips is None)

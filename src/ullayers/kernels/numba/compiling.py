@@ -1,4 +1,4 @@
-"""Loops that numba compiles: where it is to be had, and what it keeps on disk."""
+"""Compile loops with numba, and cache them on disk."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pickle import UnpicklingError
 from typing import Any
 
 logger = logging.getLogger("ullayers")
-SECONDS = 10  # that it takes to compile the loops of one kind of call
+COMPILE_SECONDS = 10  # roughly, for the loops of one kind of call
 
 
 @cache
 def loops(name: str) -> Any:
-    """A module of them. To load it takes its time, and to compile it seconds, once on a machine."""
+    """Import a module of loops when it is first needed; importing numba is slow."""
     return import_module(f"{__package__}.{name}_loops")
 
 
 def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
-    """Sums may be taken in any order, unless that is not wanted; what is not a number stays one.
+    """Compile a function; sums may be reordered if `any_order`, and NaN stays NaN.
 
-    Numba keeps what it has made until the function's own file changes. But what it calls may be in
-    another: here all files of loops have to be as they were.
+    Numba caches a function until its own file changes, but it may call functions of other files:
+    here the cache is valid only while no file of loops has changed.
     """
     from numba import njit
 
@@ -35,14 +35,14 @@ def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
     try:
         made: Any = make(cache=True)(function)
         made._cache._cache_file._source_stamp = _stamps()
-    except (RuntimeError, AttributeError):  # there is no folder, or another numba
-        return make()(function)  # every process compiles anew
+    except (RuntimeError, AttributeError):  # no writable folder, or another version of numba
+        return make()(function)  # compiled again in every process
     return made
 
 
 @cache
 def _announce_compilation() -> None:
-    """Have a line logged when numba compiles one of our loops, instead of finding it on disk."""
+    """Log a line when numba compiles one of our loops instead of loading it from its cache."""
     from numba.core import event
 
     class Announcer(event.Listener):
@@ -54,7 +54,7 @@ def _announce_compilation() -> None:
                 self.said = True
                 logger.warning(
                     "compiling CPU kernels, once on this machine (about %d s); run "
-                    "`python -m ullayers.kernels` beforehand to avoid this", SECONDS,
+                    "`python -m ullayers.kernels` beforehand to avoid this", COMPILE_SECONDS,
                 )  # fmt: skip
 
         def on_end(self, happened: Any) -> None:
@@ -65,24 +65,24 @@ def _announce_compilation() -> None:
 
 @cache
 def _stamps() -> list[tuple[str, float, int]]:
-    """Of all files with loops: when they were changed, and their sizes."""
+    """Return names, modification times and sizes of all files with loops."""
     files = sorted(Path(__file__).parent.glob("*_loops.py"))
     return [(path.name, path.stat().st_mtime, path.stat().st_size) for path in files]
 
 
 def run(function: Any, *arguments: Any) -> Any:
-    """Call it, also where what numba keeps on disk is damaged or finds no room."""
+    """Call a compiled function, without numba's cache if that is damaged or the disk is full."""
     try:
         return function(*arguments)
     except (OSError, EOFError, UnpicklingError, ImportError, AttributeError) as error:
-        if not _is_of_numba(error):  # but of a signal that came meanwhile
+        if not _is_from_numba(error):  # raised by a signal handler meanwhile
             raise
-        _forget_what_is_kept()
+        _disable_cache()
         return function(*arguments)
 
 
-def _is_of_numba(error: Exception) -> bool:
-    """Whether it comes from there, by way of the standard library or not; else from a handler."""
+def _is_from_numba(error: Exception) -> bool:
+    """Return whether numba raised the error, directly or through the standard library."""
     place, last = error.__traceback__, ""
     while place is not None:
         package = place.tb_frame.f_globals.get("__name__", "").split(".")[0]
@@ -91,8 +91,8 @@ def _is_of_numba(error: Exception) -> bool:
     return last == "numba"
 
 
-def _forget_what_is_kept() -> None:
-    """Every process compiles for itself then."""
+def _disable_cache() -> None:
+    """Disable the cache in this process."""
     from numba.core.caching import NullCache
 
     for name, module in list(sys.modules.items()):

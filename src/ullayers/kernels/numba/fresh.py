@@ -1,4 +1,4 @@
-"""Maps of one call on a CPU in compiled loops: which calls are taken, and their threads."""
+"""Fresh statistics of maps on a CPU: host code and threads of the compiled loops."""
 
 from __future__ import annotations
 
@@ -21,21 +21,25 @@ from ullayers.kernels.moments import (
     Request,
     Weights,
     averaged_frames,
-    counts_of,
+    by_stream,
+    count_frames,
     in_float32,
+    weigh,
 )
 from ullayers.kernels.numba.compiling import loops, run
 from ullayers.kernels.state import room_like
 
 Array = NDArray[Any]
-STEPS = 8  # of a block
-BLOCK_VALUES = 2**16  # of a block, so that D and E stay in the cache
+STEPS = 8  # frames of a block
+BLOCK_VALUES = 2**16  # values of a block, so that D and E stay in the cache
 SMALLEST_MAP, SMALLEST_CALL, WIDEST = 16, 2**14, 256  # positions, values, channels
 NAME = "compiled CPU loops for maps"
 
+__all__ = ["NAME", "gradient", "measure", "weigh", "why_not"]
+
 
 def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
-    """Why these loops do not take a call, or None if they do."""
+    """Return why these loops do not accept a call, or None if they do."""
     if scatter is not None or frames.shape[2] == 1:
         return "these are codes, not maps"
     _, channels, positions = frames.shape
@@ -53,7 +57,7 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
 
 
 def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
-    """As `fresh.measure`."""
+    """Same as `torch.fresh.measure`."""
     y = _plain(frames)
     channels, positions = y.shape[1:]
     clips, shared = len(request.lengths), request.rates.long_term == "shared"
@@ -75,10 +79,12 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments
     frames_seen = torch.from_numpy(steps)[:, None]
     saved = (job.lags, job.latest, job.seen, job.centre, sums)
     return Moments(
-        whole[0], whole[1], counts_of(frames_seen, request),
-        torch.from_numpy(ends[0]), torch.from_numpy(long_mean), frames_seen,
+        whole,
+        count_frames(frames_seen, request),
+        by_stream(torch.from_numpy(ends[0])),
+        by_stream(torch.from_numpy(long_mean)),
         saved=(*map(torch.from_numpy, saved), frames_seen),
-    )  # fmt: skip
+    )
 
 
 def gradient(
@@ -88,7 +94,7 @@ def gradient(
     saved: tuple[Tensor, ...],
     above: Tensor | None,
 ) -> Tensor:
-    """As `fresh.gradient`."""
+    """Same as `torch.fresh.gradient`."""
     y = _plain(frames)
     channels, positions = y.shape[1:]
     steps = saved[-1]
@@ -117,13 +123,13 @@ def _is_plain(maps: Tensor) -> bool:
 
 
 def _plain(maps: Tensor) -> Array:
-    """As a contiguous array of float32."""
+    """Return maps as a contiguous float32 array."""
     array: Array = maps.detach().to(torch.float32).contiguous().resolve_neg().numpy()
     return array
 
 
 def _centre(job: Any, rooms: list[Any], steps: Array, shared: bool) -> Array:
-    """Means over the usable frames of each stream, or of all clips at a position."""
+    """Average over the usable frames of each stream, or of all clips at a position."""
     sums = np.zeros((len(steps), *job.frames.shape[1:]))
     _share(rooms, sums.shape[2], lambda thread, begin, end: run(
         loops("fresh").sum_frames, job, rooms[thread], begin, end, sums, steps
@@ -135,7 +141,7 @@ def _centre(job: Any, rooms: list[Any], steps: Array, shared: bool) -> Array:
 
 
 def _job(y: Array, request: Request) -> Any:
-    """All but what `measure` finds: statistics at the beginning of each block."""
+    """Describe a call; `measure` fills in the state before each block."""
     frames, channels, positions = y.shape
     blocks, rates = -(-frames // STEPS), request.rates
     seen = np.arange(max(request.lengths) + 1)
@@ -159,14 +165,14 @@ def _job(y: Array, request: Request) -> Any:
 
 
 def _width(channels: int, positions: int) -> int:
-    """Positions of a tile, a multiple of 16."""
+    """Return the number of positions of a tile, a multiple of 16."""
     share = -(-positions // torch.get_num_threads())
     most = max(64, BLOCK_VALUES // (STEPS * channels))
     return min(most, -(-share // 16) * 16)
 
 
 def _rooms(y: Array) -> list[Any]:
-    """Memory to work in for each thread."""
+    """Allocate the workspace of each thread."""
     channels, positions = y.shape[1:]
     width, padded = _width(channels, positions), -(-channels // 4) * 4
     columns = STEPS * width
@@ -182,7 +188,7 @@ def _rooms(y: Array) -> list[Any]:
 
 
 def _aligned(*shape: int) -> Array:
-    """Zeros that begin where a line of the cache does, so that no load crosses two."""
+    """Return zeros aligned to cache lines, so that no load crosses two of them."""
     line = 64
     room = np.zeros(math.prod(shape) * 4 + line, np.uint8)
     begin = -room.ctypes.data % line
@@ -190,7 +196,7 @@ def _aligned(*shape: int) -> Array:
 
 
 def _share(rooms: list[Any], positions: int, work: Callable[[int, int, int], Any]) -> None:
-    """Share the positions among threads, whole tiles each; the first share is done here."""
+    """Split the positions among threads, in whole tiles; the first part runs on this thread."""
     width, count = rooms[0].usable.shape[1], len(rooms)
     tiles = -(-positions // width)
     edges = [min(positions, width * (tiles * i // count)) for i in range(count + 1)]

@@ -6,7 +6,7 @@ or products are formed. A moving average is kept as its lag behind the latest us
 step lag <- keep * (lag + change), with keep = 0 at a stream's first frame, so clips need no other
 boundary. A stream stands still (keep = 1, change = 0) where a frame is not usable.
 
-Loops are short on purpose: LLVM does not vectorise one that needs more than eight checks for
+Loops are short because LLVM does not vectorise a loop that needs more than eight checks for
 overlapping arrays.
 """
 
@@ -21,11 +21,11 @@ from ullayers.kernels.numba.compiling import compiled
 Array = Any
 STREAM, CLIP, SHARED = 0, 1, 2
 ZERO = np.float32(0)
-NEAR = 256  # columns of a product at a time, which the nearest cache holds
+L1_COLUMNS = 256  # columns of a product at a time, so that they stay in the L1 cache
 
 
 class Job(NamedTuple):
-    """What all threads share; arrays are written to at the positions of the thread alone."""
+    """A call, shared by all threads; each thread writes only at its own positions."""
 
     frames: Array  # (F, C, P) float32
     clips: Array  # (F,) int64, the clip of each frame
@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Memory that a thread works in."""
+    """Workspace of a thread."""
 
     within: Array  # (C', columns) float32, D; C' is a multiple of four, with zeros behind C
     between: Array  # (C', columns) float32, E
@@ -55,7 +55,7 @@ class Room(NamedTuple):
 
 @compiled
 def load(job: Job, room: Room, block: int, left: int, n: int) -> None:
-    """Start a tile as the blocks before have left it."""
+    """Load the state of a tile before a block."""
     for c in range(job.frames.shape[1]):
         for p in range(n):
             room.lag[0, c, p] = job.lags[0, block, c, left + p]
@@ -67,7 +67,7 @@ def load(job: Job, room: Room, block: int, left: int, n: int) -> None:
 
 @compiled
 def store(job: Job, room: Room, block: int, left: int, n: int) -> None:
-    """Leave a tile for the block that follows."""
+    """Store the state of a tile for the next block."""
     for c in range(job.frames.shape[1]):
         for p in range(n):
             job.lags[0, block, c, left + p] = room.lag[0, c, p]
@@ -79,7 +79,7 @@ def store(job: Job, room: Room, block: int, left: int, n: int) -> None:
 
 @compiled
 def find_usable(job: Job, room: Room, first: int, count: int, left: int, n: int) -> bool:
-    """Which (step, position) pairs of a block have usable values in all channels; whether all."""
+    """Find (step, position) pairs with usable values in all channels; return whether all are."""
     good = True
     for i in range(count):
         frame, row = job.frames[first + i], room.usable[i]
@@ -100,7 +100,7 @@ def find_usable(job: Job, room: Room, first: int, count: int, left: int, n: int)
 
 @compiled
 def find_keeps(job: Job, room: Room, first: int, count: int, n: int, good: bool) -> None:
-    """What lags keep at each step and position, by how many frames the stream has had."""
+    """Set the factors of the lags at each step and position, by the frames seen before."""
     for i in range(count):
         t = first + i
         if t == 0 or job.clips[t] != job.clips[t - 1]:
@@ -123,7 +123,7 @@ def find_keeps(job: Job, room: Room, first: int, count: int, n: int, good: bool)
 def find_deviations(
     job: Job, room: Room, first: int, count: int, left: int, n: int, good: bool, ends: Array
 ) -> None:
-    """D and E of a block, as columns; means after the last frame of a clip, if `ends` has room."""
+    """Compute D and E of a block, and means after a clip's last frame unless `ends` is empty."""
     for c in range(job.frames.shape[1]):
         lag, far, latest = room.lag[0, c, :n], room.lag[1, c, :n], room.latest[c, :n]
         for i in range(count):
@@ -194,10 +194,10 @@ def _put(out: Array, a: float, b: float, c: float, d: float) -> None:
 
 @compiled
 def set_product(rows: Array, matrix: Array, i: int, x: Array, columns: int) -> None:
-    """Four rows of a matrix times the channels of a block."""
+    """Multiply four rows of a matrix with the channels of a block."""
     m0, m1, m2, m3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
-    for begin in range(0, columns, NEAR):
-        n = min(NEAR, columns - begin)
+    for begin in range(0, columns, L1_COLUMNS):
+        n = min(L1_COLUMNS, columns - begin)
         r0, r1 = rows[0, begin : begin + n], rows[1, begin : begin + n]
         r2, r3 = rows[2, begin : begin + n], rows[3, begin : begin + n]
         for k in range(4):
@@ -219,7 +219,7 @@ def set_product(rows: Array, matrix: Array, i: int, x: Array, columns: int) -> N
 
 @compiled
 def sum_frames(job: Job, room: Room, begin: int, end: int, sums: Array, steps: Array) -> None:
-    """Sums (clips, C, P) and numbers (clips, P) of usable frames, for long-term means."""
+    """Sum (clips, C, P) and count (clips, P) usable frames, for long-term means."""
     for first in range(0, len(job.frames), job.steps):
         count = min(job.steps, len(job.frames) - first)
         for left in range(begin, end, job.width):
@@ -238,7 +238,7 @@ def sum_frames(job: Job, room: Room, begin: int, end: int, sums: Array, steps: A
 
 @compiled
 def begin_block(job: Job, room: Room, block: int, left: int, n: int, ends: Array) -> None:
-    """Lay out D and E of a block of a tile."""
+    """Compute D and E of a block of a tile."""
     first = block * job.steps
     count = min(job.steps, len(job.frames) - first)
     if block > 0:
@@ -257,13 +257,13 @@ def measure(
     job: Job, room: Room, begin: int, end: int,
     grams: Array, between_sums: Array, ends: Array, steps: Array,
 ) -> None:  # fmt: skip
-    """Sums over all frames at positions from `begin` to `end`.
+    """Sum over all frames at positions from `begin` to `end`.
 
     Args:
-        job: the call.
-        room: the thread's own.
-        begin: the first position.
-        end: one behind the last.
+        job: The call.
+        room: Workspace of the thread.
+        begin: First position.
+        end: One after the last position.
         grams: (2, C', C') float64, added to on and above the diagonal.
         between_sums: (clips or 1, C, P) sums of E, added to; unused for STREAM.
         ends: (2, clips, C, P) short- and long-term means after the last frame of each clip.
@@ -297,19 +297,19 @@ def write_gradient(
     job: Job, room: Room, begin: int, end: int,
     matrices: Array, shift: Array, carry: Array, above: Array, adds: bool, gradient: Array,
 ) -> None:  # fmt: skip
-    """The gradient at positions from `begin` to `end`, from the last block to the first.
+    """Write the gradient at positions from `begin` to `end`, from the last block to the first.
 
     Args:
-        job: the call.
-        room: the thread's own.
-        begin: the first position.
-        end: one behind the last.
+        job: The call.
+        room: Workspace of the thread.
+        begin: First position.
+        end: One after the last position.
         matrices: (2, C', C') float32: dJ/dD = matrices[0] D, dJ/dE = matrices[1] E.
         shift: (clips or 1, C, P), the mean of dJ/dE over the frames of the long-term mean.
-        carry: (2, C, P) zeros to work in.
-        above: (F, C, P), to be added if `adds`.
-        adds: whether there is a gradient from above.
-        gradient: (F, C, P), written to.
+        carry: (2, C, P) zeros, overwritten.
+        above: (F, C, P) incoming gradient, added if `adds`.
+        adds: Whether there is an incoming gradient.
+        gradient: (F, C, P) output.
     """
     channels, nowhere = job.frames.shape[1], np.zeros((2, 0, 0, 0), np.float32)
     for block in range(len(job.latest) - 1, -1, -1):
@@ -349,9 +349,9 @@ def write_gradient(
 def pass_back(
     job: Job, room: Room, i: int, n: int, by_d: Array, by_e: Array, short: Array, long: Array
 ) -> None:
-    """From dJ/dD and dJ/dE of a step to two parts of dJ/dy, in their place.
+    """Turn dJ/dD and dJ/dE of a step into two parts of dJ/dy, in place.
 
-    What the step hands to the one before it is kept in `short` and `long`.
+    `short` and `long` carry the gradient of the lags to the step before.
     """
     keep, long_keep = room.keep[0, i, :n], room.keep[1, i, :n]
     for p in range(n):

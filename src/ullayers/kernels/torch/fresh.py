@@ -16,44 +16,50 @@ from torch import Tensor
 from ullayers.kernels.moments import (
     Moments,
     Request,
+    Seen,
     Weights,
     averaged_frames,
-    counts_of,
+    by_stream,
+    count_all_frames,
+    count_frames,
     is_by_rows,
+    weigh,
+    working_precision,
 )
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.state import Rates, on_host
-from ullayers.kernels.torch.filters import moving_average
+from ullayers.kernels.torch.filters import deviation_matrix, moving_average
 
-# Few frames for each feature give ill-conditioned covariances; these are computed in float64.
-CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
-TILE_VALUES = 2**20  # larger maps are taken some positions at a time
+TILE_VALUES = 2**20  # larger maps are processed some positions at a time
+DENSE_PRODUCTS = 2**18  # up to this many, one product with a matrix is faster than block filters
 NAME = "PyTorch operations"
+
+__all__ = ["NAME", "gradient", "measure", "scatter_gradient", "weigh", "why_not"]
 
 
 def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
-    """Any call is taken."""
+    """Return None: this kernel accepts every call."""
     return None
 
 
 def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
-    """Sums over the frames of a call.
+    """Sum over the frames of a call.
 
     Args:
-        frames: (frames, features, positions), without a gradient.
-        request: what is asked.
-        scatter: (frames, features, features) to be added to W, where there is a single position.
+        frames: (frames, features, positions), detached.
+        request: Settings of the call.
+        scatter: (frames, features, features) to be added to W; for a single position only.
     """
     parts = [to_batch(part, request, scatter).moments() for part in _tiles(frames)]
     if len(parts) == 1:
         return parts[0]
+    clips = len(request.lengths)
+    averages = 1 if request.rates.long_term == "shared" else clips
     return Moments(
-        torch.stack([part.within for part in parts]).sum(0),
-        torch.stack([part.between for part in parts]).sum(0),
-        torch.stack([part.counts for part in parts]).sum(0),
-        torch.cat([part.short_mean for part in parts], -1),
-        torch.cat([part.long_mean for part in parts], -1),
-        torch.cat([part.steps for part in parts], -1),
+        torch.stack([part.sums for part in parts]).sum(0),
+        count_frames(torch.cat([part.seen.steps for part in parts], -1), request),
+        _joined([part.short_mean for part in parts], clips),
+        _joined([part.long_mean for part in parts], averages),
     )
 
 
@@ -64,43 +70,35 @@ def gradient(
     saved: tuple[Tensor, ...],
     above: Tensor | None,
 ) -> Tensor:
-    """dJ/dframes plus the gradient from above, in the dtype and layout of the frames.
+    """Return dJ/dframes plus the incoming gradient, in the dtype and layout of the frames.
 
     Args:
-        frames: as in `measure`.
-        request: as in `measure`.
-        weights: the derivatives of J.
-        saved: from `measure`; what is not there is computed again.
-        above: like the frames, if there is any.
+        frames: As in `measure`.
+        request: As in `measure`.
+        weights: Derivatives of J.
+        saved: Tensors from `measure`; deviations that it did not keep are computed again.
+        above: Incoming gradient with the shape of the frames, if any.
     """
     packing = _packing(request.lengths)
     if saved:
-        found = packing.unpack(Batch.of_saved(saved, request).gradient(weights, *saved[:2]))
+        found = packing.unpack(Batch.of_saved(saved, request).gradient(weights, saved[0]))
         return found.to(frames.dtype) if above is None else above + found.to(frames.dtype)
     result = torch.empty_like(frames)
     for part, out in zip(_tiles(frames), _tiles(result), strict=True):
         batch = to_batch(part, request)
-        D, E, _ = batch.deviations()
-        out.copy_(packing.unpack(batch.gradient(weights, D, E)))
+        out.copy_(packing.unpack(batch.gradient(weights, batch.deviations())))
     return result if above is None else result.add_(above)
 
 
 def scatter_gradient(
     frames: Tensor, request: Request, weights: Weights, saved: tuple[Tensor, ...]
 ) -> Tensor:
-    """dJ/dscatter: half of the derivative of J by W, for every frame that counts."""
-    batch, D = Batch.of_saved(saved, request), saved[0]
+    """Return dJ/dscatter: half of the derivative of J by W, for every frame that counts."""
+    batch, D = Batch.of_saved(saved, request), saved[0][0]
     half = (weights.matrices[0] / 2).to(D.dtype)
     result = torch.where(batch.counted()[0], half, 0)
     moved = batch.in_place(result.expand(*D.shape[:3], len(half)))
     return _packing(request.lengths).unpack(moved)
-
-
-def working_precision(frames: Tensor) -> torch.dtype:
-    """What the arithmetic is done in, whatever the precision of the network."""
-    count, d, positions = frames.shape
-    small = frames.numel() <= CAREFUL_VALUES or count * positions < CAREFUL_FRAMES * d
-    return torch.float64 if small else torch.promote_types(frames.dtype, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -119,87 +117,106 @@ class Batch:
 
     @classmethod
     def of_saved(cls, saved: tuple[Tensor, ...], request: Request) -> Batch:
-        """A batch whose deviations are known, for its gradient."""
-        D, _, *gaps = saved
+        """Return a batch whose deviations are known, for its gradient."""
+        deviations, *gaps = saved
         steps = gaps[0] if gaps else None
         order = gaps[1] if len(gaps) > 1 else None
-        return cls(D, D, steps, order, request)
+        return cls(deviations[0], deviations[0], steps, order, request)
 
     @property
     def rates(self) -> Rates:
         """mu, eps and the kind of long-term mean."""
         return self.request.rates
 
-    def counted(self) -> tuple[Tensor, Tensor]:
-        """Where D and E count; both broadcast to (time, clips, 1, positions)."""
+    @property
+    def eps(self) -> float | None:
+        """Rate of the long-term mean, or None if the centre is the long-term mean."""
+        return self.rates.eps if self.rates.long_term == "stream" else None
+
+    def counted(self) -> Tensor:
+        """Return where D and E count: (2, time, clips, 1, positions) or broadcast to it."""
         clock = _clock(self.x)
         active = clock >= 0 if self.steps is None else clock < self.steps
         past = active & (clock >= 1)
         if self.rates.long_term == "stream":
-            return past, past
-        return past, active & (_averaged(self.x, self.steps, self.rates) > 1)
+            return torch.stack([past, past])
+        with_others = active & (_averaged(self.x, self.steps, self.rates) > 1)
+        return torch.stack([past, with_others.expand_as(past)])
 
-    def deviations(self) -> tuple[Tensor, Tensor, Tensor]:
-        """D and E, zero where they do not count, and the short-term mean less the centre."""
+    def deviations(self) -> Tensor:
+        """Return D and E as (2, time, clips, features, positions), zero where they do not count."""
         flat = self.x.flatten(1)
+        if self._is_dense(flat):
+            both = deviation_matrix(len(flat), self.rates.mu, self.eps, flat) @ flat
+        else:
+            both = self._filtered(flat)
+        both = both.view(2, *self.x.shape)
+        return both if self.steps is None else torch.where(self.counted(), both, 0)
+
+    def _filtered(self, flat: Tensor) -> Tensor:
+        """Return D and E of (time, K) values."""
+        both = flat.new_empty(2, *flat.shape)
         short = moving_average(len(flat), self.rates.mu, flat)(flat)
-        D, E = flat - short, short
-        if self.rates.long_term == "stream":
-            E = short - moving_average(len(flat), self.rates.eps, flat)(flat)
-        D, E, short = (values.view_as(self.x) for values in (D, E, short))
-        if self.steps is None:  # a first frame is its own short-term mean, up to rounding
-            D[0].zero_()
-            return D, E, short
-        in_w, in_b = self.counted()
-        return torch.where(in_w, D, 0), torch.where(in_b, E, 0), short
+        torch.sub(flat, short, out=both[0])
+        both[0, 0] = 0.0  # a first frame is its own short-term mean, up to rounding
+        if self.eps is None:
+            both[1] = short
+        else:
+            torch.sub(short, moving_average(len(flat), self.eps, flat)(flat), out=both[1])
+        return both
+
+    def _is_dense(self, flat: Tensor) -> bool:
+        return len(flat) * flat.numel() <= DENSE_PRODUCTS
 
     def moments(self) -> Moments:
-        """Sums over all frames."""
-        D, E, short = self.deviations()
-        long_mean = self.centre
-        if self.rates.long_term == "stream":
-            long_mean = self._at_end(short - E) + self.centre
-        rows = scatter = None
+        """Sum over all frames."""
+        both = self.deviations()
+        x, D, E = (self._at_end(values) for values in (self.x, both[0], both[1]))
+        short_mean = x - D + self.centre
+        long_mean = self.centre if self.eps is None else short_mean - E
+        sums, rows = _gram(both), None
         if self.scatter is not None:
-            scatter = torch.where(self.counted()[0], self.scatter, 0).sum((0, 1))
-        elif is_by_rows(self.x.shape, self.request, None):
-            rows = torch.stack([_rows(v) @ _rows(v).T for v in (D, E)])
+            sums[0] += torch.where(self.counted()[0], self.scatter, 0).sum((0, 1))
+        elif is_by_rows(self.x, self.request, None):
+            rows = _rows(both) @ _rows(both).mT
         saved: tuple[Tensor, ...] = ()
         if self.x.shape[3] == 1:  # codes are small enough to be kept
-            saved = (D, E, *(t for t in (self.steps, self.order) if t is not None))
-        steps = self.steps
-        if steps is None:
-            steps = torch.full_like(short[0, :, :1], len(self.x), dtype=torch.int64)
-        return Moments(
-            _gram(D), _gram(E), counts_of(steps, self.request), self._at_end(short) + self.centre,
-            long_mean, steps, rows, scatter, saved,
-        )  # fmt: skip
+            saved = (both, *(t for t in (self.steps, self.order) if t is not None))
+        return Moments(sums, self._seen(), by_stream(short_mean), by_stream(long_mean), rows, saved)
 
-    def gradient(self, weights: Weights, D: Tensor, E: Tensor) -> Tensor:
-        """(time, clips, features, positions), each frame where it came from."""
-        by_d, by_e = (_product(weights, i, v) for i, v in enumerate((D, E)))
-        back = moving_average(len(D), self.rates.mu, D)
-        result = by_d + back.transposed((by_e - by_d).flatten(1)).view_as(D)
-        if self.rates.long_term == "stream":
-            back = moving_average(len(D), self.rates.eps, D)
-            result -= back.transposed(by_e.flatten(1)).view_as(D)
-        # Frames are taken relative to their mean, so the gradient has its own mean removed.
-        result = self._active(result)
+    def _seen(self) -> Seen:
+        if self.steps is None:
+            return count_all_frames(self.request, self.x.shape[3], self.x.device)
+        return count_frames(self.steps, self.request)
+
+    def gradient(self, weights: Weights, both: Tensor) -> Tensor:
+        """Return (time, clips, features, positions), each frame at its original step."""
+        by = _product(weights, both).view(2, len(self.x), -1)
+        if self._is_dense(by[0]):
+            filters = deviation_matrix(by.shape[1], self.rates.mu, self.eps, by)
+            result = filters.T @ by.flatten(0, 1)
+        else:
+            by_d, by_e = by
+            result = by_d + moving_average(len(by_d), self.rates.mu, by).transposed(by_e - by_d)
+            if self.eps is not None:
+                result -= moving_average(len(by_d), self.eps, by).transposed(by_e)
+        # Frames are relative to their mean, so the gradient has its own mean removed.
+        result = self._active(result.view_as(self.x))
         result -= _mean(result, self.steps, self.rates)
         return self.in_place(self._active(result))
 
     def in_place(self, values: Tensor) -> Tensor:
-        """Values of frames that were moved up, back where the frames came from."""
+        """Move values back to where the frames came from."""
         if self.order is None:
             return values
         return torch.zeros_like(values).scatter_(0, self.order.expand_as(values), values)
 
     def _active(self, values: Tensor) -> Tensor:
-        """Values, with zeros where a stream is not active."""
+        """Return the values, with zeros where a stream is not active."""
         return values if self.steps is None else torch.where(_clock(values) < self.steps, values, 0)
 
     def _at_end(self, values: Tensor) -> Tensor:
-        """(clips, d, positions): after the last active step of each stream."""
+        """Return (clips, d, positions): values at the last active step of each stream."""
         if self.steps is None:
             return values[-1]
         last = (self.steps - 1).clamp(min=0).expand_as(values[0])
@@ -207,7 +224,7 @@ class Batch:
 
 
 def to_batch(frames: Tensor, request: Request, scatter: Tensor | None = None) -> Batch:
-    """The frames of a call, aligned in time and relative to their mean."""
+    """Align the frames of a call in time, relative to their mean."""
     packing = _packing(request.lengths)
     y = packing.pack(frames.to(working_precision(frames)))
     extra = None if scatter is None else packing.pack(scatter.to(y.dtype))
@@ -230,23 +247,32 @@ def to_batch(frames: Tensor, request: Request, scatter: Tensor | None = None) ->
 
 @lru_cache(maxsize=64)
 def _packing(lengths: tuple[int, ...]) -> Packing:
-    """How clips lie in (time, clips, ...). Kept: to check many lengths takes its time."""
+    """Return the packing of clips into (time, clips, ...); cached, since it checks all lengths."""
     return Packing(lengths)
 
 
 def _tiles(frames: Tensor) -> Iterator[Tensor]:
-    """Some positions at a time, so that what is computed from them stays small."""
+    """Yield some positions at a time, to bound the memory of intermediate results."""
     count, d, positions = frames.shape
     width = max(1, TILE_VALUES // (count * d))
     for begin in range(0, positions, width):
         yield frames[..., begin : begin + width]
 
 
+def _joined(means: list[Tensor], clips: int) -> Tensor:
+    """Return (clips * positions, d) means of all positions, given those of some at a time."""
+    whole = torch.cat([part.unflatten(0, (clips, -1)) for part in means], 1)
+    return whole.flatten(0, 1)
+
+
 def _usable(y: Tensor, scatter: Tensor | None, largest: float) -> Tensor | None:
-    """(time, clips, 1, positions): where all values are finite and not too large; None: all."""
+    """Return where all values are finite and not too large, (time, clips, 1, positions).
+
+    Returns None if that is known to hold everywhere.
+    """
     if scatter is None and on_host(y):
         low, high = y.aminmax()
-        if bool((low >= -largest) & (high <= largest)):
+        if low.item() >= -largest and high.item() <= largest:
             return None
     usable: Tensor = y.abs().amax(2, keepdim=True) <= largest  # a NaN compares as false
     if scatter is not None:
@@ -255,7 +281,7 @@ def _usable(y: Tensor, scatter: Tensor | None, largest: float) -> Tensor | None:
 
 
 def _mean(values: Tensor, steps: Tensor | None, rates: Rates) -> Tensor:
-    """Over the active frames of each stream, or of all clips at a position; others are zero."""
+    """Average over active frames of each stream, or of all clips at a position; others are zero."""
     total = values.sum(0)
     if rates.long_term == "shared":
         total = total.sum(0, keepdim=True)
@@ -264,33 +290,34 @@ def _mean(values: Tensor, steps: Tensor | None, rates: Rates) -> Tensor:
 
 
 def _averaged(values: Tensor, steps: Tensor | None, rates: Rates) -> Tensor | int:
-    """How many frames of (time, clips, ...) values the long-term mean of a stream is over."""
+    """Return the number of frames per long-term mean of (time, clips, ...) values."""
     if steps is not None:
         return averaged_frames(steps, rates)
     return len(values) * (values.shape[1] if rates.long_term == "shared" else 1)
 
 
-def _product(weights: Weights, which: int, values: Tensor) -> Tensor:
-    matrix = weights.matrices[which].to(values.dtype)
+def _product(weights: Weights, both: Tensor) -> Tensor:
+    """Return dJ/dD and dJ/dE, with the shape of D and E."""
+    matrices = weights.matrices.to(both.dtype)
     if weights.by_rows:
-        return (matrix @ _rows(values)).view_as(values)
-    if values.shape[3] == 1:
-        return (_rows(values) @ matrix).view_as(values)
-    return matrix @ values
+        return matrices @ _rows(both)
+    if both.shape[-1] == 1:
+        return _rows(both) @ matrices
+    return matrices[:, None, None] @ both
 
 
-def _gram(values: Tensor) -> Tensor:
-    """(time, clips, d, positions) to (d, d) in float64."""
-    if values.shape[3] == 1:
-        rows = _rows(values)
-        return (rows.T @ rows).double()
-    maps = values.flatten(0, 1)
-    return torch.bmm(maps, maps.mT).sum(0, dtype=torch.float64)
+def _gram(both: Tensor) -> Tensor:
+    """Return (2, d, d) float64 sums of the products of D, and of E."""
+    if both.shape[-1] == 1:
+        rows = _rows(both)
+        return (rows.mT @ rows).double()
+    maps = both.flatten(1, 2)
+    return (maps @ maps.mT).sum(1, dtype=torch.float64)
 
 
-def _rows(values: Tensor) -> Tensor:
-    """(time, clips, d, 1) to (time * clips, d)."""
-    return values.reshape(-1, values.shape[2])
+def _rows(both: Tensor) -> Tensor:
+    """Return (2, time, clips, d, 1) values as (2, time * clips, d)."""
+    return both.reshape(2, -1, both.shape[3])
 
 
 def _clock(like: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
-"""Fresh statistics of maps on a GPU: which calls the Triton kernels take, and their launches.
+"""Fresh statistics on a GPU: host code of the Triton kernels.
 
-Nothing here waits for the work on the GPU. Lengths and rates that were not seen before need tables,
-which are copied to it; after one call of a kind, calls can be recorded in a CUDA graph.
+Nothing here waits for the GPU. The first call with some lengths and rates copies tables to the GPU;
+later calls can be recorded in a CUDA graph.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,29 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.backends import has_triton
-from ullayers.kernels.moments import REDUCED_PRECISION, Moments, Request, Weights, in_float32
+from ullayers.kernels.moments import (
+    REDUCED_PRECISION,
+    Moments,
+    Request,
+    Seen,
+    Weights,
+    in_float32,
+    is_by_rows,
+    working_precision,
+)
+from ullayers.kernels.triton.launch import is_aligned, launch, on
+from ullayers.kernels.triton.weigh import WIDEST_INVERSE, weigh
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
 LARGEST_TENSOR = 2**31 - 1  # values
 FINITE = torch.finfo(torch.float32).max
-PLAIN, MOVING, FIXED = 0, 1, 2  # how a long-term mean moves, as in the kernels
+PLAIN, MOVING, FIXED = 0, 1, 2  # how a long-term mean moves; as in the kernels
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much a program takes on."""
+    """Sizes of tiles, and launch options."""
 
     seen_block: int  # positions at a time in `summarise`
     seen_warps: int
@@ -50,20 +62,26 @@ PLANS = {  # by the number of channels that it serves
     128: Plan(32, 8, 3, 128, 32, 8, 3, 1, 128, 8, 1, 1),
 }
 WIDTH = 64  # most channels of the gradient that a program writes
+WIDEST_CODE = 1024  # features
 
 
-NAME = "Triton kernels for maps"
+NAME = "Triton kernels"
+
+__all__ = ["NAME", "gradient", "measure", "weigh", "why_not"]
 
 
 def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | None:
-    """Why the kernels do not take a call; nothing that waits for the GPU is asked."""
+    """Return why the kernels do not accept a call, or None; does not wait for the GPU."""
     _, C, P = frames.shape
     if not frames.is_cuda:
         return "the frames are not on a GPU"
-    if scatter is not None or P == 1:
-        return "these are codes, not maps"
-    if not 2 <= C <= max(PLANS):
-        return f"there are {C} channels, not 2 to {max(PLANS)}"
+    if scatter is not None:
+        return "a scatter is given"
+    if is_by_rows(frames, request, None):
+        return "there are more features than frames"
+    widest = WIDEST_CODE if P == 1 else max(PLANS)
+    if not 2 <= C <= widest:
+        return f"there are {C} channels, not 2 to {widest}"
     if frames.dtype not in REDUCED_PRECISION:
         return f"the frames are {frames.dtype}"
     if frames.numel() > LARGEST_TENSOR or STEPS * C * P > LARGEST_TENSOR:
@@ -76,9 +94,9 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
 
 
 def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
-    """As `fresh.measure`, for maps (frames, C, P) with C or P contiguous."""
-    with _on(frames.device):
-        return _Call.of(frames, request).measure()
+    """Sum over the frames (frames, C, P), with C or P contiguous; see `torch.fresh.measure`."""
+    with on(frames.device):
+        return _prepared(frames, request).measure(frames)
 
 
 def gradient(
@@ -88,26 +106,25 @@ def gradient(
     saved: tuple[Tensor, ...],
     above: Tensor | None,
 ) -> Tensor:
-    """As `fresh.gradient`."""
-    if above is not None and above.stride() != frames.stride():
+    """Same as `torch.fresh.gradient`."""
+    if above is not None and (above.stride() != frames.stride() or above.dtype != frames.dtype):
         above = torch.empty_like(frames).copy_(above)
-    with _on(frames.device):
-        factors = in_float32(weights).contiguous()
-        return _Call.of(frames, request).gradient(saved, factors, above)
+    call = _prepared(frames, request)
+    with on(frames.device):
+        if frames.shape[2] == 1:
+            return call.gradient_of_codes(frames, saved, weights.matrices.to(call.kind), above)
+        # `weigh` has made sure that smaller matrices fit float32.
+        wide = len(weights.matrices[0]) > WIDEST_INVERSE
+        factors = in_float32(weights) if wide else weights.matrices
+        return call.gradient(frames, saved, factors.contiguous(), above)
 
 
 @cache
 def _kernels() -> Any:
-    """Triton is imported where the first frames on a GPU are seen, and nowhere else."""
+    """Import the kernels, and with them Triton, when they are first needed."""
     import ullayers.kernels.triton.fresh_kernels as fused_fresh
 
     return fused_fresh
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
-    here = not device.type == "cuda" or device.index == torch.cuda.current_device()
-    return nullcontext() if here else torch.cuda.device(device)
 
 
 @cache
@@ -115,182 +132,249 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _full_precision() -> bool:
-    """Whether products keep all digits of float32, as PyTorch's own do unless told otherwise."""
-    return not torch.backends.cuda.matmul.allow_tf32
-
-
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """What depends on lengths and rates only."""
+    """Tables that depend on lengths and rates only."""
 
     segments: Tensor  # (S, 5) int32: begin, end, clip, whether first and last of the clip
     groups: Tensor  # (groups, 2) int32: segments that share a long-term mean
-    evidence: Tensor  # (2, frames + 1): of both means by the number of frames that they have seen
+    # (3, frames + 1), by the number of frames seen: evidence of the short-term mean, weights by
+    # which long-term means are joined, and evidence of the long-term mean.
+    evidence: Tensor
     begins: tuple[int, ...]  # of the segments, and where the last ends
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One call's frames and how they are cut."""
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """Everything about calls of one kind that does not depend on the values of the frames."""
 
-    frames: Tensor
     request: Request
     tables: _Tables
     plan: Plan
     sizes: tuple[int, int, int]  # values of a frame, channels, positions
-    channels: int  # as the matrix units take them
+    strides: tuple[int, int]  # from channel to channel, and from position to position
+    channels: int  # padded to a power of two
+    kind: torch.dtype  # of the deviations
+    chunks: tuple[tuple[int, int], ...]  # ranges of segments whose D and E are kept at a time
+    full_precision: bool  # whether products keep all digits of float32
+    device: torch.device
+    compiled: dict[Any, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, frames: Tensor, request: Request) -> _Call:
-        """The cuts of these frames."""
-        (_, C, P), rates = frames.shape, request.rates
-        tables = _tables(request.lengths, rates.mu, rates.eps, rates.long_term, frames.device)
-        channels = max(16, 1 << (C - 1).bit_length())
-        return cls(frames, request, tables, PLANS[channels], (C * P, C, P), channels)
-
-    @property
-    def how(self) -> int:
+    @cached_property
+    def moves(self) -> int:
         """How the long-term mean moves before it is known for the whole clip."""
         return MOVING if self.request.rates.long_term == "stream" else PLAIN
 
-    @property
+    @cached_property
     def speeds(self) -> tuple[float, float]:
         """Rates of the short-term and the long-term mean, which is 1 for a plain mean."""
         rates = self.request.rates
-        return rates.mu, rates.eps if self.how == MOVING else 1.0
+        return rates.mu, rates.eps if self.moves == MOVING else 1.0
 
-    @property
-    def strides(self) -> tuple[int, int]:
-        """From channel to channel, and from position to position."""
-        return self.frames.stride(1), self.frames.stride(2)
-
-    @property
+    @cached_property
     def table(self) -> tuple[Tensor, int]:
-        """Evidences, and how many for each mean."""
+        """Evidence, and how many entries there are for each mean."""
         return self.tables.evidence, self.tables.evidence.shape[1]
 
-    @property
-    def line(self) -> dict[str, Any]:
-        """What the kernels that work on single values are compiled for."""
-        block, last = self.plan.block, self.frames.stride(1) == 1
-        return {"CHANNELS_LAST": last, "BLOCK": block, "num_warps": block // 32}
+    @cached_property
+    def line(self) -> tuple[bool, int]:
+        """Constants of kernels that work on single values: CHANNELS_LAST and BLOCK."""
+        return self.strides[0] == 1, self.plan.block
 
-    @property
+    @cached_property
     def blocks(self) -> int:
-        """Programs of such a kernel for each frame."""
+        """Programs per frame of such a kernel."""
         return -(-self.sizes[0] // self.plan.block)
 
-    def chunks(self) -> list[tuple[int, int]]:
-        """Ranges of segments whose D and E are kept at a time."""
-        begins, most, first = self.tables.begins, WORKSPACE // self.sizes[0], 0
-        ranges = []
-        for s in range(1, len(begins)):
-            if s == len(begins) - 1 or begins[s + 1] - begins[first] > most:
-                ranges.append((first, s))
-                first = s
-        return ranges
-
-    def workspace(self, chunks: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        """For D and for E of a chunk."""
+    @cached_property
+    def longest_chunk(self) -> int:
+        """Number of frames."""
         begins = self.tables.begins
-        most = max(begins[last] - begins[first] for first, last in chunks)
-        room = self.frames.new_empty((2, most * self.sizes[0]), dtype=torch.float32)
-        return room[0], room[1]
+        return max(begins[last] - begins[first] for first, last in self.chunks)
 
-    def measure(self) -> Moments:
-        """The statistics."""
+    def launch(
+        self, key: Any, kernel: Any, grid: tuple[int, int], *rest: Any, **options: int
+    ) -> None:
+        """Launch a kernel; see `launch`."""
+        launch(self.compiled, key, kernel, grid, *rest, **options)
+
+    def workspace(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return memory for D and E of a chunk, and both apart."""
+        both = frames.new_empty((2, self.longest_chunk * self.sizes[0]), dtype=self.kind)
+        return both, both[0], both[1]
+
+    def measure(self, frames: Tensor) -> Moments:
+        """Compute the sums, the means and the counts."""
         plane, C, P = self.sizes
         segments, groups, kernels = self.tables.segments, self.tables.groups, _kernels()
-        S, new = len(segments), self.frames.new_empty
-        marks, count, before = new((3, S, P), dtype=torch.int32)
-        tally, state = new(3, dtype=torch.int64), new((S, 6, plane), dtype=torch.float32)
-        clips = len(self.request.lengths)
-        short_mean = new((clips, P, C), dtype=torch.float32)
-        long_mean = new((len(groups), P, C), dtype=torch.float32)
-        steps = new((clips, 1, P), dtype=torch.int64)
-        kernels.summarise[S, -(-P // self.plan.seen_block)](
-            self.frames, *self.strides, segments, state, marks, count, tally, *self.speeds,
-            min(self.request.largest, FINITE), *self.sizes, self.how, self.channels,
-            self.plan.seen_block, self.plan.seen_stages, num_warps=self.plan.seen_warps,
+        S, clips, averages = segments.shape[0], len(self.request.lengths), groups.shape[0]
+        marks, count, before = frames.new_empty((3, S * P), dtype=torch.int32).unbind()
+        tally, steps = frames.new_empty(3 + clips * P, dtype=torch.int64).split([3, clips * P])
+        sizes = [clips * plane, averages * plane, clips * P, averages * P]
+        found = frames.new_empty(sum(sizes), dtype=self.kind).split(sizes)
+        short_mean, long_mean, short_evidence, long_evidence = found
+        state = frames.new_empty(S * 6 * plane, dtype=self.kind)
+        seen_block, warps = self.plan.seen_block if P > 1 else 1, self.plan.block // 32
+        self.launch(
+            is_aligned(frames), kernels.summarise, (S, -(-P // seen_block)), frames,
+            *self.strides, segments, state, marks, count, tally, *self.speeds,
+            min(self.request.largest, FINITE), *self.sizes, self.moves, self.channels, seen_block,
+            self.plan.seen_stages, num_warps=self.plan.seen_warps,
         )  # fmt: skip
-        kernels.chain[len(groups), self.blocks](
-            state, count, before, segments, groups, *self.table, short_mean, long_mean, steps,
-            tally, *self.sizes, self.how, **self.line,
+        self.launch(
+            None, kernels.chain, (averages, self.blocks), state, count, before, segments, groups,
+            *self.table, short_mean, long_mean, steps, short_evidence, long_evidence, tally,
+            *self.sizes, self.moves, *self.line, num_warps=warps,
         )  # fmt: skip
         saved = (marks, before, state)
-        sums = self.grams(saved)
-        kernels.unchain[len(groups), self.blocks](
-            state, count, before, segments, groups, *self.table, *self.sizes, self.how, **self.line,
+        sums = self.grams(frames, saved) if P > 1 else self.grams_of_codes(frames, saved)
+        self.launch(
+            None, kernels.unchain, (averages, self.blocks), state, count, before, segments, groups,
+            *self.table, *self.sizes, self.moves, *self.line, num_warps=warps,
         )  # fmt: skip
-        return Moments(
-            sums[0], sums[1], tally, short_mean.mT, long_mean.mT, steps=steps, saved=saved
-        )
+        seen = Seen(steps.view(clips, 1, P), tally, short_evidence, long_evidence)
+        return Moments(sums, seen, short_mean.view(-1, C), long_mean.view(-1, C), saved=saved)
 
-    def grams(self, saved: tuple[Tensor, ...]) -> Tensor:
-        """The sums of D D^T and of E E^T."""
-        C, plan, chunks = self.sizes[1], self.plan, self.chunks()
-        group, room = max(1, 64 // self.channels), self.workspace(chunks)
-        parts = max(1, _multiprocessors(self.frames.device) * plan.gram_programs // 2)
-        parts = min(parts, -(-len(room[0]) // (group * C * plan.gram_block)))
-        partial = self.frames.new_zeros((2, parts * group, C, C), dtype=torch.float32)
-        for chunk in chunks:
-            count = self.through_means(_kernels().deviate, saved, room, chunk)
-            _kernels().gram[parts, 2](
-                *room, *self.strides, partial, count, *self.sizes, _full_precision(), self.channels,
-                group, plan.gram_block, num_warps=plan.gram_warps, num_stages=plan.gram_stages,
+    def grams(self, frames: Tensor, saved: tuple[Tensor, ...]) -> Tensor:
+        """Sum D D^T and E E^T."""
+        C, plan = self.sizes[1], self.plan
+        group = max(1, 64 // self.channels)
+        room, D, E = self.workspace(frames)
+        parts = max(1, _multiprocessors(self.device) * plan.gram_programs // 2)
+        parts = min(parts, -(-room.shape[1] // (group * C * plan.gram_block)))
+        partial = frames.new_zeros((2, parts * group, C, C), dtype=torch.float32)
+        for chunk in self.chunks:
+            count = self.through_means(frames, _kernels().deviate, saved, (D, E), chunk)
+            self.launch(
+                count, _kernels().gram, (parts, 2), D, E, *self.strides, partial, count,
+                *self.sizes, self.full_precision, self.channels, group, plan.gram_block,
+                num_warps=plan.gram_warps, num_stages=plan.gram_stages,
             )  # fmt: skip
         return partial.sum(1).double()
 
-    def through_means(
-        self, kernel: Any, saved: tuple[Tensor, ...], room: tuple[Tensor, Tensor],
-        chunk: tuple[int, int],
-    ) -> int:  # fmt: skip
-        """Run `deviate` or `adjoint` on some segments; how many frames they have."""
-        (marks, before, state), (first, last) = saved, chunk
-        segments, begins = self.tables.segments, self.tables.begins
-        kernel[last - first, self.blocks](
-            self.frames, marks, before, segments, *self.table, state, *room, first, *self.speeds,
-            *self.sizes, MOVING if self.how == MOVING else FIXED, STEPS=STEPS,
-            **self.line,
-        )  # fmt: skip
-        return begins[last] - begins[first]
+    def grams_of_codes(self, frames: Tensor, saved: tuple[Tensor, ...]) -> Tensor:
+        """Sum D D^T and E E^T with PyTorch's products."""
+        room, D, E = self.workspace(frames)
+        rows = room.view(2, -1, self.sizes[1])
+        sums = []
+        for chunk in self.chunks:
+            count = self.through_means(frames, _kernels().deviate, saved, (D, E), chunk)
+            part = rows[:, :count]
+            sums.append((part.mT @ part).double())
+        return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
-    def gradient(self, saved: tuple[Tensor, ...], factors: Tensor, above: Tensor | None) -> Tensor:
-        """The gradient of the frames."""
-        out, plan, chunks = torch.empty_like(self.frames), self.plan, self.chunks()
-        room, width = self.workspace(chunks), min(WIDTH, self.channels)
+    def through_means(
+        self,
+        frames: Tensor,
+        kernel: Any,
+        saved: tuple[Tensor, ...],
+        room: tuple[Tensor, Tensor],
+        chunk: tuple[int, int],
+    ) -> int:
+        """Run `deviate` or `adjoint` on some segments, and return how many frames they have."""
+        (marks, before, state), (first, last) = saved, chunk
+        channels_last, block = self.line
+        self.launch(
+            is_aligned(frames), kernel, (last - first, self.blocks), frames, marks, before,
+            self.tables.segments, *self.table, state, *room, first, *self.speeds, *self.sizes,
+            MOVING if self.moves == MOVING else FIXED, channels_last, STEPS, block,
+            num_warps=block // 32,
+        )  # fmt: skip
+        return self.tables.begins[last] - self.tables.begins[first]
+
+    def gradient(
+        self, frames: Tensor, saved: tuple[Tensor, ...], factors: Tensor, above: Tensor | None
+    ) -> Tensor:
+        """Return the gradient of maps."""
+        out, plan, begins = torch.empty_like(frames), self.plan, self.tables.begins
+        _, D, E = self.workspace(frames)
+        width = min(WIDTH, self.channels)
         columns = self.channels // width
-        programs = _multiprocessors(self.frames.device) * plan.out_programs // columns
-        for chunk in chunks:
-            count = self.through_means(_kernels().adjoint, saved, room, chunk)
-            begin = self.tables.begins[chunk[0]]
+        programs = _multiprocessors(self.device) * plan.out_programs // columns
+        for chunk in self.chunks:
+            count = self.through_means(frames, _kernels().adjoint, saved, (D, E), chunk)
+            begin = begins[chunk[0]]
             parts = min(programs, count * -(-self.sizes[2] // plan.out_block))
-            _kernels().product[parts, columns](
-                *room, *self.strides, factors, None if above is None else above[begin:],
-                out[begin:], count, *self.sizes, _full_precision(), self.channels, width,
-                plan.out_block, num_warps=plan.out_warps, num_stages=plan.out_stages,
+            to, more = (out, above) if begin == 0 else (out[begin:], above)
+            if above is not None and begin > 0:
+                more = above[begin:]
+            key = (is_aligned(to), None if more is None else is_aligned(more), factors.dtype)
+            self.launch(
+                key, _kernels().product, (parts, columns), D, E, *self.strides, factors, more, to,
+                count, *self.sizes, self.full_precision, self.channels, width, plan.out_block,
+                num_warps=plan.out_warps, num_stages=plan.out_stages,
             )  # fmt: skip
         return out
 
+    def gradient_of_codes(
+        self, frames: Tensor, saved: tuple[Tensor, ...], factors: Tensor, above: Tensor | None
+    ) -> Tensor:
+        """Return the gradient of codes, with PyTorch's products."""
+        room, D, E = self.workspace(frames)
+        rows = room.view(2, -1, self.sizes[1])
+        parts = []
+        for chunk in self.chunks:
+            count = self.through_means(frames, _kernels().adjoint, saved, (D, E), chunk)
+            parts.append(torch.bmm(rows[:, :count], factors).sum(0))
+        found = parts[0] if len(parts) == 1 else torch.cat(parts)
+        found = found.to(frames.dtype).view_as(frames)
+        return found if above is None else found.add_(above)
 
-_in_graphs: set[_Tables] = set()
+
+_in_graphs: set[_Prepared] = set()
 
 
-def _tables(
-    lengths: tuple[int, ...], mu: float, eps: float, long_term: str, device: torch.device
-) -> _Tables:
-    """Tables for a call. Those that CUDA graphs read are kept for good."""
-    tables = _make_tables(lengths, mu, eps, long_term, device)
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        _in_graphs.add(tables)
-    return tables
+def _prepared(frames: Tensor, request: Request) -> _Prepared:
+    """Return what calls of this kind share; what CUDA graphs read is kept for good."""
+    call = _prepare(
+        frames.shape, frames.stride(), working_precision(frames), frames.dtype, frames.device,
+        request, PLANS[_padded(frames.shape[1])], WORKSPACE,
+        not torch.backends.cuda.matmul.allow_tf32,
+    )  # fmt: skip
+    if call.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        _in_graphs.add(call)
+    return call
+
+
+def _padded(channels: int) -> int:
+    """Return the number of channels whose plan serves so many."""
+    return min(max(16, 1 << (channels - 1).bit_length()), max(PLANS))
 
 
 @lru_cache(maxsize=1024)  # more calls than the GPU can be behind
-def _make_tables(
-    lengths: tuple[int, ...], mu: float, eps: float, long_term: str, device: torch.device
-) -> _Tables:
+def _prepare(
+    shape: torch.Size,
+    stride: tuple[int, ...],
+    precision: torch.dtype,
+    dtype: torch.dtype,
+    device: torch.device,
+    request: Request,
+    plan: Plan,
+    workspace: int,
+    full_precision: bool,
+) -> _Prepared:
+    _, C, P = shape
+    kind = precision if P == 1 else torch.float32
+    tables = _make_tables(request, device, kind)
+    chunks = tuple(_chunks(tables.begins, workspace // (C * P)))
+    channels = max(16, 1 << (C - 1).bit_length())
+    return _Prepared(
+        request, tables, plan, (C * P, C, P), (stride[1], stride[2]), channels, kind, chunks,
+        full_precision, device,
+    )  # fmt: skip
+
+
+def _chunks(begins: tuple[int, ...], most: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of segments of at most so many frames, or of a single segment."""
+    first = 0
+    for s in range(1, len(begins)):
+        if s == len(begins) - 1 or begins[s + 1] - begins[first] > most:
+            yield first, s
+            first = s
+
+
+def _make_tables(request: Request, device: torch.device, kind: torch.dtype) -> _Tables:
+    lengths, rates = request.lengths, request.rates
     segments: list[tuple[int, ...]] = []
     groups, begin = [], 0
     for clip, length in enumerate(lengths):
@@ -299,17 +383,17 @@ def _make_tables(
         groups.append((len(segments), len(segments) + count))
         segments += [(cuts[k], cuts[k + 1], clip, k == 0, k == count - 1) for k in range(count)]
         begin += length
-    if long_term == "shared":
+    if rates.long_term == "shared":
         groups = [(0, len(segments))]
     n = np.arange(begin + 1)
-    long = -np.expm1(n * np.log1p(-eps)) if long_term == "stream" else n
-    evidence = np.stack([-np.expm1(n * np.log1p(-mu)), long])
+    short, long = (-np.expm1(n * np.log1p(-rate)) for rate in (rates.mu, rates.eps))
+    evidence = np.stack([short, long if rates.long_term == "stream" else n, long])
     # On a stream of their own there is nothing to wait for but the copies.
     own = torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
     with own:
         return _Tables(
             torch.tensor(segments, dtype=torch.int32, device=device),
             torch.tensor(groups, dtype=torch.int32, device=device),
-            torch.tensor(evidence, dtype=torch.float32, device=device),
+            torch.tensor(evidence, dtype=kind, device=device),
             (*(segment[0] for segment in segments), begin),
         )

@@ -1,10 +1,11 @@
-"""Fresh statistics of maps on a GPU, in Triton.
+"""Fresh statistics on a GPU, in Triton.
 
-Time is cut into segments of a few frames that are worked on at once. `summarise` treats each as if
-it were a clip of its own, and `chain` joins them: it says in what state each segment starts. From
-there `deviate` finds D = y - short-term mean and E = short-term mean - long-term mean, and what
-they bring to the gradient of frames before the segment; `unchain` joins that, backwards. `adjoint`
-takes D and E back through the means, so that the gradient is one product with the two factors.
+Time is cut into segments of a few frames, which are processed in parallel. `summarise` treats each
+segment as a clip of its own, and `chain` joins them: it finds the state before each segment. From
+there `deviate` computes D = y - short-term mean and E = short-term mean - long-term mean, and their
+contribution to the gradient of frames before the segment, which `unchain` sums backwards.
+`adjoint` passes D and E back through the means, so that the gradient is one product with the two
+factors.
 
 Three things keep this short. A mean is carried as its lag behind the latest frame, so offsets in
 the data cost no digits: a frame that is `step` away from the one before it changes the lag to
@@ -14,8 +15,9 @@ pieces of a clip are joined (the plain mean has rate 1, and its evidence is a co
 deviations are zero where they must not count, at the first frame of a stream.
 
 `chain`, `deviate`, `unchain` and `adjoint` work on single values and see a frame as one line of
-C * P of them, however its maps are stored. Only `kernels.launch_fresh` imports this module, and
-only for CUDA tensors: Triton comes with PyTorch's CUDA builds and is not there otherwise.
+C * P of them, whatever the memory layout. They compute in the dtype of `state`: float32 for maps,
+float64 for codes. Only `triton.fresh` imports this module, and only for CUDA tensors, since Triton
+is part of PyTorch's CUDA builds only.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ PLAIN, MOVING, FIXED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 @triton.jit
 def channel_and_position(i, C, P, CHANNELS_LAST: tl.constexpr):
-    """Of values that are stored at these places of a frame."""
+    """Return channel and position of the values at these offsets in a frame."""
     if CHANNELS_LAST:
         return i % C, i // C
     else:
@@ -44,18 +46,18 @@ def channel_and_position(i, C, P, CHANNELS_LAST: tl.constexpr):
 
 
 @triton.jit
-def read_segment(y, begin, end, i, inside, plane, STEPS: tl.constexpr):
-    """All frames of a segment. No stores in between, so that all loads are on their way at once."""
+def read_segment(y, begin, end, i, inside, plane, STEPS: tl.constexpr, KIND: tl.constexpr):
+    """Load all frames of a segment, without stores in between, so that loads overlap."""
     frames = ()
     for j in tl.static_range(STEPS):
         there, t = inside & (begin + j < end), tl.cast(begin + j, tl.int64)
-        frames = frames + (tl.load(y + t * plane + i, mask=there, other=0.0).to(tl.float32),)
+        frames = frames + (tl.load(y + t * plane + i, mask=there, other=0.0).to(KIND),)
     return frames
 
 
 @triton.jit
 def follow(lag, step, seen, rate, on, HOW: tl.constexpr):
-    """The lag of a mean after one more frame if it is `on`, its evidence, and the frame's gain."""
+    """Return the lag of a mean after one more frame if it is `on`, its evidence, and the gain."""
     behind = lag + step
     if HOW == FIXED:
         return behind, seen, tl.zeros_like(lag)
@@ -70,7 +72,7 @@ def follow(lag, step, seen, rate, on, HOW: tl.constexpr):
 
 @triton.jit
 def advance(means, x, on, mu, eps, HOW: tl.constexpr):
-    """Both means after one more frame, and its gains."""
+    """Return both means after one more frame, and its gains."""
     latest, lag, long, seen, long_seen = means
     x = tl.where(on, x, latest)
     lag, seen, gain = follow(lag, x - latest, seen, mu, on, MOVING)
@@ -83,19 +85,20 @@ def summarise(
     y, stride_c, stride_p, segments, state, marks, count, tally, mu, eps, largest, plane, C, P,
     HOW: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The latest frame of each segment, the lags of its own two means, and its usable frames.
+    """Find the latest frame of each segment, the lags of its own two means, and its usable frames.
 
-    These are marked position by position, one bit for each, and counted.
+    Usable frames are marked with one bit each and counted, for every position.
     """
     s, p = tl.program_id(0), (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
     c, row = tl.arange(0, CHANNELS)[:, None], segments + s * COLUMNS
     place, inside = c * stride_c + p * stride_p, (c < C) & (p < P)
-    nothing, none = tl.zeros([CHANNELS, BLOCK], tl.float32), tl.zeros([1, BLOCK], tl.float32)
+    KIND: tl.constexpr = state.dtype.element_ty
+    nothing, none = tl.zeros([CHANNELS, BLOCK], KIND), tl.zeros([1, BLOCK], KIND)
     means, begin = (nothing, nothing, nothing, none, none), tl.load(row + BEGIN)
     bits, seen = tl.zeros([1, BLOCK], tl.int32), tl.zeros([1, BLOCK], tl.int32)
     for t in tl.range(begin, tl.load(row + END), num_stages=STAGES):
         x = tl.load(y + tl.cast(t, tl.int64) * plane + place, mask=inside, other=0.0)
-        x = x.to(tl.float32)
+        x = x.to(KIND)
         bad = tl.max((~(tl.abs(x) <= largest)).to(tl.int32), 0, keep_dims=True)
         bits, seen = bits | ((1 - bad) << (t - begin)), seen + 1 - bad
         means, _, _ = advance(means, x, bad == 0, mu, eps, HOW)
@@ -110,32 +113,37 @@ def summarise(
 
 @triton.jit
 def share(evidence, more, before):
-    """What `more` frames weigh in a mean that has seen `before` frames ahead of them."""
-    part = tl.div_rn(tl.load(evidence + more), tl.load(evidence + more + before))
+    """Return the weight of `more` frames in a mean that has seen `before` frames before them."""
+    own, all_frames = tl.load(evidence + more), tl.load(evidence + more + before)
+    if evidence.dtype.element_ty == tl.float64:
+        part = own / all_frames
+    else:
+        part = tl.div_rn(own, all_frames)
     return tl.where(more > 0, part, 0.0)
 
 
 @triton.jit
 def joined(lag, step, own, weight):
-    """The lag of the mean of two pieces, behind the latest frame of the second."""
+    """Return the lag of the mean of two pieces behind the latest frame of the second."""
     return lag + step + weight * (own - (lag + step))
 
 
 @triton.jit(do_not_specialize=["size"])
 def chain(
-    state, count, before, segments, groups, table, size, short_mean, long_mean, steps, tally,
-    plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
+    state, count, before, segments, groups, table, size, short_mean, long_mean, steps,
+    short_evidence, long_evidence, tally, plane, C, P,
+    HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """In what state each segment of a group starts, the means at the end, and what is counted.
+    """Find the state before each segment of a group, the means at the end, and the counts.
 
-    A group is what has a long-term mean of its own: a clip, or all clips if they share it.
+    A group has a long-term mean of its own: it is a clip, or all clips if they share it.
     """
     group, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     c, p = channel_and_position(i, C, P, CHANNELS_LAST)
     inside = i < plane
     n = tl.zeros([BLOCK], tl.int32)  # usable frames of the clip so far
     total, pairs = n, n  # usable frames of the group, and those with one before them in the clip
-    latest = tl.zeros([BLOCK], tl.float32)  # usable frame of the clip
+    latest = tl.zeros([BLOCK], state.dtype.element_ty)  # usable frame of the clip
     newest, lag, long = latest, latest, latest  # newest: of the group
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
     for s in range(begin, end):
@@ -163,6 +171,9 @@ def chain(
             mean, to = tl.where(n > 0, latest - lag, 0.0), tl.load(row + CLIP) * P + p
             tl.store(short_mean + to * C + c, mean, mask=inside)
             tl.store(steps + to, n.to(tl.int64), mask=inside & (c == 0))
+            tl.store(short_evidence + to, tl.load(table + n), mask=inside & (c == 0))
+    seen = tl.load(table + 2 * size + total)
+    tl.store(long_evidence + group * P + p, seen, mask=inside & (c == 0))
     tl.store(long_mean + (group * P + p) * C + c, newest - long, mask=inside)
     if HOW == PLAIN:  # one long-term mean for all frames
         for s in range(begin, end):
@@ -178,20 +189,34 @@ def chain(
 
 @triton.jit
 def add_up(to, counts, mask):
-    """Add all counts to one."""
+    """Add the sum of all counts to a total."""
     tl.atomic_add(to, tl.sum(tl.where(mask, counts, 0), 0).to(tl.int64))
 
 
 @triton.jit
-def start_of(state, marks, before, table, size, s, i, p, inside, plane, P):
-    """Both means when a segment starts, and which of its frames are usable."""
+def begin_segment(
+    y, marks, before, segments, table, size, state, start, i, inside, plane, C, P,
+    CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Load what `deviate` and `adjoint` need of a segment.
+
+    Returns its frames, both means before it, which of its frames are usable, where its state is,
+    how many frames it has, and its place in the workspace.
+    """
+    s = start + tl.program_id(0)
+    c, p = channel_and_position(i, C, P, CHANNELS_LAST)
+    row = segments + s * COLUMNS
+    begin, end = tl.load(row + BEGIN), tl.load(row + END)
+    frames = read_segment(y, begin, end, i, inside, plane, STEPS, state.dtype.element_ty)
     at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
     n = tl.load(before + s * P + p, mask=inside, other=0)
     latest = tl.load(at, mask=inside, other=0.0)
     lag = tl.load(at + plane, mask=inside, other=0.0)
     long = tl.load(at + 2 * plane, mask=inside, other=0.0)
     means = (latest, lag, long, tl.load(table + n), tl.load(table + size + n))
-    return means, tl.load(marks + s * P + p, mask=inside, other=0)
+    bits = tl.load(marks + s * P + p, mask=inside, other=0)
+    offset = tl.cast(begin - tl.load(segments + start * COLUMNS + BEGIN), tl.int64) * plane + i
+    return frames, means, bits, at, end - begin, offset
 
 
 @triton.jit(do_not_specialize=["size", "start"])
@@ -200,15 +225,14 @@ def deviate(
     plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """D and E of a segment, and what they bring to the gradient of earlier frames."""
-    s, i = start + tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, p = channel_and_position(i, C, P, CHANNELS_LAST)
-    inside, row = i < plane, segments + s * COLUMNS
-    begin, end = tl.load(row + BEGIN), tl.load(row + END)
-    to = begin - tl.load(segments + start * COLUMNS + BEGIN)
-    frames = read_segment(y, begin, end, i, inside, plane, STEPS)
-    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, plane, P)
-    left = tl.full([BLOCK], 1.0, tl.float32)  # of what the means were when the segment started
+    """Compute D and E of a segment, and their contribution to the gradient of earlier frames."""
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < plane
+    frames, means, bits, at, length, offset = begin_segment(
+        y, marks, before, segments, table, size, state, start, i, inside, plane, C, P,
+        CHANNELS_LAST, STEPS,
+    )  # fmt: skip
+    left = tl.full([BLOCK], 1.0, means[1].dtype)  # of what the means were when the segment started
     long_left, nothing = left, left * 0
     to_lag, to_between, to_long = nothing, nothing, nothing
     for j in tl.static_range(STEPS):
@@ -218,10 +242,9 @@ def deviate(
         left, long_left = left - gain * left, long_left - long_gain * long_left
         to_lag, to_between = to_lag + left * d, to_between + left * e
         to_long += long_left * e
-        there, offset = inside & (begin + j < end), tl.cast(to + j, tl.int64) * plane + i
-        tl.store(within + offset, d, mask=there)
-        tl.store(between + offset, e, mask=there)
-    at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
+        there, to = inside & (j < length), offset + j * plane
+        tl.store(within + to, d, mask=there)
+        tl.store(between + to, e, mask=there)
     tl.store(at + 3 * plane, to_lag, mask=inside)
     tl.store(at + 4 * plane, to_between, mask=inside)
     tl.store(at + 5 * plane, to_long, mask=inside)
@@ -232,11 +255,11 @@ def unchain(
     state, count, before, segments, groups, table, size, plane, C, P,
     HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What all frames behind each segment of a group bring to its gradient."""
+    """Sum the contributions of all later frames to the gradient of each segment of a group."""
     group, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     c, p = channel_and_position(i, C, P, CHANNELS_LAST)
     inside, total = i < plane, tl.zeros([BLOCK], tl.int32)
-    to_lag = tl.zeros([BLOCK], tl.float32)
+    to_lag = tl.zeros([BLOCK], state.dtype.element_ty)
     to_between, to_long = to_lag, to_lag
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
     for back in range(0, end - begin):
@@ -258,7 +281,7 @@ def unchain(
             to_long -= share(table + size, more, n) * to_long
         to_long, total = to_long + own_long, total + more
     if HOW == PLAIN:  # every frame has the same share in the mean
-        mean = to_long / tl.maximum(total, 1).to(tl.float32)
+        mean = to_long / tl.maximum(total, 1).to(state.dtype.element_ty)
         for s in range(begin, end):
             at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
             tl.store(at + 5 * plane, mean, mask=inside)
@@ -270,15 +293,13 @@ def adjoint(
     plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """D and E of a segment, taken back through the means: what the factors are multiplied with."""
-    s, i = start + tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, p = channel_and_position(i, C, P, CHANNELS_LAST)
-    inside, row = i < plane, segments + s * COLUMNS
-    begin, end = tl.load(row + BEGIN), tl.load(row + END)
-    to = begin - tl.load(segments + start * COLUMNS + BEGIN)
-    frames = read_segment(y, begin, end, i, inside, plane, STEPS)
-    means, bits = start_of(state, marks, before, table, size, s, i, p, inside, plane, P)
-    at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
+    """Pass D and E of a segment back through the means, to be multiplied with the factors."""
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < plane
+    frames, means, bits, at, length, offset = begin_segment(
+        y, marks, before, segments, table, size, state, start, i, inside, plane, C, P,
+        CHANNELS_LAST, STEPS,
+    )  # fmt: skip
     to_lag = tl.load(at + 3 * plane, mask=inside, other=0.0)
     to_between = tl.load(at + 4 * plane, mask=inside, other=0.0)
     to_long = tl.load(at + 5 * plane, mask=inside, other=0.0)
@@ -298,14 +319,14 @@ def adjoint(
             to_long += slow
         else:
             slow = tl.where(on, e - to_long, 0.0)
-        there, offset = inside & (begin + j < end), tl.cast(to + j, tl.int64) * plane + i
-        tl.store(within + offset, near, mask=there)
-        tl.store(between + offset, slow - far, mask=there)
+        there, to = inside & (j < length), offset + j * plane
+        tl.store(within + to, near, mask=there)
+        tl.store(between + to, slow - far, mask=there)
 
 
 @triton.jit
 def nearest(x):
-    """What tf32 holds of a float32, rounded; the matrix units would cut off."""
+    """Round a float32 to tf32; the matrix units would truncate it."""
     return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
 
@@ -314,10 +335,10 @@ def gram(
     within, between, stride_c, stride_p, partial, frames, plane, C, P, FULL: tl.constexpr,
     CHANNELS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of D D^T or E E^T over a program's tiles.
+    """Sum D D^T or E E^T over the tiles of a program.
 
-    A few channels do not fill the matrix units: then a tile holds several frames, and of its
-    product the squares on the diagonal are what is asked for. In full precision x is high + low;
+    A few channels do not fill the matrix units: then a tile holds several frames, and the blocks
+    on the diagonal of its product are used. In full precision x is high + low;
     low low^T is beyond the digits of float32, and high low^T is the transpose of low high^T.
     """
     part, which, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
@@ -335,7 +356,7 @@ def gram(
         high = nearest(x)
         if FULL:
             cross = tl.dot(nearest(x - high), tl.trans(high), cross, input_precision="tf32")
-        # Added apart: the matrix units would cut off the total at its last digit each time.
+        # Added separately: the matrix units would truncate the total each time.
         total += tl.dot(high, tl.trans(high), input_precision="tf32")
     if FULL:
         total += cross + tl.trans(cross)
@@ -347,12 +368,13 @@ def gram(
 
 @triton.jit
 def factor_slices(factors, c, C, SLICES: tl.constexpr, SLICE: tl.constexpr):
-    """Rows of both factors, some at a time, in two parts that tf32 holds."""
+    """Return rows of both factors, some at a time, each as a sum of two tf32 numbers."""
     high, low = (), ()
     for slice in tl.static_range(2 * SLICES):
         k, which = slice % SLICES * SLICE + tl.arange(0, SLICE), slice // SLICES
         there = (k < C)[:, None] & (c < C)[None, :]
         f = tl.load(factors + (which * C + k)[:, None] * C + c[None, :], mask=there, other=0.0)
+        f = f.to(tl.float32)
         high, low = high + (nearest(f),), low + (nearest(f - nearest(f)),)
     return high, low
 
@@ -362,7 +384,7 @@ def product(
     within, between, stride_c, stride_p, factors, above, out, frames, plane, C, P,
     FULL: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of some channels: what `adjoint` gave times the factors, and that from above."""
+    """Write the gradient of some channels: output of `adjoint` times factors, plus `above`."""
     part, parts = tl.program_id(0), tl.num_programs(0)
     c, blocks = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.cdiv(P, BLOCK)
     SLICES: tl.constexpr = CHANNELS // WIDTH
