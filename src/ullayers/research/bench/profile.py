@@ -44,7 +44,7 @@ STAGES: dict[tuple[str, str], str] = {
     ("ullayers.learn.training", ANY_FUNCTION): "learning",
     ("ullayers.learn.apply", ANY_FUNCTION): "locating",
     ("ullayers.output.overlay", ANY_FUNCTION): "overlay.mp4",
-    ("ullayers.output.summary", ANY_FUNCTION): "report",
+    ("ullayers.output.run_report", ANY_FUNCTION): "report",
 }
 INTERVAL = 0.005  # seconds between two samples
 OVERLAY_FRAMES = 1500  # as in `ul learn`
