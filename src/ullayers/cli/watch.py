@@ -89,6 +89,6 @@ class _LinePrinter:
     def show(self, sighting: Sighting) -> None:
         """Print the line of one frame."""
         if not self.has_header:
-            print(header(sighting.columns), end="")
+            print(header(sighting.answer.table_columns), end="")
             self.has_header = True
         print(sighting.line(), end="", flush=True)

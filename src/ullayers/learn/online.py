@@ -17,12 +17,12 @@ from ullayers.learn.checkpoint import RunError, load_state, save_state, write_te
 from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free, check_links, clear_run
 from ullayers.learn.models import weights
-from ullayers.learn.results import Answer, header
+from ullayers.learn.results import PIXELS, Answer, header
 from ullayers.learn.run_config import check_settings
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run, csv_name, load_run, make_reading, small_size
 from ullayers.learn.watcher import Watcher
-from ullayers.video.reader import Reading, Source, VideoError, find_sources, open_live
+from ullayers.video.reader import Info, Reading, Source, VideoError, find_sources, open_live
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Sighting:
         learning: False once J has settled.
         mask: (height, width) uint8 at the size of learning, 255 where the object is; None for a
             code.
+        size: (width, height) of the source's frames; None for a code.
     """
 
     sequence: str
@@ -49,13 +50,23 @@ class Sighting:
     objective: float
     learning: bool = True
     mask: NDArray[np.uint8] | None = None
+    size: tuple[int, int] | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The same as a row of a table."""
+        return Answer(
+            sequence=self.sequence,
+            index=np.array([self.frame]),
+            seconds=np.array([self.seconds]),
+            columns=self.columns,
+            values=np.array([self.values]),
+            size=self.size,
+        )
 
     def line(self) -> str:
         """Return a line of CSV."""
-        index = np.array([self.frame])
-        seconds = np.array([self.seconds])
-        values = np.array([self.values])
-        return Answer(self.sequence, index, seconds, self.columns, values).lines()
+        return self.answer.lines()
 
 
 def watch(
@@ -106,19 +117,21 @@ def watch(
         source = find_sources([source])[0] if os.path.isdir(source) else open_live(source)
     if resume and folder:
         run = _load_watched(folder, source)
+        info = source.probe()
     else:
         if folder:
             check_free(folder, force)
-        shape = small_size(size, source.probe())
+        info = source.probe()
+        shape = small_size(size, info)
         reading = make_reading(shape, grey, stride, max_frames, mixed=True)
         run = Run(Path(folder or "."), [_path(source)], config, reading, max_frames)
     assert run.reading.size is not None
     watcher = Watcher(run.config, run.reading.channels, run.reading.size)
     run.config = watcher.config
     if folder is None:
-        yield from _sightings(watcher, source, run.reading)
+        yield from _sightings(watcher, source, run.reading, _pixels(run, info))
     else:
-        yield from _saved(_WatchFolder(run, watcher, source, resume), every)
+        yield from _saved(_WatchFolder(run, watcher, source, info, resume), every)
 
 
 def _load_watched(folder: str | os.PathLike[str], source: Source) -> Run:
@@ -143,8 +156,13 @@ def _is_same(run: Run, source: Source) -> bool:
     return run.result is not None and [source.name] == run.result.sources
 
 
+def _pixels(run: Run, info: Info) -> tuple[int, int] | None:
+    """Return (width, height) of the frames, to give positions in pixels; None for a code."""
+    return (info.width, info.height) if run.config.task == "locate" else None
+
+
 def _sightings(
-    watcher: Watcher, source: Source, reading: Reading
+    watcher: Watcher, source: Source, reading: Reading, size: tuple[int, int] | None
 ) -> Generator[Sighting, None, None]:
     clips = source.clips(1, reading)
     try:
@@ -159,6 +177,7 @@ def _sightings(
                 objective=watcher.objective,
                 learning=watcher.learning,
                 mask=mask,
+                size=size,
             )
     finally:
         clips.close()
@@ -170,7 +189,7 @@ def _saved(folder: _WatchFolder, every: float) -> Generator[Sighting, None, None
     seen = False
     with folder.open_table() as table:
         try:
-            for found in _sightings(folder.watcher, folder.source, folder.reading()):
+            for found in folder.sightings():
                 table.write(found.line())
                 folder.frame = found.frame
                 seen = True
@@ -195,10 +214,13 @@ class _WatchFolder:
         run: The run.
         watcher: What learns.
         source: What is watched.
+        info: Size and frame rate of the source.
         resume: Continue from the checkpoint in the folder.
     """
 
-    def __init__(self, run: Run, watcher: Watcher, source: Source, resume: bool) -> None:
+    def __init__(
+        self, run: Run, watcher: Watcher, source: Source, info: Info, resume: bool
+    ) -> None:
         self.run = run
         self.watcher = watcher
         self.source = source
@@ -206,6 +228,7 @@ class _WatchFolder:
         self.path = run.folder / csv_name(run)
         self.table_bytes = 0
         self.frame = -1
+        self.size = _pixels(run, info)
         if resume:
             check_links(run.folder)
             self._load()
@@ -223,12 +246,19 @@ class _WatchFolder:
             self.frame = int(rest["frame"])
             if not 0 <= self.table_bytes <= os.path.getsize(self.path):
                 raise ValueError(f"expected a table of {self.table_bytes} bytes")
+            with open(self.path, encoding="utf-8") as table:
+                if PIXELS[0] not in next(table, ""):  # a table of version 0.1
+                    self.size = None
         except RunError as error:
             raise RunError(f"{folder}: {error}") from error
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             raise RunError(
                 f"{folder}: its checkpoint is damaged or not of ul watch; start again with --force"
             ) from error
+
+    def sightings(self) -> Generator[Sighting, None, None]:
+        """Yield the answers for the frames that come next."""
+        return _sightings(self.watcher, self.source, self.reading(), self.size)
 
     def reading(self) -> Reading:
         """Return how to read on; a camera or stream starts wherever it is."""
@@ -241,7 +271,7 @@ class _WatchFolder:
         file = open(self.path, "a", encoding="utf-8", newline="")
         file.truncate(self.table_bytes)
         if not self.resume:
-            file.write(header(self.watcher.columns))
+            file.write(header(self.watcher.columns + (PIXELS if self.size else ())))
             self.save(file)  # from now on it can be resumed
         return file
 
