@@ -232,3 +232,13 @@ def test_clips_of_one_frame_do_not_warn_if_they_have_an_effect() -> None:
 def test_layers_say_which_dimension_is_time(layer: nn.Module) -> None:
     assert repr(layer).endswith("dim 0 is time)")
     assert "**Dimension 0 is time.**" in (type(layer).__doc__ or "")
+
+
+@pytest.mark.parametrize("scale", [1e-41, 1e-38, 1e-30, 1e-12])
+def test_tiny_frames_give_finite_gradients_with_fresh_statistics(scale: float) -> None:
+    frames = (torch.randn(64, 3).cumsum(0) * scale).requires_grad_()
+    layer = ul.UL1d(3, statistics="fresh")
+    ul.backward(layer(frames))
+    assert frames.grad is not None
+    assert frames.grad.isfinite().all()
+    assert bool((frames.grad != 0).any()) == (scale > 1e-36)

@@ -22,6 +22,7 @@ REDUCED_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
 NOISE = 16.0  # rounding errors, in units of the last place
 # Few frames per feature give ill-conditioned covariances; these are computed in float64.
 CAREFUL_VALUES, CAREFUL_FRAMES = 2**18, 8
+SMALLEST_TRACE = 1e-72  # of W and B; float32 cannot hold the gradients of smaller ones
 # An output that vanishes adds log(ridge of W / ridge of B) / 2 to J. With equal ridges, J would be
 # lowest when all outputs but one vanish.
 BETWEEN_RIDGE = 1e-4  # of B, relative to that of W
@@ -159,8 +160,8 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
 
     The ridge is part of J: W + r tr(W)/d with the relative ridge r, and for B the smaller one of
     `ridges`. Where W is as small as the rounding errors of B, a constant keeps it above those, and
-    likewise B above those of W. If W or B is zero or has no inverse, J is undefined and all
-    derivatives are zero.
+    likewise B above those of W. If W or B is zero (below
+    `SMALLEST_TRACE`) or has no inverse, J is undefined and all derivatives are zero.
 
     Args:
         moments: Sums over the frames.
@@ -187,7 +188,7 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
     by_trace = on_device((of_w, of_b), traces.device) * inverse_trace * (levels.diagonal() == level)
     inverse.diagonal(dim1=1, dim2=2).add_(by_trace[:, None])
     factor = on_device((request.scale, -request.scale), traces.device).view(2, 1, 1) / count
-    failed, moves = info != 0, (traces > 0).all()
+    failed, moves = info != 0, (traces > SMALLEST_TRACE).all()
     usable = moves & ~failed.any()
     weights = Weights(torch.where(usable, inverse * factor, 0.0), moments.rows is not None)
     left_out = torch.stack([moments.seen.counts[2], (failed & moves).sum()])
