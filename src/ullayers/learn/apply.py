@@ -47,7 +47,7 @@ def answers(
     elif isinstance(run.net, Encoder):
         yield from _encode(run, run.net, source, reading)
     else:
-        raise RunError(f"{run.folder}: learning has not ended; go on with --resume")
+        raise RunError(f"{run.folder}: learning has not ended; continue with --resume")
 
 
 def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:

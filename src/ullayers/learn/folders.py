@@ -90,7 +90,7 @@ def check_free(
 
 def _how_to_proceed(found: Collection[str]) -> str:
     started = "config.json" in found or any(".partial." in name for name in found)
-    proceed = "go on with --resume, replace it" if started else "write into it"
+    proceed = "continue with --resume, replace it" if started else "write into it"
     return f"{proceed} with --force, or give another folder with --out"
 
 

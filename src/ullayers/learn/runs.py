@@ -68,7 +68,7 @@ class Run:
             RunError: Learning has not ended.
         """
         if self.result is None:
-            raise RunError(f"{self.folder}: learning has not ended; go on with --resume")
+            raise RunError(f"{self.folder}: learning has not ended; continue with --resume")
         return self.result
 
     @property

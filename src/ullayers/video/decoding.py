@@ -75,7 +75,7 @@ def is_camera(path: str) -> bool:
 
 
 def is_unpaused(path: str, live: bool) -> bool:
-    """Return whether the source goes on while nobody reads it, as a camera does."""
+    """Return whether the source does not wait for its reader, like a camera."""
     return live and (is_camera(path) or path.startswith(UNPAUSED))
 
 
