@@ -137,13 +137,21 @@ def codes(count: int = 300, d: int = 2, sequence: str = "a") -> Answer:
 def full() -> Contents:
     random = np.random.default_rng(0)
     return Contents(
-        "Where <it> goes & why",
-        {"seed": 7, "inputs": ["a.mp4", "b.mp4"], "train": {"lr": 0.003, "name": "<b>"}},
-        records(), 0, [track()], samples(2),
-        {"conv1": random.standard_normal((8, 3, 5, 5)), "last": random.random((1, 8, 1, 1))},
-        {"conv1": random.standard_normal((8, 30, 40))}, blob(3)[0],
-        [("frames", "10,000"), ("J", "<1>")], [("error of the place", "1.2 %")],
-    )  # fmt: skip
+        title="Where <it> goes & why",
+        config={"seed": 7, "inputs": ["a.mp4", "b.mp4"], "train": {"lr": 0.003, "name": "<b>"}},
+        records=records(),
+        winner=0,
+        answers=[track()],
+        samples=samples(2),
+        kernels={
+            "conv1": random.standard_normal((8, 3, 5, 5)),
+            "last": random.random((1, 8, 1, 1)),
+        },
+        maps={"conv1": random.standard_normal((8, 30, 40))},
+        maps_picture=blob(3)[0],
+        facts=[("frames", "10,000"), ("J", "<1>")],
+        scores=[("error of the place", "1.2 %")],
+    )
 
 
 def stroke(path: ElementTree.Element) -> dict[str, str]:

@@ -336,3 +336,11 @@ def test_a_folder_that_grows_is_gone_on_with(scene: Path, tmp_path: Path) -> Non
     assert [s.frame for s in ul.watch(str(pictures), folder=out, resume=True)] == [8, 10]
     with pytest.raises(ValueError, match="no frame after 10; start again with --force"):
         list(ul.watch(str(pictures), folder=out, resume=True))
+
+
+def test_resume_for_some_more_frames(scene: Path, tmp_path: Path, here: UlCommand) -> None:
+    out = tmp_path / "run"
+    watch = ("watch", scene / "scene.mp4", "--size", "32", "--out", out, "--quiet")
+    assert here(*watch, "--max-frames", "6") == (0, "", "")
+    assert here(*watch, "--max-frames", "4", "--resume") == (0, "", "")
+    assert [row["frame"] for row in read_table(out / "tracks.csv")] == [str(t) for t in range(10)]

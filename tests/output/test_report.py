@@ -164,3 +164,12 @@ def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+def test_the_page_says_why_results_are_not_to_be_trusted(tmp_path: Path) -> None:
+    trusted = make(tmp_path, Contents("a"))
+    assert "Do not trust" not in trusted.said
+    reason = "The confidence is below 0.5 in 61.7% of the frames."
+    doubtful = make(tmp_path, Contents("a", warnings=[reason]))
+    assert "Do not trust these results." in doubtful.said
+    assert reason in doubtful.said

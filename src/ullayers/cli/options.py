@@ -40,17 +40,20 @@ def option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def add_config_option(group: OptionGroup, name: str, choices: tuple[str, ...] = ()) -> None:
+def add_config_option(
+    group: OptionGroup, name: str, choices: tuple[str, ...] = (), text: str = ""
+) -> None:
     """Add the option of a field of `Config`.
 
     Args:
         group: Parser or group of options.
         name: Name of the field.
         choices: Some of the field's choices; all of them if empty.
+        text: Help; that of the field if empty.
     """
     kind, all_choices = kind_of(name)
     about = setting(name)
-    help = f"{about.help} (default: {about.if_none or _shown(default_of(name))})"
+    help = f"{text or about.help} (default: {about.if_none or _shown(default_of(name))})"
     if all_choices:
         group.add_argument(option_name(name), choices=choices or all_choices, help=help)
     else:

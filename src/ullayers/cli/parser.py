@@ -216,7 +216,13 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         help="Seconds between checkpoints in --out. (default: %(default)g)",
     )
     parser.add_argument("--lines", action="store_true", help="Print CSV lines on a terminal, too.")
-    add_config_option(parser, "task", choices=("locate", "orient"))
+    add_config_option(
+        parser,
+        "task",
+        choices=("locate", "orient"),
+        text="What to learn. locate: position and mask of whatever moves; orient: a code for the "
+        "way it faces.",
+    )
     add_reading_options(
         parser,
         stride="Use every Nth frame only. (default: 1)",

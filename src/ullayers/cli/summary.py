@@ -49,7 +49,8 @@ def _report_bad_inputs(arguments: Namespace, bad: Mapping[str, str]) -> None:
 def _warn(arguments: Namespace, run: Run, exported: Exported) -> None:
     share = unsure(exported.answers)
     if share > MAX_UNSURE:
-        option = " (--overlay)" if arguments.command == "apply" else ""
+        no_overlay = arguments.command == "apply" and not arguments.overlay
+        option = " (made by --overlay)" if no_overlay else ""
         say(
             arguments.command,
             f"warning: nothing trustworthy was found: unsure in {share:.1%} of frames; look at "

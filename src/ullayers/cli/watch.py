@@ -54,7 +54,8 @@ def _check_resume(arguments: Namespace) -> None:
     if Path(arguments.out, "metrics.jsonl").exists():
         raise UserError(f"{arguments.out}: was written by ul learn; give another --out")
     run = load_run(arguments.out)
-    check_same_options(arguments, run, lambda: _first_frame(arguments.source))
+    options = Namespace(**{**vars(arguments), "max_frames": None})  # N more frames, any N
+    check_same_options(options, run, lambda: _first_frame(arguments.source))
 
 
 def _first_frame(source: str) -> Info:

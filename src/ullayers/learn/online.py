@@ -92,7 +92,8 @@ def watch(
         config: What to learn ("locate" or "orient") and how.
         size: Size of the frames to learn from: the longer side, or (height, width).
         stride: Learn from every `stride`-th frame.
-        max_frames: Stop after this many frames, including those that the stride skips.
+        max_frames: Stop after this many frames, including those that the stride skips; with
+            `resume`, after this many more.
         grey: Learn without colour.
         folder: Folder for a table, checkpoints and the network; `ul apply` takes it as a run.
         every: Seconds between checkpoints.
@@ -118,6 +119,9 @@ def watch(
     if resume and folder:
         run = _load_watched(folder, source)
         info = source.probe()
+        if max_frames is not None:
+            run.max_frames = max_frames
+            run.reading = replace(run.reading, max_frames=-(-max_frames // run.reading.stride))
     else:
         if folder:
             check_free(folder, force)

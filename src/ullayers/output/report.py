@@ -67,6 +67,7 @@ class Contents:
         maps: (channels, height, width) responses to `maps_picture` by layer.
         maps_picture: (height, width, 3) uint8.
         facts: Headline numbers as (name, value).
+        warnings: Why the results are not to be trusted; empty if they are.
         scores: Comparison with the ground truth as (name, value).
 
     Example:
@@ -84,6 +85,7 @@ class Contents:
     maps: Mapping[str, Floats] = field(default_factory=dict)
     maps_picture: Pixels | None = None
     facts: list[tuple[str, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     scores: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -117,6 +119,7 @@ def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
         .render(
             title=contents.title,
             facts=contents.facts,
+            warnings=contents.warnings,
             scores=contents.scores,
             is_track=contents.is_track,
             threshold=SURE,

@@ -20,6 +20,7 @@ from ullayers.learn.runs import Run
 from ullayers.output.display import display_size
 from ullayers.output.exported import Exported
 from ullayers.output.report import Contents, Sample, valid_records, write_report
+from ullayers.output.summary import distrust_reasons
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.single_frames import frames_at
 
@@ -56,6 +57,7 @@ def report_run(
         maps=maps,
         maps_picture=picture,
         facts=_facts(run, done, records),
+        warnings=distrust_reasons(run, done),
         scores=list(scores),
     )
     write_report(run.folder / "report.html", contents)

@@ -75,6 +75,7 @@ def write_summary(path: Path, run: Run, exported: Exported) -> None:
         "trusted": not reasons,
         "reasons": reasons,
         "sequences": _sequences(exported),
+        "bad": run.bad | exported.bad,
     }
     write_json(path, content)
 
