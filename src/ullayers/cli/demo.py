@@ -20,12 +20,10 @@ def run(arguments: Namespace) -> None:
     """Render the video unless it is there, then learn from it."""
     out = Path(arguments.out)
     folder = out / RUN
-    has_scene = (out / VIDEO).exists() and (out / TRUTH).exists()
-    render = not (arguments.resume and has_scene)
-    if render:
-        check_free(out, arguments.force, (VIDEO, TRUTH))
     with locked(folder):  # `ul learn` could write to it at the same time
-        if render:
+        has_scene = (out / VIDEO).exists() and (out / TRUTH).exists()
+        if not (arguments.resume and has_scene):
+            check_free(out, arguments.force, (VIDEO, TRUTH))
             check_free(folder, arguments.force)
             seed = Config().seed if arguments.seed is None else arguments.seed
             write_scene(out, seed=seed)

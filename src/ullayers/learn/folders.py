@@ -74,8 +74,7 @@ def check_free(
     """
     check_writable(folder)
     place = Path(folder)
-    found = {entry.name for entry in place.iterdir()} if place.exists() else set()
-    found.discard(LOCK_FILE)
+    found = _contents(place)
     if not found:
         return
     if not force:
@@ -86,6 +85,20 @@ def check_free(
             f"{folder}: has a {min(clash)} that is not of a run; give another folder with --out"
         )
     check_links(place)
+
+
+def _contents(folder: Path) -> set[str]:
+    """Return the names in a folder, without lock files and folders that hold only a lock file."""
+    if not folder.exists():
+        return set()
+    entries = [entry for entry in folder.iterdir() if entry.name != LOCK_FILE]
+    return {entry.name for entry in entries if not _holds_only_a_lock(entry)}
+
+
+def _holds_only_a_lock(path: Path) -> bool:
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return [entry.name for entry in path.iterdir()] == [LOCK_FILE]
 
 
 def _how_to_proceed(found: Collection[str]) -> str:
