@@ -303,6 +303,49 @@ def test_force_spares_files_of_the_same_name_that_are_not_ours(
     assert mine.read_text() == "x,y\n0.5,0.5\n"
 
 
+def test_a_run_in_the_folder_of_apply_replaces_its_results(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    film, out = place / "ball.mp4", tmp_path / "out"
+    applied = ("--max-frames", "5", "--overlay", "--out", out, "--quiet")
+    assert here("apply", place / "run", film, *applied) == (0, "", "")
+    before = contents(out)
+    assert here("learn", film, "--out", out, *QUICK, "--quiet", "--force")[0] == 0
+    assert len(read_table(out / "tracks.csv")) > 5
+    assert contents(out)["overlay.mp4"] != before["overlay.mp4"]
+
+
+def test_force_spares_a_report_beside_results_of_apply(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    film, out = place / "ball.mp4", tmp_path / "out"
+    assert here("apply", place / "run", film, "--out", out, "--quiet") == (0, "", "")
+    (out / "report.html").write_text("mine")
+    check_refused(here("learn", film, "--out", out, *QUICK, "--force"), "report.html", "not of a")
+    assert (out / "report.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("config", ['{"learn": "piano"}', '["learn"]', '"learn"'])
+def test_force_spares_a_config_that_is_not_of_a_run(
+    config: str, place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text(config)
+    said = here("learn", place / "ball.mp4", "--out", out, *QUICK, "--force")
+    check_refused(said, "config.json", "not of a run")
+    assert (out / "config.json").read_text() == config
+
+
+def test_a_file_with_the_name_of_the_lock_is_kept(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    (tmp_path / ".lock").write_text("mine")
+    said = here("learn", place / "ball.mp4", "--out", tmp_path, *QUICK)
+    check_refused(said, "rename the file")
+    assert (tmp_path / ".lock").read_text() == "mine"
+
+
 def test_force_replaces_all_that_apply_has_written(
     place: Path, tmp_path: Path, here: UlCommand
 ) -> None:

@@ -29,7 +29,15 @@ RUN_FILES = (
     "config.json",
 )
 RUN_NAMES = {*(pattern.split("/")[0] for pattern in RUN_FILES), "masks"}
-TABLES = ("tracks.csv", "codes.csv", "truth.csv")
+APPLY_FILES = (
+    "overlay.mp4",
+    "summary.json",
+    "tracks.csv",
+    "codes.csv",
+    "tracks.partial.*",
+    "codes.partial.*",
+)  # those of RUN_FILES that `ul apply` writes
+DEMO_FILES = ("scene.mp4", "truth.csv")
 MASK_FILES = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
 
 
@@ -79,10 +87,10 @@ def check_free(
         return
     if not force:
         raise RunError(f"{folder}: is not empty; {_how_to_proceed(found)}")
-    clash = found.intersection(names)
-    if clash and not _is_ours(place):
+    foreign = found.intersection(names) - _own_names(place)
+    if foreign:
         raise RunError(
-            f"{folder}: has a {min(clash)} that is not of a run; give another folder with --out"
+            f"{folder}: has a {min(foreign)} that is not of a run; give another folder with --out"
         )
     check_links(place)
 
@@ -137,11 +145,21 @@ def _written(folder: Path) -> Iterator[Path]:
         yield from (path for path in folder.glob("masks/*") if path.is_symlink())
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether this is a run, or holds a table as we write them."""
-    if (folder / "config.json").exists():
-        return is_run(folder)
-    return any(folder.glob("*.partial.*")) or any(_is_table(folder / name) for name in TABLES)
+def _own_names(folder: Path) -> set[str]:
+    """Return the names in a folder that a run, `ul apply` or `ul demo` has written there."""
+    own = set(DEMO_FILES) if _is_table(folder / "truth.csv") else set()
+    if is_run(folder):
+        return own | RUN_NAMES
+    if (folder / "config.json").exists() or not _is_applied(folder):
+        return own
+    applied = {path.name for pattern in APPLY_FILES for path in folder.glob(pattern)}
+    return own | applied | {"masks"}
+
+
+def _is_applied(folder: Path) -> bool:
+    """Whether `ul apply` has written, or started to write, its results here."""
+    started = [*folder.glob("tracks.partial.*"), *folder.glob("codes.partial.*")]
+    return bool(started) or any(_is_table(folder / name) for name in ("tracks.csv", "codes.csv"))
 
 
 def _is_table(path: Path) -> bool:
@@ -153,7 +171,8 @@ def _is_table(path: Path) -> bool:
 def is_run(folder: Path) -> bool:
     """Whether config.json is that of a run, or was before it was damaged."""
     try:
-        return "learn" in read_json(folder / "config.json")
+        content = read_json(folder / "config.json")
+        return isinstance(content, dict) and isinstance(content.get("learn"), dict)
     except FileNotFoundError:
         return False
     except (OSError, ValueError, TypeError):
@@ -161,18 +180,21 @@ def is_run(folder: Path) -> bool:
 
 
 def clear_run(folder: Path) -> None:
-    """Remove the files of an earlier run. Other files stay, and so do folders that hold some.
+    """Remove the files of an earlier run, or of `ul apply`.
+
+    Other files stay, and so do folders that hold some.
 
     Raises:
         RunError: A link leads out of the folder; nothing has been removed.
     """
-    if not is_run(folder):
+    if not (is_run(folder) or _is_applied(folder)):
         return
+    patterns: Collection[str] = RUN_FILES if is_run(folder) else APPLY_FILES
     check_links(folder)
     clear_masks(folder)
     sweep(folder)
     sweep(folder / "checkpoint")
-    for pattern in RUN_FILES:
+    for pattern in patterns:
         for path in folder.glob(pattern):
             path.unlink()
     for name in ("checkpoint", "tensorboard"):

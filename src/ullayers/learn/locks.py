@@ -40,6 +40,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
     """
     check_writable(folder)
     place = Path(folder).absolute()
+    _check_own(place / LOCK_FILE)
     created = [path for path in (place, *place.parents) if not path.exists()]
     try:
         lock = _acquire(place)
@@ -52,6 +53,12 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
         for path in created:
             with suppress(OSError):  # no longer empty
                 path.rmdir()
+
+
+def _check_own(path: Path) -> None:
+    """Refuse a file that is not a lock of ours, which is empty."""
+    if path.is_file() and not path.is_symlink() and path.stat().st_size > 0:
+        raise RunError(f"{path}: this name is used for a lock; rename the file")
 
 
 def _acquire(place: Path) -> FileLock:
