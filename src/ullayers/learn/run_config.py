@@ -67,8 +67,8 @@ def read_config(folder: Path) -> ConfigEntries:
     try:
         return _parse(read_json(folder / "config.json"))
     except FileNotFoundError as error:
-        found = "is not a run, it has no config.json" if folder.exists() else "does not exist"
-        raise RunError(f"{folder}: {found}") from error
+        missing = "it has no config.json" if folder.exists() else "it does not exist"
+        raise RunError(f"{folder}: is not a run, {missing}") from error
     except NotADirectoryError as error:
         raise RunError(f"{folder}: is a file; give the folder of a run") from error
     except OSError as error:
