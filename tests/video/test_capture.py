@@ -297,7 +297,7 @@ def test_without_opencv(no_av_cameras: None, monkeypatch: pytest.MonkeyPatch) ->
     for ask in asks:
         with pytest.raises(VideoError) as caught:
             ask()
-        expected = "reading a camera here needs OpenCV: pip install 'ullayers[camera]'"
+        expected = "reading a camera here needs OpenCV: pip install opencv-python-headless"
         assert str(caught.value) == expected
 
 

@@ -320,7 +320,7 @@ def moving_centroids(frames: NDArray[np.uint8], passes: int = 4) -> Floats:
         import cv2
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            "background subtraction needs OpenCV: pip install 'ullayers[camera]'"
+            "background subtraction needs OpenCV: pip install opencv-python-headless"
         ) from error
     mixture = cv2.createBackgroundSubtractorMOG2(
         history=passes * len(frames), varThreshold=VARIANCE_THRESHOLD, detectShadows=False

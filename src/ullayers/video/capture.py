@@ -35,7 +35,7 @@ def load_cv2() -> ModuleType:
         import cv2
     except ImportError as error:
         raise VideoError(
-            "reading a camera here needs OpenCV: pip install 'ullayers[camera]'"
+            "reading a camera here needs OpenCV: pip install opencv-python-headless"
         ) from error
     return cv2
 

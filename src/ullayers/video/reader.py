@@ -125,7 +125,7 @@ def open_live(path: str) -> Source:
     """Return a file played as a stream, a camera (0 or /dev/video0) or a URL as a source.
 
     Where PyAV cannot read cameras (on Windows, and in builds without them), OpenCV does:
-    pip install 'ullayers[camera]'.
+    pip install opencv-python-headless.
 
     Example:
         >>> open_live("rtsp://user:secret@door.local/hall").name

@@ -1,0 +1,124 @@
+"""What moves is found before a static, a panning and a zooming camera."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.locate.moving_scene import HEIGHT, WIDTH, film, homography
+from ullayers.locate.consensus import cell_chain
+from ullayers.locate.evidence import motion_evidence
+from ullayers.locate.flow import background_flow, camera_motion, chain, optical_flow
+from ullayers.locate.segment import centroids, largest_parts, otsu_threshold, segment_motion
+
+DATA = os.environ.get("ULLAYERS_DATA", "")
+
+
+def read(folder: Path, flag: int, count: int = 30) -> NDArray[np.uint8]:
+    images: list[Any] = [cv2.imread(str(path), flag) for path in sorted(folder.iterdir())[:count]]
+    return np.stack(images)
+
+
+def overlap(found: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
+    both = (found & truth).sum(axis=(1, 2))
+    return float(np.mean(both / np.maximum((found | truth).sum(axis=(1, 2)), 1)))
+
+
+@pytest.mark.parametrize("kind", ["static", "pan", "zoom"])
+def test_the_square_is_found(kind: str) -> None:
+    frames, truth = film(kind)
+    found = segment_motion(frames)
+    assert overlap(found.masks, truth) > 0.6
+    distance = np.abs(found.positions - centroids(truth)) * (WIDTH, HEIGHT)
+    assert np.nanmedian(distance) < 3
+
+
+def test_half_the_light_and_mirrored_frames_give_the_same() -> None:
+    frames, truth = film("pan")
+    darker = overlap(segment_motion((frames // 2).astype(np.uint8)).masks, truth)
+    mirrored = overlap(
+        segment_motion(np.ascontiguousarray(frames[:, :, ::-1])).masks, truth[:, :, ::-1]
+    )
+    plain = overlap(segment_motion(frames).masks, truth)
+    assert darker == pytest.approx(plain, abs=0.1)
+    assert mirrored == pytest.approx(plain, abs=0.1)
+
+
+def test_the_camera_is_told_from_the_object() -> None:
+    frames, _ = film("zoom", noise=0.0)
+    grey = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames[:2]]
+    motion = camera_motion(optical_flow(grey[0], grey[1]))
+    truth = homography(1, "zoom") @ np.linalg.inv(homography(0, "zoom"))
+    wrong = background_flow(motion.matrix, HEIGHT, WIDTH) - background_flow(truth, HEIGHT, WIDTH)
+    assert np.abs(wrong).max() < 0.5  # pixels
+    assert motion.model in ("affine", "homography")
+
+
+def test_a_static_camera_is_static() -> None:
+    frames, _ = film("static")
+    evidence = motion_evidence(frames)
+    assert {motion.model for motion in evidence.motions} == {"static"}
+    assert np.array_equal(evidence.path, np.broadcast_to(np.eye(3), (len(frames), 3, 3)))
+
+
+def test_chained_motions_meet_in_the_middle() -> None:
+    steps = [homography(t + 1, "zoom") @ np.linalg.inv(homography(t, "zoom")) for t in range(4)]
+    path = chain(steps)
+    for t in range(5):
+        expected = homography(2, "zoom") @ np.linalg.inv(homography(t, "zoom"))
+        np.testing.assert_allclose(path[t] / path[t][2, 2], expected / expected[2, 2], atol=1e-9)
+
+
+def test_the_walk_is_a_markov_chain() -> None:
+    frames, _ = film("pan", count=4)
+    cells = cell_chain(frames)
+    ones = np.ones(cells.shape, np.float32)
+    np.testing.assert_allclose(cells.walk(ones, 5), ones, rtol=1e-5)  # rows sum to one
+    values = np.random.default_rng(0).random(cells.shape).astype(np.float32)
+    spread = [float(cells.walk(values, steps).std()) for steps in (1, 4, 16)]
+    assert spread[0] > spread[1] > spread[2]  # only slow functions are left
+    with pytest.raises(ValueError, match="at least one step"):
+        cells.walk(values, 0)
+
+
+def test_otsu_and_parts() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(0, 1, 900), rng.normal(10, 1, 100)]).astype(np.float32)
+    assert 3 < otsu_threshold(values) < 8
+    assert otsu_threshold(np.zeros(5, np.float32)) >= -0.5
+    assert not largest_parts(np.zeros((2, 3, 3), bool)).any()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        np.zeros((1, 32, 32, 3), np.uint8),
+        np.zeros((4, 32, 32), np.uint8),
+        np.zeros((4, 32, 32, 3), np.float32),
+    ],
+)
+def test_frames_of_another_kind_are_refused(frames: NDArray[np.uint8]) -> None:
+    with pytest.raises(ValueError, match="expected at least two uint8 frames"):
+        motion_evidence(frames)
+
+
+def test_nothing_moves_in_a_still_film() -> None:
+    still = np.repeat(film("static", count=1, noise=0.0)[0], 6, axis=0)
+    found = segment_motion(still)
+    assert not found.masks.any()
+    assert np.isnan(found.positions).all()
+
+
+@pytest.mark.skipif(not Path(DATA, "davis").is_dir(), reason="needs ULLAYERS_DATA with davis")
+@pytest.mark.parametrize("name", ["car-roundabout", "dog"])
+def test_a_real_film_with_a_moving_camera(name: str) -> None:
+    frames = read(Path(DATA, "davis", "frames", name), cv2.IMREAD_COLOR)
+    truth = read(Path(DATA, "davis", "masks", name), cv2.IMREAD_GRAYSCALE)
+    found = segment_motion(np.ascontiguousarray(frames[..., ::-1]).astype(np.uint8))
+    assert overlap(found.masks, truth > 127) > 0.5
