@@ -82,7 +82,7 @@ BAD_VALUES = {
     "--weight-decay": ["-1", "nan", "inf", "x"],
     "--tolerance": ["-1", "nan", "inf", "x"],
     "--seed": ["-1", "x", "1.5", "9" * 30],
-    "--device": ["abacus", "cuda:99", "", "cpu:x", "meta"],
+    "--device": ["abacus", "cuda:99", "", "cpu:x", "meta", "hpu", "privateuseone"],
     "--optimizer": ["adam"],
     "--long-mean": ["year"],
     "--task": ["dance"],

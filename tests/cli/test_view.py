@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import unicodedata
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,3 +68,11 @@ def test_a_terminal_that_shrinks_keeps_nothing_of_the_larger_picture(
     view.show(sighting())
     assert screen.getvalue().endswith("\x1b[J")
     assert [len(lines) for lines in pictures(screen)] == [20, 9]
+
+
+def test_no_objective_before_the_first_step() -> None:
+    screen = io.StringIO()
+    view = View(screen, period=0.0)
+    view.show(replace(sighting(), objective=float("nan")))
+    assert "J -  " in screen.getvalue()
+    assert "nan" not in screen.getvalue()

@@ -468,6 +468,8 @@ def test_transitions_of_a_tensor_and_default_size() -> None:
         ([], {}, r"got \[\]"),
         ([0, 1], {"lengths": [1, 2]}, r"sum to 2.*\[1, 2\]"),
         ([[0, 1], [1]], {"lengths": [2, 1]}, "lengths only"),
+        ([0, 10**12], {}, r"2 ids with n = 1000000000001; .*np\.unique\(.*return_inverse=True"),
+        ([0, 1], {"n": 10**12}, "2 ids with n = 1000000000000"),
     ],
 )
 def test_bad_states(states: Any, options: dict[str, Any], message: str) -> None:

@@ -342,7 +342,9 @@ def test_solution_is_computed_on_first_use() -> None:
         assert model.transform(x).shape == (50, 2)
         assert model.rank_ == 3
         assert solve.call_count == 1
-    with pytest.raises(NotFittedError):
+    with pytest.raises(NotFittedError, match="call fit first"):
+        SlowFeatures().transform(x)
+    with pytest.raises(NotFittedError, match="at least two consecutive rows"):
         _ = SlowFeatures().partial_fit(x[:1]).components_
     assert_array_equal(
         SlowFeatures().partial_fit(x[:1]).partial_fit(x[1:]).mean_, SlowFeatures().fit(x).mean_

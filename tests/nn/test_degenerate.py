@@ -38,7 +38,7 @@ def test_a_bad_frame_is_ignored(bad: float, where: int) -> None:
     torch.testing.assert_close(with_bad.short_cov, without.short_cov)
     torch.testing.assert_close(with_bad.long_mean, without.long_mean)
     assert with_bad.health().skipped == 1
-    assert "1 positions with NaN" in str(with_bad.health())
+    assert "1 position with NaN" in str(with_bad.health())
 
 
 def test_bad_pixels_leave_the_other_positions_alone() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests import running_layers as running
 from tests.nn.test_degenerate import all_finite
 from tests.nn.test_layers import gradient_of
 from ullayers.kernels.dispatch import PYTORCH
+from ullayers.nn.health import Health
 
 
 @pytest.mark.parametrize("statistics", ["running", "fresh"])
@@ -242,3 +244,50 @@ def test_tiny_frames_give_finite_gradients_with_fresh_statistics(scale: float) -
     assert frames.grad is not None
     assert frames.grad.isfinite().all()
     assert bool((frames.grad != 0).any()) == (scale > 1e-36)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite(weight: float) -> None:
+    with pytest.raises(ValueError, match=f"expected a finite weight, got {weight}"):
+        ul.UL1d(3, weight=weight)
+    layer = ul.UL2d(3)
+    layer.weight = weight
+    with pytest.raises(ValueError, match="expected a finite weight"):
+        layer(torch.randn(4, 3, 2, 2))
+
+
+@pytest.mark.parametrize("name", ["mu", "eps", "weight"])
+@pytest.mark.parametrize("value", ["a", "0.5", None, 1j])
+def test_settings_that_are_not_numbers(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"expected {name} to be a number, got {value!r}"):
+        ul.UL1d(3, **{name: value})
+
+
+def test_settings_may_be_numpy_numbers() -> None:
+    mu: Any = np.float32(0.5)
+    layer = ul.UL1d(3, mu, weight=np.float64(2))
+    assert bool(gradient_of(layer, torch.randn(40, 3)).isfinite().all())
+
+
+@pytest.mark.parametrize("output", [3, None, [torch.ones(2, requires_grad=True)]])
+def test_backward_of_what_is_no_tensor(output: Any) -> None:
+    with pytest.raises(TypeError, match=f"as tensors.*got {type(output).__name__}"):
+        ul.backward(output)
+
+
+def test_sequences_of_a_network_without_layers_warns() -> None:
+    net = nn.Linear(3, 2)
+    with (
+        pytest.warns(UserWarning, match="no UL layer in this network") as caught,
+        ul.sequences(net),
+    ):
+        net(torch.randn(4, 3))
+    assert caught[0].filename == __file__
+
+
+def test_health_counts_one_in_the_singular() -> None:
+    one = Health(-1.0, 1.0, 1, 0, 2, 5, 1, 1)
+    assert "only 1 independent direction;" in str(one)
+    assert "1 position with NaN, infinite or huge values skipped" in str(one)
+    assert "1 step had" in str(one)
+    assert "2 positions" in str(replace(one, skipped=2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -160,3 +161,29 @@ def test_only_the_symmetric_part_of_a_scatter_counts(
         assert torch.equal(layer.short_cov, layer.short_cov.T)
         found.append((code.grad, spread.grad, layer.short_cov))
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_huge_entries_do_not_overflow() -> None:
+    torch.manual_seed(0)
+    mask = torch.rand(4, 6)
+    huge = (mask * 1e38).requires_grad_()
+    found = ul.mask_moments(huge)
+    torch.testing.assert_close(found, ul.mask_moments(mask))
+    (found[0].sum() + found[1].sum()).backward()
+    assert huge.grad is not None
+    assert bool(huge.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_pixel_gives_nan_for_its_mask_alone(bad: float) -> None:
+    masks = torch.ones(2, 4, 6)
+    masks[1, 2, 3] = bad
+    centroid, spread = ul.mask_moments(masks)
+    assert bool(centroid[0].isfinite().all() and spread[0].isfinite().all())
+    assert bool(centroid[1].isnan().all() and spread[1].isnan().all())
+
+
+def test_masks_must_be_tensors() -> None:
+    mask: Any = np.ones((4, 6))
+    with pytest.raises(TypeError, match=r"expected a tensor .* got ndarray"):
+        ul.mask_moments(mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.video.samples import level, read, text_file, write_images, write_video
+from ullayers.video.finding import _expand
 from ullayers.video.frames import VideoError, natural_key
 from ullayers.video.reader import find_sources, read_all
 
@@ -104,3 +106,82 @@ def test_a_video_that_cannot_be_opened_is_not_passed_over(tmp_path: Path) -> Non
     text_file(tmp_path / "b.mp4")
     with pytest.raises(VideoError, match=r"b\.mp4"):
         find_sources([str(tmp_path)])
+
+
+def test_recursive_patterns_do_not_follow_links_to_folders(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    write_images(loop / "b" / "c", 2)
+    for name in ("a10.mp4", "a2.mp4", "b/x.mp4", ".hidden.mp4"):
+        write_video(loop / name, 1)
+    for number in range(12):  # each link multiplies the paths that a walk along links would visit
+        (loop / f"self{number}").symlink_to(".")
+    (loop / "up").symlink_to("..")
+    (loop / "linked.mp4").symlink_to("b/other")
+    write_video(tmp_path / "outside.mp4", 1)
+    os.rename(write_video(loop / "b/y.mp4", 1), loop / "b/other")
+
+    def found(pattern: str) -> list[str]:
+        return [os.path.relpath(one.path, loop) for one in find_sources([f"{tmp_path}/{pattern}"])]
+
+    assert found("loop/**/*.mp4") == ["a2.mp4", "a10.mp4", "linked.mp4", "b/x.mp4"]
+    assert found("l*/**/**/*.mp4") == ["a2.mp4", "a10.mp4", "linked.mp4", "b/x.mp4"]
+    assert found("loop/**/c/*.png") == ["b/c/*.png"]
+    assert "outside.mp4" not in " ".join(found("loop/**"))
+    assert found("loop/up/*.mp4") == ["up/outside.mp4"]  # a link that the pattern names
+
+
+@pytest.mark.parametrize("pattern", ["**", "**/", "**/*", "**/*.txt", "a/**", "*/**/d/*", "a/**/b"])
+def test_recursive_patterns_match_what_glob_matches(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("1.txt", "a/2.txt", "a/b/d/[3].txt", "a/[x]/4.txt", ".e/5.txt", "a/.f/6.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for place in (pattern, f"{tmp_path}/{pattern}"):
+        assert _expand(place) == set(glob.glob(place, recursive=True)) - {""}
+
+
+RESULTS = {
+    "run": {"config.json": '{"inputs": [], "learn": {}, "reading": {}}'},
+    "damaged run": {"config.json": "{", "metrics.jsonl": ""},
+    "tracks": {"tracks.csv": "sequence,frame,time,x,y,confidence\n"},
+    "codes": {"codes.csv": "sequence,frame,time,code0\n"},
+    "interrupted": {"codes.partial.csv": "sequence,frame,time,code0\n"},
+    "summary": {"summary.json": "{}"},
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_results_inside_an_input_folder_are_not_inputs(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    out = place / "app"
+    write_images(out / "masks" / "a", 2)
+    write_video(place / "a.mp4", 1)
+    write_video(out / "overlay.mp4", 1)
+    for name, text in RESULTS[kind].items():
+        (out / name).write_text(text)
+    for path in (place, f"{place}/*", f"{place}/**/*.mp4", f"{place}/**", f"{tmp_path}/*/**/*"):
+        assert [source.name for source in find_sources([str(path)])] == ["a"]
+    for path in (out, f"{out}/*.mp4", out / "overlay.mp4"):  # given by name
+        assert [source.name for source in find_sources([str(path)])] == ["overlay"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tracks.csv", "frame,x,y\n"),
+        ("codes.csv", ""),
+        ("labels.csv", "sequence,frame,time,x\n"),
+        ("config.json", '{"camera": 1}'),
+        ("config.json", "[]"),
+        ("summary.json", "{}"),
+    ],
+)
+def test_folders_with_other_tables_are_inputs(name: str, text: str, tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 1)
+    (tmp_path / "more").mkdir()
+    write_video(tmp_path / "more" / "b.mp4", 1)
+    (tmp_path / "more" / name).write_text(text)
+    for path in (str(tmp_path), f"{tmp_path}/**/*.mp4"):
+        assert [source.name for source in find_sources([path])] == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 import unicodedata
@@ -84,10 +85,12 @@ class View:
         named = zip(sighting.columns, sighting.values, strict=True)
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in named)
         state = "learning" if sighting.learning else "settled"
+        # NaN before the first training step.
+        objective = "-" if math.isnan(sighting.objective) else f"{sighting.objective:.2f}"
         return [
             f"{sighting.sequence}  frame {sighting.frame}  {sighting.seconds:.1f} s  "
             f"{rate:.0f} frames/s",
-            f"{numbers}  J {sighting.objective:.2f}  {state}  (Ctrl-C stops)",
+            f"{numbers}  J {objective}  {state}  (Ctrl-C stops)",
         ]
 
     def _canvas(self, sighting: Sighting, rows: int, columns: int) -> list[str]:

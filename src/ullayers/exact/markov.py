@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROW_SUM_ERROR = 1e-5  # for a transition matrix in single precision, or with six decimal digits
+MANY_STATES, STATES_PER_ID = 10**8, 1000  # more of both: the ids are labels, not counted from 0
 
 
 class DisconnectedError(UserError):
@@ -109,6 +110,9 @@ def transitions(states: Any, lengths: ArrayLike | None = None, n: int | None = N
         lengths: Number of ids of each sequence in one array; steps between sequences do not count.
         n: Number of states; by default the largest id plus one.
 
+    Raises:
+        ValueError: If an argument is invalid, or n is so large that the ids must be renumbered.
+
     >>> transitions([0, 1, 1, 0]).toarray()
     array([[0, 1],
            [1, 1]])
@@ -125,6 +129,11 @@ def transitions(states: Any, lengths: ArrayLike | None = None, n: int | None = N
     size = int(ids.max(initial=-1)) + 1 if n is None else int(n)
     if size < 1 or ids.min(initial=0) < 0 or ids.max(initial=0) >= size:
         raise ValueError(f"expected ids from 0 to n - 1 with n = {size} >= 1, got {ids}")
+    if size > MANY_STATES and size > STATES_PER_ID * ids.size:
+        raise ValueError(
+            f"expected ids that count the states from 0, got {ids.size} ids with n = {size}; "
+            "renumber them with np.unique(states, return_inverse=True)[1]"
+        )
     first = _step_starts(ids.size, lengths)
     pairs = np.ones(first.size, dtype=np.int64), (ids[first], ids[first + 1])
     return sp.coo_array(pairs, shape=(size, size)).tocsr()

@@ -185,7 +185,9 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _solved(self) -> Solution:
         if not self.__sklearn_is_fitted__():
-            raise NotFittedError("SlowFeatures is not fitted: expected at least two rows in a row")
+            raise NotFittedError(
+                "SlowFeatures is not fitted: call fit first, with at least two consecutive rows"
+            )
         parameters = self.n_components, self.tol
         if self._solution is None or self._solved_for != parameters:
             self._check_parameters()

@@ -268,7 +268,7 @@ def check_device(name: str) -> None:
     """Raise RunError if PyTorch cannot use a device here."""
     try:
         torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         raise RunError(f"device {name!r} cannot be used here; try --device cpu") from error
 
 

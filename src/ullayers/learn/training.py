@@ -313,8 +313,9 @@ def _check(footage: Footage, config: Config) -> None:
     """Refuse footage from which nothing can be learned."""
     names = ", ".join(footage.names[:3]) + (", ..." if len(footage.names) > 3 else "")
     if not footage.pieces:
+        noun = "frame" if footage.seen == 1 else "frames"
         raise VideoError(
-            f"{names}: {footage.seen} frames in all, and no sequence of at least 3; learning needs "
+            f"{names}: {footage.seen} {noun} in all, and no sequence of at least 3; learning needs "
             "consecutive frames"
         )
     frames = sum(map(len, footage.pieces))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from math import inf, isfinite
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ class LayerBase(Statistics):
     ) -> None:
         _check_choice("reduction", reduction, ("mean", "sum"))
         _check_choice("start", start, ("warm", "paper"))
+        for name, value in (("mu", mu), ("eps", eps), ("weight", weight)):
+            _check_number(name, value)
         super().__init__(features, start, ridge, long_term)
         self.mu = mu
         self.eps = eps
@@ -118,6 +121,8 @@ class LayerBase(Statistics):
     def _check_settings(self) -> None:
         if not 0 < self.eps <= self.mu < 1:
             raise ValueError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
+        if not -inf < self.weight < inf:
+            raise ValueError(f"expected a finite weight, got {self.weight}")
         _check_choice("long_term", self.long_term, ("auto", "clip", "stream", "shared"))
         _check_choice("statistics", self.statistics, ("auto", "fresh", "running"))
         if self.start == "paper" and self.statistics == "fresh":
@@ -140,3 +145,10 @@ def layout_of(y: Tensor) -> torch.Size:
 def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
     if got not in choices:
         raise ValueError(f"expected {name} to be one of {choices}, got {got!r}")
+
+
+def _check_number(name: str, value: Any) -> None:
+    try:
+        isfinite(value)
+    except TypeError:
+        raise TypeError(f"expected {name} to be a number, got {value!r}") from None

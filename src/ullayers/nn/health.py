@@ -55,15 +55,21 @@ class Health:
         elif self.dead_units:
             parts.append(f"{self.dead_units} of {self.features} features do not vary")
         if self.collapsed:
-            parts.append(f"collapsed: only {self.directions} independent directions")
+            directions = _counted(self.directions, "independent direction")
+            parts.append(f"collapsed: only {directions}")
         if self.skipped:
-            parts.append(f"{self.skipped} positions with NaN, infinite or huge values were skipped")
+            skipped = _counted(self.skipped, "position")
+            parts.append(f"{skipped} with NaN, infinite or huge values skipped")
         if self.singular:
             parts.append(
-                f"{self.singular} steps had no gradient because a covariance had no inverse; "
-                "use ridge > 0, fewer features or a smaller mu"
+                f"{_counted(self.singular, 'step')} had no gradient because a covariance had no "
+                "inverse; use ridge > 0, fewer features or a smaller mu"
             )
         return "; ".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:

@@ -19,6 +19,10 @@ NOTHING_TO_LEARN = (
     "ul.backward found no UL layer in train mode behind these outputs, so that nothing is learned: "
     "add UL1d or UL2d layers to the network, or call net.train() before the forward pass"
 )
+NO_LAYERS = (
+    "ul.sequences found no UL layer in this network, so that it has no effect: add UL1d or UL2d "
+    "layers to the network, or pass the network that contains them"
+)
 
 
 class UL1d(ULBase):
@@ -196,6 +200,7 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
     Each clip has its own means, so that nothing leaks from one clip into the next. Clips need two
     frames or more to learn from. With activation checkpointing, run the backward pass of a call
     before a call with other clips, since recomputation uses the clips of the layer's last call.
+    Warns if `net` has no UL layers, since the block has no effect then.
 
     Args:
         net: Module with UL layers in it.
@@ -214,6 +219,8 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
     """
     packing = Packing(lengths)
     layers = ul_layers(net)
+    if not layers and not torch.compiler.is_compiling():
+        warnings.warn(NO_LAYERS, stacklevel=3)  # the caller of contextlib's __enter__
     before = [layer._clips for layer in layers]
     try:
         for layer in layers:
@@ -240,6 +247,11 @@ def backward(*outputs: Tensor) -> None:
         torch.Size([2, 3])
     """
     for y in outputs:
+        if not isinstance(y, Tensor):
+            raise TypeError(
+                "expected the outputs of a network as tensors, ul.backward(y1, y2, ...), got "
+                f"{type(y).__name__}"
+            )
         if not y.requires_grad:
             raise ValueError(
                 "expected outputs that require gradients, got one that does not: were they "

@@ -16,11 +16,16 @@ def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         mask: (..., height, width) with any sum, such as a softmax over the picture or a sigmoid.
-            Negative entries count as zero, an empty mask as uniform.
+            Negative entries count as zero, an empty mask as uniform. A mask with a NaN or infinite
+            entry gives NaN, which UL layers skip.
 
     Returns:
         Centroid (..., 2) as x, y from 0 to 1, measured from the top left corner of the picture,
         and the covariance (..., 2, 2) in the same units.
+
+    Raises:
+        TypeError: If the mask is not a tensor.
+        ValueError: If its shape or its data type is not as above.
 
     Example:
         >>> import torch, ullayers as ul
@@ -31,6 +36,8 @@ def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
         >>> logits.grad.shape
         torch.Size([8, 20, 30])
     """
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"expected a tensor (..., height, width), got {type(mask).__name__}")
     if mask.ndim < 2 or 0 in mask.shape[-2:] or not mask.is_floating_point():
         raise ValueError(
             f"expected a floating point mask (..., height, width), got {mask.dtype} "
@@ -39,9 +46,11 @@ def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
     height, width = mask.shape[-2:]
     # Half precision is too coarse for pixel positions and their squares.
     mask = mask.to(torch.promote_types(mask.dtype, torch.float32)).clamp(min=0)
+    # The sum of huge entries would overflow. A constant factor does not change the gradient.
+    mask = mask / mask.detach().amax((-2, -1), keepdim=True).clamp(min=1)
     tiny = torch.finfo(mask.dtype).tiny * height * width
     total = mask.sum((-2, -1), keepdim=True)
-    share = torch.where(total > tiny, mask / total.clamp(min=tiny), 1 / (height * width))
+    share = torch.where(total <= tiny, 1 / (height * width), mask / total.clamp(min=tiny))
     x = (torch.arange(width, dtype=mask.dtype, device=mask.device) + 0.5) / width
     y = (torch.arange(height, dtype=mask.dtype, device=mask.device) + 0.5) / height
     columns, rows = share.sum(-2), share.sum(-1)

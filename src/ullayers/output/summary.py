@@ -23,13 +23,17 @@ def summary_lines(run: Run, exported: Exported) -> list[str]:
         run: The finished run.
         exported: What `export` found.
     """
-    found = f"{exported.frames:,} frames"
+    found = _frames(exported.frames)
     if (share := found_share(run, exported)) is not None:
         found += f", object found in {share:.1%} (confidence of at least {SURE})"
     objective = run.outcome.objective
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
-    learned = f"trained on {run.outcome.frames or 0:,} frames, evaluation J {evaluation}"
+    learned = f"trained on {_frames(run.outcome.frames or 0)}, evaluation J {evaluation}"
     return [f"{found}; {learned}, long-term mean: {run.kind}"]
+
+
+def _frames(number: int) -> str:
+    return "1 frame" if number == 1 else f"{number:,} frames"
 
 
 def distrust_reasons(run: Run, exported: Exported) -> list[str]:

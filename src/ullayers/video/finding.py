@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 from itertools import count as count_from
 from pathlib import Path
@@ -24,6 +26,10 @@ from ullayers.video.frames import (
 )
 
 Place = tuple[Kind, str]  # a sequence that has no name yet
+
+# Tables of results, complete or not, and how each of them begins.
+TABLES = ("tracks.csv", "codes.csv", "tracks.partial.csv", "codes.partial.csv")
+TABLE_START = b"sequence,frame,time,"
 
 
 class FoundSequence(NamedTuple):
@@ -83,7 +89,7 @@ def _find_in_folder(folder: str, bad: dict[str, str] | None) -> list[Place]:
     entries = list_folder(folder)
     found = _find_among(folder, entries, bad)
     for entry in entries:
-        if os.path.isdir(entry) and not _is_run(entry):
+        if os.path.isdir(entry) and not _has_results(entry):
             found += _find_among(entry, list_folder(entry), bad)
     if not found:
         what = "contains no images or videos" if entries else "is an empty folder"
@@ -91,15 +97,42 @@ def _find_in_folder(folder: str, bad: dict[str, str] | None) -> list[Place]:
     return found
 
 
-def _is_run(folder: str) -> bool:
-    """Return whether this is a run folder, whose overlay video is not an input."""
-    return all(os.path.exists(f"{folder}/{name}") for name in ("config.json", "metrics.jsonl"))
+def _has_results(folder: str) -> bool:
+    """Return whether we wrote results to a folder: its overlay video and masks are not inputs."""
+
+    def has(*names: str) -> bool:
+        return all(os.path.isfile(os.path.join(folder, name)) for name in names)
+
+    if has("config.json", "metrics.jsonl") or has("summary.json", "overlay.mp4"):
+        return True
+    if has("config.json") and _is_config(os.path.join(folder, "config.json")):
+        return True
+    return any(has(name) and _is_table(os.path.join(folder, name)) for name in TABLES)
+
+
+def _is_config(file: str) -> bool:
+    """Return whether a config.json is that of a run."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            content = json.load(opened)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.keys() >= {"inputs", "learn", "reading"}
+
+
+def _is_table(file: str) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(len(TABLE_START)) == TABLE_START
+    except OSError:
+        return False
 
 
 def _match(pattern: str, bad: dict[str, str] | None) -> list[Place]:
-    matches = sorted(glob.glob(pattern, recursive=True), key=natural_key)
+    matches = sorted(_expand(pattern), key=natural_key)
     if not matches:
         raise VideoError(f"{pattern}: nothing matches this pattern")
+    matches = _without_results(pattern, matches)
     folders: dict[str, list[str]] = {}
     for file in filter(os.path.isfile, matches):
         folders.setdefault(os.path.dirname(file), []).append(file)
@@ -113,6 +146,50 @@ def _match(pattern: str, bad: dict[str, str] | None) -> list[Place]:
     if not found:
         raise VideoError(f"{pattern}: matches no images or videos")
     return found
+
+
+def _expand(pattern: str) -> set[str]:
+    """Return what a pattern matches; `**` does not follow links to folders, which may be loops."""
+    parts = pattern.split("/")
+    if "**" not in parts:
+        return set(glob.glob(pattern))
+    stars = parts.index("**")
+    start = "".join(f"{part}/" for part in parts[:stars])
+    rest = parts[stars + 1 :]
+    found: set[str] = set()
+    for top in glob.glob(start) if start else [""]:
+        for folder, files in _walk(top):
+            if rest:
+                found |= _expand(os.path.join(glob.escape(folder), "/".join(rest)))
+            else:
+                found.update([folder] if folder else [])
+                found.update(os.path.join(folder, name) for name in files)
+    return {match for match in found if not (os.path.islink(match) and os.path.isdir(match))}
+
+
+def _walk(top: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield `top` and the folders below it with the names of their files, without hidden ones."""
+    for folder, folders, files in os.walk(top or "./"):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield folder if top else folder[2:], [name for name in files if not name.startswith(".")]
+
+
+def _without_results(pattern: str, matches: list[str]) -> list[str]:
+    """Leave out folders of results and what is in them, except for folders given by name."""
+    named = next(part for part in _prefixes(pattern) if glob.has_magic(part)).count("/")
+    has_results = cache(_has_results)
+
+    def is_result(match: str) -> bool:
+        folders = [part for part in _prefixes(match) if part.count("/") >= named]
+        return any(has_results(folder) for folder in folders if os.path.isdir(folder))
+
+    return [match for match in matches if not is_result(match)]
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """Yield the leading parts of a path, the whole path last."""
+    parts = path.rstrip("/").split("/")
+    return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 def _find_among(place: str, entries: list[str], bad: dict[str, str] | None) -> list[Place]:
