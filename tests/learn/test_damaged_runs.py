@@ -311,11 +311,10 @@ WATCHED: dict[str, dict[str, Any]] = {
     "infinite background": {"backdrop": [math.inf, math.inf]},
     "negative count": {"count": -1},
     "table without its header": {"table": 3},
-} | {
-    f"{name} of {value:g}": {name: value}
-    for name in ("count", "table", "frame")
-    for value in (math.inf, math.nan, 1e308, 10**30, 0.5)
 }
+for name in ("count", "table", "frame"):
+    for value in (math.inf, math.nan, 1e308, 10**30, 0.5):
+        WATCHED[f"{name} of {value:g}"] = {name: value}
 
 
 @pytest.fixture(scope="module")

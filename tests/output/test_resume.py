@@ -165,28 +165,25 @@ def cut(line: str, cells: int) -> str:
     return ",".join(line.split(",")[:cells])
 
 
-TABLES: dict[str, Callable[[list[str]], list[str]]] = (
-    {
-        "no results": lambda lines: [cut(line, 3) for line in lines],
-        "fewer results": lambda lines: [cut(line, 5) for line in lines],
-        "fewer cells": lambda lines: [lines[0], *(cut(line, 4) for line in lines[1:])],
-        "more cells": lambda lines: [lines[0], *(f"{line},1" for line in lines[1:])],
-        "one row with fewer cells": lambda lines: [*lines[:-1], cut(lines[-1], 4)],
-        "an empty row": lambda lines: [lines[0], "", *lines[1:]],
-        "other columns": lambda lines: [lines[0].replace("confidence", "y0"), *lines[1:]],
-        "no header": lambda lines: lines[1:],
-        "nothing": lambda lines: [],
-        "only a header": lambda lines: lines[:1],
-        "a sequence twice": lambda lines: [*lines, lines[1].replace("film0", "film9"), lines[1]],
-    }
-    | {
-        f"frame {number}": lambda lines, number=number: [  # type: ignore[misc]
-            lines[0],
-            *(",".join(["film0", number, *line.split(",")[2:]]) for line in lines[1:]),
-        ]
-        for number in ("nan", "inf", "1e300", "x", "")
-    }
-)
+TABLES: dict[str, Callable[[list[str]], list[str]]] = {
+    "no results": lambda lines: [cut(line, 3) for line in lines],
+    "fewer results": lambda lines: [cut(line, 5) for line in lines],
+    "fewer cells": lambda lines: [lines[0], *(cut(line, 4) for line in lines[1:])],
+    "more cells": lambda lines: [lines[0], *(f"{line},1" for line in lines[1:])],
+    "one row with fewer cells": lambda lines: [*lines[:-1], cut(lines[-1], 4)],
+    "an empty row": lambda lines: [lines[0], "", *lines[1:]],
+    "other columns": lambda lines: [lines[0].replace("confidence", "y0"), *lines[1:]],
+    "no header": lambda lines: lines[1:],
+    "nothing": lambda lines: [],
+    "only a header": lambda lines: lines[:1],
+    "a sequence twice": lambda lines: [*lines, lines[1].replace("film0", "film9"), lines[1]],
+} | {
+    f"frame {number}": lambda lines, number=number: [
+        lines[0],
+        *(",".join(["film0", number, *line.split(",")[2:]]) for line in lines[1:]),
+    ]
+    for number in ("nan", "inf", "1e300", "x", "")
+}
 
 
 @pytest.mark.parametrize("damage", TABLES)

@@ -143,7 +143,11 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
 
 def _open_table(job: _Job) -> PartialTable:
     options = job.options
-    request = [os.path.abspath(job.run.folder), options.stride, options.max_frames]
+    request: list[str | int | None] = [
+        os.path.abspath(job.run.folder),
+        options.stride,
+        options.max_frames,
+    ]
     config = job.run.config
     return PartialTable(
         job.place / csv_name(job.run),
