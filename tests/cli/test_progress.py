@@ -48,11 +48,16 @@ def test_no_total_if_a_header_has_none(films: Path, tmp_path: Path) -> None:
 def test_finished_sequences_are_not_counted(films: Path, tmp_path: Path) -> None:
     sources = find_sources([str(films)])
     assert unfinished_sources(sources, tmp_path, masks=False) == sources
-    note = {"places": {sources[0].name: sources[0].path}, "masks": False}
+    places = {sources[0].name: sources[0].path}
+    note = {"asked": [], "bytes": 0, "places": places, "masks": False}
     (tmp_path / "tracks.partial.json").write_text(json.dumps(note))
     assert unfinished_sources(sources, tmp_path, masks=False) == sources[1:]
     assert unfinished_sources(sources, tmp_path, masks=True) == sources, "their masks are missing"
-    (tmp_path / "tracks.partial.json").write_text("[")
+    for damage in ("[", 200_000 * "[", json.dumps({**note, "places": [5]})):
+        (tmp_path / "tracks.partial.json").write_text(damage)
+        assert unfinished_sources(sources, tmp_path, masks=False) == sources
+    (tmp_path / "tracks.partial.json").unlink()
+    os.mkfifo(tmp_path / "tracks.partial.json")
     assert unfinished_sources(sources, tmp_path, masks=False) == sources
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -175,6 +176,18 @@ CHECKPOINT: dict[str, Callable[[Path], object]] = {
     "odd scores": lambda run: change_state(run, scores=["x"]),
     "no scores": lambda run: change_state(run, scores=None),
     "odd histories": lambda run: change_state(run, histories=[["x"]]),
+    "infinite score": lambda run: change_state(run, scores=[math.inf, 0]),
+    "infinite scores": lambda run: change_state(run, scores=[math.inf, math.inf]),
+    "too few scores": lambda run: change_state(run, scores=[]),
+    "scores that are an object": lambda run: change_state(run, scores={}),
+    "no steps": lambda run: change_state(run, histories=[[]]),
+    "a trial without steps": lambda run: change_state(run, histories=[[1.0, 1.0, 1.0], []]),
+    "too many steps": lambda run: change_state(run, histories=[6 * [math.nan], [1.0]]),
+    "too few steps": lambda run: change_state(run, histories=[[math.nan], [1.0]]),
+    "too many trials": lambda run: change_state(run, histories=9 * [[1.0, 1.0, 1.0]]),
+    "infinite seconds": lambda run: change_state(run, seconds=math.inf),
+    "large seconds": lambda run: change_state(run, seconds=10**400),
+    "another entry": lambda run: change_state(run, more=1),
     "odd seconds": lambda run: change_state(run, seconds="x"),
     "metrics gone": lambda run: (run / "metrics.jsonl").unlink(),
     "metrics no text": lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\x00"),
@@ -246,6 +259,36 @@ def test_results_that_are_incomplete(finished: Path, tmp_path: Path, name: str) 
         load_run(folder).records()
 
 
+NOT_WEIGHTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "NaN": lambda weight: weight * math.nan,
+    "infinite": lambda weight: weight + math.inf,
+    "too large": lambda weight: weight.double() + 1e300,
+    "integers": lambda weight: weight.long(),
+    "complex": lambda weight: weight.to(torch.complex64),
+}
+
+
+@pytest.mark.parametrize("damage", NOT_WEIGHTS)
+def test_weights_that_are_not_finite_numbers(finished: Path, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    name = sorted(tensors)[0]
+    save_file({**tensors, name: NOT_WEIGHTS[damage](tensors[name])}, path)
+    words = r"model.safetensors is damaged: weights are NaN or infinite; .*--force"
+    with pytest.raises(RunError, match=words):
+        load_run(folder)
+
+
+def test_a_checkpoint_may_have_a_j_that_is_nan(paused: Path, tmp_path: Path) -> None:
+    """J is NaN until something has varied."""
+    folder = tmp_path / "run"
+    shutil.copytree(paused, folder)
+    change_state(folder, histories=[[math.nan, 1.0, 1.0], [math.nan]], scores=[math.nan])
+    assert resume(folder).outcome.trial == 1
+
+
 def test_a_run_with_a_nested_config_can_be_replaced(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -261,7 +304,17 @@ WATCHED: dict[str, dict[str, Any]] = {
     "table": {"table": 10**15},
     "negative table": {"table": -1},
     "frame": {"frame": None},
+    "frame before the first": {"frame": -2},
+    "large frame": {"frame": 10**13},
+    "wrong learning": {"learning": 1},
+    "negative background": {"backdrop": [-1, 0]},
+    "infinite background": {"backdrop": [math.inf, math.inf]},
+    "negative count": {"count": -1},
+    "table without its header": {"table": 3},
 }
+for name in ("count", "table", "frame"):
+    for value in (math.inf, math.nan, 1e308, 10**30, 0.5):
+        WATCHED[f"{name} of {value:g}"] = {name: value}
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +322,20 @@ def watched(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("watched") / "run"
     list(ul.watch(film, size=16, max_frames=3, folder=folder))
     return folder
+
+
+@pytest.mark.parametrize("line", ["", "sequence,frame,time\n", "sequence,frame,time,y0,x_px\n"])
+def test_watching_goes_on_only_with_a_table_of_its_own(
+    watched: Path, film: str, tmp_path: Path, line: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(watched, folder)
+    table = folder / "tracks.csv"
+    rows = table.read_text().splitlines(keepends=True)[1:]
+    table.write_text("".join([line, *rows]))
+    change_state(folder, table=table.stat().st_size)
+    with pytest.raises(RunError, match=r"checkpoint is damaged .*--force"):
+        list(ul.watch(film, folder=folder, resume=True))
 
 
 @pytest.mark.parametrize("damage", WATCHED)

@@ -23,7 +23,14 @@ from tests.films import read_table
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
 from ullayers.learn.online import Sighting
-from ullayers.learn.watcher import CLIP_FRAMES, CLIPS_PER_STEP, FRAMES_PER_STEP, Watcher
+from ullayers.learn.typed_json import from_json
+from ullayers.learn.watcher import (
+    CLIP_FRAMES,
+    CLIPS_PER_STEP,
+    FRAMES_PER_STEP,
+    Watcher,
+    WatcherState,
+)
 from ullayers.video.camera_motion import LiveBackdrop
 from ullayers.video.reader import Reading, VideoError, find_sources, read_all
 from ullayers.video.scene import write_scene
@@ -103,7 +110,8 @@ def test_going_on_is_exact(task: str, optimizer: str) -> None:
         first.see(ball(t))
     tensors, rest = first.state()
     second = Watcher(config, 3, (24, 32))
-    second.load({k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(rest)))
+    state = from_json(WatcherState, json.loads(json.dumps(rest)))
+    second.load({k: v.clone() for k, v in tensors.items()}, state)
     for t in range(23, 40):
         second.see(ball(t))
     for key, value in whole.state()[0].items():

@@ -13,7 +13,8 @@ from tests.films import as_footage, ball, still, turning
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Learner, solve_readout
+from ullayers.learn.training import Learner, LearnerState, solve_readout
+from ullayers.learn.typed_json import from_json
 from ullayers.video.reader import VideoError
 
 TASKS = ["locate", "orient", "features"]
@@ -57,7 +58,9 @@ def test_any_step_can_be_the_last_before_a_pause(
             assert record.trial == len(before.trials) - 1 or len(before.scores) == len(before.plan)
         tensors, rest = before.state()
         saved = {key: value.clone() for key, value in tensors.items()}
-        after = Learner(footage, config).load(saved, json.loads(json.dumps(rest)))
+        after = Learner(footage, config).load(
+            saved, from_json(LearnerState, json.loads(json.dumps(rest)))
+        )
         records = list(after)
         assert len(records) == whole.total - stop
         assert same(after, whole)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
-from ullayers.learn.typed_json import from_json
+from ullayers.learn.typed_json import AnyFloat, from_json
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,25 @@ def test_values_of_the_right_type_are_taken() -> None:
     assert found == Outer(3, 1.0, "a", "stream", True, [1.0, None], {"a": "b"}, Inner((4, 5)))
     assert isinstance(found.rate, float)
     assert from_json(Outer, {"count": 0}) == Outer(0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    values: list[AnyFloat]
+
+
+def test_some_numbers_may_be_nan_or_infinite() -> None:
+    content = json.loads('{"values": [NaN, 1e400, -Infinity, 3, 0.5]}')
+    values = from_json(Measured, content).values
+    assert math.isnan(values[0])
+    assert values[1:] == [math.inf, -math.inf, 3.0, 0.5]
+    assert all(isinstance(value, float) for value in values)
+
+
+@pytest.mark.parametrize("value", ["1", None, True, [], 10**400])
+def test_such_numbers_are_still_numbers(value: Any) -> None:
+    with pytest.raises(ValueError, match="values: expected float"):
+        from_json(Measured, {"values": [value]})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +109,14 @@ def test_resuming_something_else_is_refused(run: Run, tmp_path: Path) -> None:
         "[" * 200_000,
         json.dumps({**content, "bytes": 10**9}),
         json.dumps({**content, "bytes": -1}),
+        json.dumps({**content, "bytes": math.inf}),
+        json.dumps({**content, "bytes": 1e308}),
+        json.dumps({**content, "bytes": 10**30}),
+        json.dumps({**content, "bytes": "12"}),
+        json.dumps({**content, "asked": {}}),
+        json.dumps({**content, "masks": "no"}),
+        json.dumps({**content, "places": [["film0", "film0.mp4"]]}),
+        json.dumps({**content, "places": {"film0": 5}}),
         json.dumps({**content, "places": more}),
     ):
         note.write_text(damage)
@@ -116,10 +127,10 @@ def test_resuming_something_else_is_refused(run: Run, tmp_path: Path) -> None:
 def test_rows_of_another_file_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
     first, other = (Source("c", str(tmp_path / place / "c.mp4"), "video") for place in "xy")
     answer = Answer("c", np.arange(2), np.zeros(2), TRACK, np.zeros((2, 3)))
-    table = PartialTable(tmp_path / "tracks.csv", [], False)
+    table = PartialTable(tmp_path / "tracks.csv", [], TRACK, resume=False)
     table.__enter__().write(answer, first)
     table.__exit__(KeyboardInterrupt, None, None)
-    again = PartialTable(tmp_path / "tracks.csv", [], True)
+    again = PartialTable(tmp_path / "tracks.csv", [], TRACK, resume=True)
     assert again.has(first)
     with pytest.raises(RunError, match="use the same inputs"):
         again.has(other)
@@ -140,6 +151,94 @@ def test_tables_begun_without_pixels_are_finished_as_they_began(run: Run, tmp_pa
     table = read_table(out / "tracks.csv")
     assert list(table[0]) == ["sequence", "frame", "time", *TRACK]
     assert len(table) == 36
+
+
+def begun(run: Run, tmp_path: Path) -> tuple[list[Source], Path]:
+    """Sources, and a folder with a table of the first of them."""
+    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(VideoError):
+        export(run, sources, out, ExportOptions())
+    return sources, out
+
+
+def cut(line: str, cells: int) -> str:
+    return ",".join(line.split(",")[:cells])
+
+
+TABLES: dict[str, Callable[[list[str]], list[str]]] = {
+    "no results": lambda lines: [cut(line, 3) for line in lines],
+    "fewer results": lambda lines: [cut(line, 5) for line in lines],
+    "fewer cells": lambda lines: [lines[0], *(cut(line, 4) for line in lines[1:])],
+    "more cells": lambda lines: [lines[0], *(f"{line},1" for line in lines[1:])],
+    "one row with fewer cells": lambda lines: [*lines[:-1], cut(lines[-1], 4)],
+    "an empty row": lambda lines: [lines[0], "", *lines[1:]],
+    "other columns": lambda lines: [lines[0].replace("confidence", "y0"), *lines[1:]],
+    "no header": lambda lines: lines[1:],
+    "nothing": lambda lines: [],
+    "only a header": lambda lines: lines[:1],
+    "a sequence twice": lambda lines: [*lines, lines[1].replace("film0", "film9"), lines[1]],
+} | {
+    f"frame {number}": lambda lines, number=number: [
+        lines[0],
+        *(",".join(["film0", number, *line.split(",")[2:]]) for line in lines[1:]),
+    ]
+    for number in ("nan", "inf", "1e300", "x", "")
+}
+
+
+@pytest.mark.parametrize("damage", TABLES)
+@pytest.mark.filterwarnings("error")
+def test_damaged_tables_are_refused_and_left_alone(run: Run, tmp_path: Path, damage: str) -> None:
+    sources, out = begun(run, tmp_path)
+    partial, note = out / "tracks.partial.csv", out / "tracks.partial.json"
+    lines = TABLES[damage](partial.read_text().splitlines())
+    partial.write_text("".join(f"{line}\n" for line in lines))
+    content = json.loads(note.read_text())
+    places = {**content["places"], "film9": "9"} if "twice" in damage else content["places"]
+    size = partial.stat().st_size
+    note.write_text(json.dumps({**content, "bytes": size, "places": places}))
+    before = contents(out)
+    with pytest.raises(RunError, match=r"partial\.csv: is damaged; start again with --force"):
+        export(run, sources, out, ExportOptions(resume=True))
+    assert contents(out) == before
+
+
+def test_a_table_of_codes_needs_all_of_them(codes: Run, tmp_path: Path) -> None:
+    sources, out = begun(codes, tmp_path)
+    partial, note = out / "codes.partial.csv", out / "codes.partial.json"
+    rows = partial.read_text().splitlines()
+    partial.write_text("".join(f"{cut(row, 4)}\n" for row in rows))
+    content = json.loads(note.read_text())
+    note.write_text(json.dumps({**content, "bytes": partial.stat().st_size}))
+    with pytest.raises(RunError, match=r"partial\.csv: is damaged; start again with --force"):
+        export(codes, sources, out, ExportOptions(resume=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["tracks.partial.csv", "tracks.partial.json"])
+def test_a_partial_table_that_is_a_pipe(run: Run, tmp_path: Path, name: str) -> None:
+    sources, out = begun(run, tmp_path)
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    with pytest.raises(RunError, match=rf"{name}: is damaged; start again with --force"):
+        export(run, sources, out, ExportOptions(resume=True))
+    export(run, sources, out, ExportOptions(skip_bad=True))
+    assert files_in(out) == {"tracks.csv", "summary.json"}
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_hard_links_are_not_written_through(run: Run, tmp_path: Path, resume: bool) -> None:
+    sources, out = begun(run, tmp_path)
+    with open(out / "tracks.partial.csv", "a") as file:  # killed while it wrote the next sequence
+        file.write("film1,0,0.04")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for name in ("tracks.partial.csv", "tracks.partial.json"):
+        os.link(out / name, kept / name)
+    before = contents(kept)
+    export(run, sources, out, ExportOptions(resume=resume, skip_bad=True))
+    assert contents(kept) == before
 
 
 def outside(tmp_path: Path) -> tuple[Path, Path]:

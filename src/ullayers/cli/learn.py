@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
+from ullayers.learn.regular_files import open_regular
 from ullayers.learn.results import read_answers
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
@@ -92,8 +94,8 @@ def _report_finished(arguments: Namespace, run: Run, truth: Path | None) -> None
     if arguments.quiet:
         return
     if truth is not None:
-        with open(run.folder / csv_name(run), encoding="utf-8", newline="") as file:
-            track = read_answers(file)[0]
+        with open_regular(run.folder / csv_name(run)) as file:
+            track = read_answers(io.TextIOWrapper(file, encoding="utf-8", newline=""))[0]
         for name, value in score(run, sources_of(run)[0], track, truth):
             print(f"{name:50} {value:>8}")
     print(f"{run.folder}: already finished; open {run.folder / 'report.html'}")

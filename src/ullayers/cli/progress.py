@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable
@@ -10,7 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
+from ullayers.learn.checkpoint import RunError
 from ullayers.learn.footage import expected_frames
+from ullayers.output.tables import read_note
 from ullayers.video.reader import Reading, Source
 
 LOG_PERIOD = 15.0  # seconds between two lines in a log
@@ -121,9 +122,9 @@ def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> lis
     finished: set[str] = set()
     for path in out.glob("*.partial.json"):
         try:
-            note = json.loads(path.read_text(encoding="utf-8"))
-            if note["masks"] or not masks:
-                finished.update(note["places"])
-        except (ValueError, TypeError, KeyError):
+            note = read_note(path)
+        except RunError:
             continue  # `export` refuses a damaged note with a message
+        if note.masks or not masks:
+            finished.update(note.places)
     return [source for source in sources if source.name not in finished]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ullayers.errors import UserError
+from ullayers.learn.regular_files import open_regular, read_regular
 from ullayers.video.atomic_files import replacing, write_json
 
 TENSOR_FILES = ("a.safetensors", "b.safetensors")
@@ -30,12 +30,11 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The file is not JSON, larger than 64 MB, or nested too deeply.
+        ValueError: The file is not regular, not JSON, larger than 64 MB, or nested too deeply.
     """
-    if os.path.getsize(path) > MAX_JSON_BYTES:
-        raise ValueError(f"expected at most {MAX_JSON_BYTES} bytes of JSON")
+    text = read_regular(path, MAX_JSON_BYTES).decode()
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("expected JSON that is nested less deeply") from error
 
@@ -54,8 +53,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         RunError: The file is damaged or missing.
     """
     try:
+        open_regular(path).close()
         return load_file(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"{path}: is damaged or missing; learn again with --force") from error
 
 
@@ -80,9 +80,16 @@ def save_state(folder: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, A
 
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Load what `save_state` saved."""
+    """Load what `save_state` saved.
+
+    Returns:
+        The tensors, and the other values, which may be of any type.
+
+    Raises:
+        RunError: A file is damaged or missing.
+    """
     rest = _read_rest(folder)
-    return read_tensors(folder / str(rest["tensors"])), rest
+    return read_tensors(folder / str(rest.pop("tensors"))), rest
 
 
 def _read_rest(folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ullayers.learn.checkpoint import RunError, read_json
+from ullayers.learn.regular_files import open_regular
 from ullayers.video.atomic_files import sweep
 from ullayers.video.reader import Source
 
@@ -163,7 +164,7 @@ def _is_applied(folder: Path) -> bool:
 
 
 def _is_table(path: Path) -> bool:
-    with suppress(OSError), open(path, "rb") as file:
+    with suppress(OSError, ValueError), open_regular(path) as file:
         return file.read(20) in (b"", b"sequence,frame,time,")  # empty if killed at the start
     return False
 

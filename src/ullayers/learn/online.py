@@ -17,11 +17,13 @@ from ullayers.learn.checkpoint import RunError, load_state, save_state, write_te
 from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free, check_links, clear_run
 from ullayers.learn.models import weights
+from ullayers.learn.regular_files import keep_beginning, open_regular
 from ullayers.learn.results import PIXELS, Answer, header
 from ullayers.learn.run_config import check_settings
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run, csv_name, load_run, make_reading, small_size
-from ullayers.learn.watcher import Watcher
+from ullayers.learn.typed_json import from_json
+from ullayers.learn.watcher import MAX_FRAMES, Watcher, WatcherState
 from ullayers.video.reader import Info, Reading, Source, VideoError, find_sources, open_live
 
 
@@ -67,6 +69,24 @@ class Sighting:
     def line(self) -> str:
         """Return a line of CSV."""
         return self.answer.lines()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchState(WatcherState):
+    """The state.json of `watch`.
+
+    Attributes:
+        table: Bytes of the table.
+        frame: Number of the last frame; -1 before the first.
+    """
+
+    table: int
+    frame: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not -1 <= self.frame <= MAX_FRAMES:
+            raise ValueError(f"expected the number of a frame, got {self.frame}")
 
 
 def watch(
@@ -245,20 +265,30 @@ class _WatchFolder:
         folder = self.run.folder
         tensors, rest = load_state(folder / "checkpoint")
         try:
-            self.watcher.load(tensors, rest)
-            self.table_bytes = int(rest["table"])
-            self.frame = int(rest["frame"])
-            if not 0 <= self.table_bytes <= os.path.getsize(self.path):
-                raise ValueError(f"expected a table of {self.table_bytes} bytes")
-            with open(self.path, encoding="utf-8") as table:
-                if PIXELS[0] not in next(table, ""):  # a table of version 0.1
-                    self.size = None
+            state = from_json(WatchState, rest)
+            self.watcher.load(tensors, state)
+            self.frame = state.frame
+            self.table_bytes = state.table
+            self._check_table()
         except RunError as error:
             raise RunError(f"{folder}: {error}") from error
         except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
             raise RunError(
                 f"{folder}: its checkpoint is damaged or not of ul watch; start again with --force"
             ) from error
+
+    def _check_table(self) -> None:
+        plain = header(self.watcher.columns).encode()
+        with_pixels = header(self.watcher.columns + PIXELS).encode()
+        with open_regular(self.path) as table:
+            first = table.readline(len(with_pixels))
+            size = os.fstat(table.fileno()).st_size
+        if not len(first) <= self.table_bytes <= size:
+            raise ValueError(f"expected a table of {self.table_bytes} bytes, got {size}")
+        if first == plain:  # a code, or a table of version 0.1
+            self.size = None
+        elif first != with_pixels or self.size is None:
+            raise ValueError(f"expected a table with columns {self.watcher.columns}")
 
     def sightings(self) -> Generator[Sighting, None, None]:
         """Yield the answers for the frames that come next."""
@@ -272,8 +302,11 @@ class _WatchFolder:
 
     def open_table(self) -> Any:
         """Open the CSV for more lines, without those written after the checkpoint."""
+        if self.resume:
+            keep_beginning(self.path, self.table_bytes)
+        else:
+            self.path.unlink(missing_ok=True)  # it may be a pipe or a hard link
         file = open(self.path, "a", encoding="utf-8", newline="")
-        file.truncate(self.table_bytes)
         if not self.resume:
             file.write(header(self.watcher.columns + (PIXELS if self.size else ())))
             self.save(file)  # from now on it can be resumed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 TRACK = ("x", "y", "confidence")  # x and y in 0..1 of the frame, from its top left corner
 PIXELS = ("x_px", "y_px")  # the same position in pixels, the last columns of a table
+MAX_FRAME = 2**53  # larger frame numbers are not exact in float64
 SURE = 0.5  # positions with less confidence are unreliable
 
 
@@ -96,19 +97,34 @@ def header(columns: Iterable[str]) -> str:
 def read_answers(lines: Iterable[str]) -> list[Answer]:
     """Read a table, one `Answer` per sequence, without its columns in pixels.
 
-    >>> [found] = read_answers([header(["y0"]), "a,7,0.280000,0.500000"])
-    >>> found.sequence, found.index.tolist(), found.columns, found.values.tolist()
-    ('a', [7], ('y0',), [[0.5]])
+    Raises:
+        ValueError: A row has more or fewer cells than the header, or a cell is not a number.
+        csv.Error: The table is not CSV.
+
+    Example:
+        >>> [found] = read_answers([header(["y0"]), "a,7,0.280000,0.500000"])
+        >>> found.sequence, found.index.tolist(), found.columns, found.values.tolist()
+        ('a', [7], ('y0',), [[0.5]])
     """
     rows = csv.reader(lines)
-    columns = tuple(name for name in next(rows)[3:] if name not in PIXELS)
+    names = next(rows, [])
+    columns = tuple(name for name in names[3:] if name not in PIXELS)
     answers = []
-    for name, some in groupby(rows, itemgetter(0)):
+    for sequence, some in groupby(_checked(rows, len(names)), itemgetter(0)):
         table = np.array([row[1:] for row in some]).astype(np.float64)
+        if not (np.abs(table[:, 0]) < MAX_FRAME).all():  # false for NaN
+            raise ValueError("expected frame numbers")
         index = table[:, 0].astype(np.int64)
         values = table[:, 2 : 2 + len(columns)]
-        answers.append(Answer(name, index, table[:, 1], columns, values))
+        answers.append(Answer(sequence, index, table[:, 1], columns, values))
     return answers
+
+
+def _checked(rows: Iterable[list[str]], cells: int) -> Iterator[list[str]]:
+    for row in rows:
+        if len(row) != cells:
+            raise ValueError(f"expected {cells} cells in each row, got {len(row)}")
+        yield row
 
 
 def unsure(answers: Sequence[Answer]) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
+from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_result import RunResult, clean_result
 from ullayers.learn.typed_json import from_json
 
@@ -122,11 +123,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     records = []
     try:
-        if os.path.getsize(path) > MAX_METRICS_BYTES:
-            raise ValueError(f"larger than {MAX_METRICS_BYTES:,} bytes")
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                records.append(_parse_record(line, number))
+        text = read_regular(path, MAX_METRICS_BYTES).decode()
+        for number, line in enumerate(io.StringIO(text), 1):
+            records.append(_parse_record(line, number))
     except (OSError, ValueError) as error:
         text = " ".join(str(error).split())
         raise RunError(f"{path}: is damaged ({text}); learn again with --force") from error

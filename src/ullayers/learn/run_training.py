@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,30 @@ from ullayers.learn.checkpoint import RunError, load_state, save_state, write_te
 from ullayers.learn.folders import check_links, clear_run
 from ullayers.learn.footage import ENOUGH_FRAMES, Footage, gather
 from ullayers.learn.models import weights
+from ullayers.learn.regular_files import read_regular
+from ullayers.learn.run_config import MAX_METRICS_BYTES
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run
 from ullayers.learn.trainer import check_weights
-from ullayers.learn.training import Learner, Record, Trial
+from ullayers.learn.training import Learner, LearnerState, Record, Trial
+from ullayers.learn.typed_json import from_json
 from ullayers.video.atomic_files import replacing, sweep
 from ullayers.video.reader import Source, VideoError
 
 CHECKPOINT_STEPS = 20  # steps between checkpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnState(LearnerState):
+    """The state.json of `learn_run`.
+
+    Attributes:
+        seen: Number of frames that were read.
+        seconds: Duration of training so far.
+    """
+
+    seen: int
+    seconds: float
 
 
 def learn_run(
@@ -90,7 +106,8 @@ def _begin(run: Run, learner: Learner) -> int:
     run.folder.mkdir(parents=True, exist_ok=True)
     clear_run(run.folder)
     run.write_config()
-    (run.folder / "metrics.jsonl").write_text("")
+    with replacing(run.folder / "metrics.jsonl"):  # it may be a pipe or a hard link
+        pass
     run.fresh = False
     return 0
 
@@ -100,24 +117,32 @@ def _resume(run: Run, learner: Learner) -> int:
     sweep(run.folder)
     sweep(run.folder / "checkpoint")
     tensors, rest = load_state(run.folder / "checkpoint")
-    if rest.get("seen") != learner.footage.seen:
+    try:
+        state = from_json(LearnState, rest)
+    except ValueError as error:
+        raise _damaged(run) from error
+    if state.seen != learner.footage.seen:
         raise RunError(
-            f"{run.folder}: began with {rest.get('seen')} frames, now there are "
+            f"{run.folder}: began with {state.seen} frames, now there are "
             f"{learner.footage.seen}; the videos have changed, start again with --force"
         )
     try:
-        learner.load(tensors, rest)
-        learner.began -= rest["seconds"]
+        learner.load(tensors, state)
+        learner.began -= state.seconds
         if learner.state()[0].keys() != tensors.keys():
             raise ValueError("the checkpoint is of another run")
-        lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8")
+        lines = read_regular(run.folder / "metrics.jsonl", MAX_METRICS_BYTES).decode()
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise RunError(
-            f"{run.folder}: its checkpoint or metrics.jsonl is damaged; start again with --force"
-        ) from error
+        raise _damaged(run) from error
     with replacing(run.folder / "metrics.jsonl") as file:
         file.writelines(lines.splitlines(keepends=True)[: learner.done])
     return learner.done
+
+
+def _damaged(run: Run) -> RunError:
+    return RunError(
+        f"{run.folder}: its checkpoint or metrics.jsonl is damaged; start again with --force"
+    )
 
 
 def _recorded(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.config import Config
@@ -329,6 +330,16 @@ def _load_net(run: Run) -> Model:
         raise RunError(
             f"{run.folder}: its model.safetensors does not belong to its config.json; learn again"
         )
+    if not all(map(_is_finite, saved.values())):
+        raise RunError(
+            f"{run.folder}: its model.safetensors is damaged: weights are NaN or infinite; "
+            "learn again with --force"
+        )
     net = fresh_net(run)
     net.load_state_dict(saved, strict=False)
     return net
+
+
+def _is_finite(weight: Tensor) -> bool:
+    """Whether all values are finite numbers in the precision of the network."""
+    return weight.is_floating_point() and bool(weight.float().isfinite().all())

@@ -20,6 +20,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, Piece
 from ullayers.learn.models import Encoder, Model
 from ullayers.learn.trainer import Trainer
+from ullayers.learn.typed_json import AnyFloat
 from ullayers.video.reader import VideoError
 
 WINDOW = 20  # steps over which J is averaged to see whether it still falls
@@ -133,6 +134,19 @@ class Trial:
     def settled(self) -> bool:
         """Whether J has stopped falling."""
         return self.trainer.settled()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerState:
+    """What a checkpoint says of a `Learner`, beside its tensors.
+
+    Attributes:
+        scores: Evaluation J of the trials that have been compared.
+        histories: J of every step of each trial; NaN or infinite if nothing has varied.
+    """
+
+    scores: list[AnyFloat]
+    histories: list[list[AnyFloat]]
 
 
 class Learner:
@@ -264,16 +278,33 @@ class Learner:
         histories = [list(trial.history) for trial in self.trials]
         return tensors, {"scores": self.scores, "histories": histories}
 
-    def load(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> Self:
-        """Continue from a `state`."""
-        self.scores = [float(score) for score in rest["scores"]]
+    def load(self, tensors: dict[str, Tensor], state: LearnerState) -> Self:
+        """Continue from a `state`.
+
+        Raises:
+            ValueError: The state cannot be that of a run with these settings.
+        """
+        self._check_progress(state)
+        self.scores = list(state.scores)
         self.trials = []
-        for i, history in enumerate(rest["histories"]):
+        for i, history in enumerate(state.histories):
             trial = Trial(self.footage, self.config, *self.plan[i])
             trial.trainer.load(tensors, history, f"{i}.")
             trial.generator.set_state(tensors[f"{i}.generator"])
             self.trials.append(trial)
         return self
+
+    def _check_progress(self, state: LearnerState) -> None:
+        """Refuse a number of trials or steps that this plan does not lead to."""
+        compared = len(state.scores)
+        started = len(state.histories)
+        if not compared <= started <= min(compared + 1, len(self.plan)):
+            raise ValueError(f"expected scores of all trials but the last, got {compared}")
+        for i, history in enumerate(state.histories):
+            fewest = self.trial_steps if i < compared else 1
+            most = self.steps if i < compared else self.trial_steps
+            if not fewest <= len(history) <= most:
+                raise ValueError(f"expected {fewest} to {most} steps, got {len(history)}")
 
 
 def solve_readout(net: Encoder, footage: Footage, device: str) -> None:

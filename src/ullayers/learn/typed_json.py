@@ -6,11 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 T = TypeVar("T")
 
 MAX_INTEGER = 2**63
+AnyFloat = Annotated[float, "may be NaN or infinite"]
 
 
 def from_json(kind: type[T], content: Any) -> T:
@@ -22,7 +33,8 @@ def from_json(kind: type[T], content: Any) -> T:
         content: The JSON object. Fields with a default may be missing.
 
     Raises:
-        ValueError: A field is missing, unknown or of another type, or a number is not finite.
+        ValueError: A field is missing, unknown or of another type, or a number is not finite and
+            not an `AnyFloat`.
 
     Example:
         >>> from dataclasses import dataclass
@@ -46,7 +58,7 @@ def from_json(kind: type[T], content: Any) -> T:
     missing = [name for name in required if name not in content]
     if missing:
         raise ValueError(f"{missing[0]} is missing")
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return kind(**{name: convert(name, value, hints[name]) for name, value in content.items()})
 
 
@@ -75,6 +87,8 @@ def convert(name: str, value: Any, hint: Any) -> Any:
     origin, choices = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _convert_union(name, value, hint, choices)
+    if origin is Annotated:
+        return value if type(value) is float else convert(name, value, choices[0])
     if is_dataclass(hint):
         return from_json(cast(type[Any], hint), value)
     if origin is Literal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.models import Locator, Model
 from ullayers.learn.results import TRACK, code_columns
 from ullayers.learn.trainer import Trainer, check_weights
+from ullayers.learn.typed_json import AnyFloat
 from ullayers.nn.replay_memory import ReplayMemory
 from ullayers.video.camera_motion import LiveBackdrop
 
@@ -26,10 +27,33 @@ CLIP_FRAMES = 8
 FRAMES_PER_STEP = 8  # new frames between two steps
 SMALL_PIXELS = 64 * 64  # of larger frames, more pass between steps, to keep up with a camera
 WARM_UP = 100  # frames over which the size of the object is measured
+MAX_FRAMES = 10**12  # a thousand years
 WINDOW = 50  # steps over which J is averaged to see whether it still falls
 
 Values = tuple[float, ...]
 Mask = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatcherState:
+    """What a checkpoint says of a `Watcher`, beside its tensors.
+
+    Attributes:
+        count: Number of frames so far.
+        learning: False once J has settled.
+        backdrop: `count` and `unsteady` of the background.
+        history: J of the latest steps; NaN or infinite if nothing has varied.
+    """
+
+    count: int
+    learning: bool
+    backdrop: tuple[int, int]
+    history: list[AnyFloat]
+
+    def __post_init__(self) -> None:
+        for number in (self.count, *self.backdrop):
+            if not 0 <= number <= MAX_FRAMES:
+                raise ValueError(f"expected a number of frames, got {number}")
 
 
 class Watcher:
@@ -146,7 +170,7 @@ class Watcher:
         }
         return tensors, rest
 
-    def load(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+    def load(self, tensors: dict[str, Tensor], state: WatcherState) -> None:
         """Continue from a `state`.
 
         Raises:
@@ -158,13 +182,13 @@ class Watcher:
                 "its checkpoint is of version 0.1, which kept no memory of frames, and cannot be "
                 "resumed; ul apply can use the run, and --force starts again"
             )
-        self.trainer.load(tensors, rest["history"])
+        self.trainer.load(tensors, state.history)
         self.memory.load_state_dict(remembered)
         self.backdrop.behind = tensors.get("backdrop.behind")
         self.backdrop.last = tensors.get("backdrop.last")
-        self.backdrop.count, self.backdrop.unsteady = map(int, rest["backdrop"])
-        self.count = int(rest["count"])
-        self.learning = bool(rest["learning"])
+        self.backdrop.count, self.backdrop.unsteady = state.backdrop
+        self.count = state.count
+        self.learning = state.learning
         self.net.train(self.learning)
 
 

@@ -16,7 +16,7 @@ from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_inside, clear_masks
 from ullayers.learn.footage import Spread
-from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run, csv_name
 from ullayers.output.display import DisplayTap, display_size
 from ullayers.output.exported import Exported as Exported
@@ -143,8 +143,19 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
 
 def _open_table(job: _Job) -> PartialTable:
     options = job.options
-    request = [os.path.abspath(job.run.folder), options.stride, options.max_frames]
-    return PartialTable(job.place / csv_name(job.run), request, options.resume, options.masks)
+    request: list[str | int | None] = [
+        os.path.abspath(job.run.folder),
+        options.stride,
+        options.max_frames,
+    ]
+    config = job.run.config
+    return PartialTable(
+        job.place / csv_name(job.run),
+        request,
+        TRACK if config.task == "locate" else code_columns(config.outputs),
+        resume=options.resume,
+        masks=options.masks,
+    )
 
 
 @contextmanager

@@ -3,17 +3,54 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from ullayers.learn.checkpoint import RunError
+from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.folders import check_inside
-from ullayers.learn.results import Answer, header, read_answers
+from ullayers.learn.regular_files import keep_beginning, read_regular
+from ullayers.learn.results import PIXELS, TRACK, Answer, header, read_answers
+from ullayers.learn.typed_json import from_json
 from ullayers.video.atomic_files import write_json
 from ullayers.video.reader import Source
+
+MAX_TABLE_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class PartialNote:
+    """The note beside a partial table.
+
+    Attributes:
+        asked: What was asked for.
+        bytes: Valid bytes of the table.
+        places: Path of the source of each finished sequence.
+        masks: Whether the finished sequences have masks.
+    """
+
+    asked: list[str | int | None]
+    bytes: int
+    places: dict[str, str]
+    masks: bool = False
+
+
+def read_note(path: Path) -> PartialNote:
+    """Read the note beside a partial table.
+
+    Raises:
+        RunError: The note is damaged.
+    """
+    try:
+        return from_json(PartialNote, read_json(path))
+    except (OSError, ValueError) as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> RunError:
+    return RunError(f"{path}: is damaged; start again with --force")
 
 
 class PartialTable:
@@ -24,6 +61,7 @@ class PartialTable:
     Args:
         path: The complete table.
         request: What was asked for; a table is resumed only with an equal request.
+        columns: Columns of the results.
         resume: Whether to keep the sequences of a partial table.
         masks: Whether the masks of finished sequences are needed too.
 
@@ -32,12 +70,21 @@ class PartialTable:
         answers: Results of the sequences that were finished before.
     """
 
-    def __init__(self, path: Path, request: list[Any], resume: bool, masks: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        request: list[str | int | None],
+        columns: Sequence[str],
+        *,
+        resume: bool,
+        masks: bool = False,
+    ) -> None:
         self.path = path
         self.partial = path.with_suffix(".partial.csv")
         self.note = path.with_suffix(".partial.json")
         check_inside(path.parent, self.partial, self.note)
         self.request = request
+        self.columns = tuple(columns)
         self.masks = masks
         self.finished: dict[str, str] = {}
         self.answers: dict[str, Answer] = {}
@@ -46,38 +93,35 @@ class PartialTable:
             self._resume()
 
     def _resume(self) -> None:
-        try:
-            note = json.loads(self.note.read_text(encoding="utf-8"))
-            request = note["asked"]
-            valid_bytes = int(note["bytes"])
-            finished = {str(name): str(path) for name, path in dict(note["places"]).items()}
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise self._damaged(self.note) from error
-        if request != self.request:
+        note = read_note(self.note)
+        if note.asked != self.request:
             raise RunError(
                 f"{self.partial}: was started with another run, --stride or --max-frames; use the "
                 "same ones, or start again with --force"
             )
-        if not 0 <= valid_bytes <= self.partial.stat().st_size:
-            raise self._damaged(self.partial)
-        if self.masks and not note.get("masks"):
+        if self.masks and not note.masks:
             return  # the finished sequences have no masks, so all are processed again
-        os.truncate(self.partial, valid_bytes)
-        self._read_finished(finished)
-
-    def _read_finished(self, finished: dict[str, str]) -> None:
         try:
-            with open(self.partial, encoding="utf-8", newline="") as file:
-                first = file.readline()
-                answers = {found.sequence: found for found in read_answers([first, *file])}
-        except (ValueError, IndexError, StopIteration, csv.Error) as error:
-            raise self._damaged(self.partial) from error
-        if answers.keys() != finished.keys():
-            raise self._damaged(self.partial)
-        self.header, self.answers, self.finished = first, answers, finished
+            self._read_finished(note)
+        except (OSError, ValueError, csv.Error) as error:
+            raise _damaged(self.partial) from error
+        self.finished = note.places
+        keep_beginning(self.partial, note.bytes)
 
-    def _damaged(self, path: Path) -> RunError:
-        return RunError(f"{path}: is damaged; start again with --force")
+    def _read_finished(self, note: PartialNote) -> None:
+        content = read_regular(self.partial, MAX_TABLE_BYTES)
+        if not 0 <= note.bytes <= len(content):
+            raise ValueError(f"expected a table of {note.bytes} bytes, got {len(content)}")
+        text = io.StringIO(content[: note.bytes].decode(), newline="")
+        self.header = text.readline()
+        pixels = PIXELS if self.columns == TRACK else ()
+        if self.header not in (header(self.columns), header(self.columns + pixels)):
+            raise ValueError(f"expected a table with columns {self.columns}")
+        text.seek(0)
+        answers = read_answers(text)
+        self.answers = {found.sequence: found for found in answers}
+        if len(answers) != len(self.answers) or self.answers.keys() != note.places.keys():
+            raise ValueError("expected the sequences of the note, each once")
 
     def has(self, source: Source) -> bool:
         """Return whether the rows of this source are in the table.
@@ -96,8 +140,9 @@ class PartialTable:
     def __enter__(self) -> PartialTable:
         if not self.finished:
             self.note.unlink(missing_ok=True)
+            self.partial.unlink(missing_ok=True)  # it may be a pipe or a hard link
         check_inside(self.path.parent, self.partial)
-        self.file = open(self.partial, "ab" if self.finished else "wb")
+        self.file = open(self.partial, "ab" if self.finished else "xb")
         return self
 
     def write(self, answer: Answer, source: Source) -> None:
