@@ -48,6 +48,11 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert ("(confidence of at least 0.5)" in line) == locate
 
 
+def test_a_summary_of_one_frame(run: Run, tmp_path: Path) -> None:
+    done = export(run, sources_in(tmp_path / "in", 1), tmp_path / "out", ExportOptions())
+    assert summary_lines(run, done)[0].startswith("1 frame, object found")
+
+
 def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) -> None:
     sources = find_sources([write_film(tmp_path / "a.mp4", still(9))])
     rising = replace(run, result=replace(run.outcome, start=-2.0, objective=-1.0))
