@@ -91,22 +91,28 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         return value if type(value) is float else convert(name, value, choices[0])
     if is_dataclass(hint):
         return from_json(cast(type[Any], hint), value)
-    if origin is Literal:
-        if isinstance(value, str) and value in choices:
-            return value
-    elif origin is list and isinstance(value, list):
-        return [convert(name, item, choices[0]) for item in value]
-    elif origin is tuple and isinstance(value, list):
-        if choices[-1] is ...:
-            return tuple(convert(name, item, choices[0]) for item in value)
-        if len(value) == len(choices):
-            pairs = zip(value, choices, strict=True)
-            return tuple(convert(name, item, choice) for item, choice in pairs)
-    elif origin is dict and isinstance(value, dict):
+    if origin is Literal and isinstance(value, str) and value in choices:
+        return value
+    if origin in (list, tuple) and isinstance(value, list):
+        return _convert_items(name, value, hint)
+    if origin is dict and isinstance(value, dict):
         return {key: convert(name, item, choices[1]) for key, item in value.items()}
-    elif origin is None and _is_plain(value, hint):
+    if origin is None and _is_plain(value, hint):
         return float(value) if hint is float else value
     raise ValueError(f"{name}: expected {_name(hint)}, got {_shown(value)}")
+
+
+def _convert_items(name: str, value: list[Any], hint: Any) -> list[Any] | tuple[Any, ...]:
+    """Return a JSON array as a list, or as a tuple of a fixed or any length."""
+    choices = get_args(hint)
+    if get_origin(hint) is list:
+        return [convert(name, item, choices[0]) for item in value]
+    if choices[-1] is ...:
+        return tuple(convert(name, item, choices[0]) for item in value)
+    if len(value) != len(choices):
+        raise ValueError(f"{name}: expected {_name(hint)}, got {_shown(value)}")
+    pairs = zip(value, choices, strict=True)
+    return tuple(convert(name, item, choice) for item, choice in pairs)
 
 
 def _convert_union(name: str, value: Any, hint: Any, choices: tuple[Any, ...]) -> Any:
