@@ -145,7 +145,7 @@ def test_learning_does_not_write_through_a_hard_link(film: str, tmp_path: Path) 
     folder, outside = tmp_path / "run", tmp_path / "outside"
     folder.mkdir()
     outside.write_text("not ours")
-    (folder / "tracks.partial.json").write_text("{}")  # a table was begun, so force may replace it
+    (folder / "config.json").write_text('{"learn": {}}')  # a run, so force may replace it
     os.link(outside, folder / "metrics.jsonl")
     learn(film, folder, force=True)
     assert outside.read_text() == "not ours"
@@ -173,8 +173,6 @@ def test_watching_does_not_write_through_a_hard_link(
     watched: Path, film: str, tmp_path: Path, goes_on: bool
 ) -> None:
     folder, outside = copy(watched, tmp_path), tmp_path / "outside"
-    if not goes_on:
-        (folder / "config.json").unlink()  # a table without a run
     before = (folder / "tracks.csv").read_bytes()
     os.link(folder / "tracks.csv", outside)
     list(ul.watch(film, size=16, folder=folder, max_frames=4, resume=goes_on, force=not goes_on))

@@ -108,7 +108,7 @@ def test_background_subtraction_where_nothing_moves() -> None:
 
 def test_background_subtraction_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(ModuleNotFoundError, match=r"ullayers\[camera\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"opencv-python-headless"):
         baselines.moving_centroids(np.zeros((3, 16, 16, 3), np.uint8))
 
 

@@ -94,8 +94,9 @@ def _report_finished(arguments: Namespace, run: Run, truth: Path | None) -> None
     if arguments.quiet:
         return
     if truth is not None:
-        with open_regular(run.folder / csv_name(run)) as file:
-            track = read_answers(io.TextIOWrapper(file, encoding="utf-8", newline=""))[0]
+        table = open_regular(run.folder / csv_name(run))
+        with io.TextIOWrapper(table, encoding="utf-8", newline="") as lines:
+            track = read_answers(lines)[0]
         for name, value in score(run, sources_of(run)[0], track, truth):
             print(f"{name:50} {value:>8}")
     print(f"{run.folder}: already finished; open {run.folder / 'report.html'}")
