@@ -22,7 +22,7 @@ demo: $(READY)
 	$(VENV)/bin/ul demo --force
 
 test: $(READY)
-	$(PY) -m pytest --numprocesses auto
+	$(PY) -m pytest --numprocesses auto --dist worksteal
 
 check: $(READY)
 	$(PY) -m ruff check
