@@ -109,9 +109,7 @@ def _workspace(width: int, tile: int, device: torch.device) -> dict[str, Tensor]
         "scratch": 2 * tile * tile,
         "inverses": 2 * tiles * tile * tile,  # L^-1 of the tiles on the diagonal
         "roots": 2 * PIVOT * PIVOT,
-        "vectors": 2
-        * 3
-        * width,  # right-hand side, its scale, and the deviation that enters W or B
+        "vectors": 2 * 3 * width,  # right-hand side, its scale, deviation that enters W or B
         "halves": 2 * tiles * tile,  # L^-1 times the right-hand side
         "notes": 2 * 4,  # weights of old and new, ridge, the mean's evidence
     }
