@@ -16,21 +16,11 @@ from safetensors.torch import load_file, save_file
 
 import ullayers as ul
 import ullayers.learn.run_training as run_training
-from tests.films import contents, write_ball
-from tests.learn.short_runs import learn, resume, stopped
+from tests.films import contents
+from tests.learn.short_runs import resume, stopped
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_free, is_run
 from ullayers.learn.runs import load_run
-
-
-@pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_ball(tmp_path_factory.mktemp("film") / "ball.mp4")
-
-
-@pytest.fixture(scope="module")
-def finished(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return learn(film, tmp_path_factory.mktemp("runs") / "run").folder
 
 
 @pytest.fixture(scope="module")

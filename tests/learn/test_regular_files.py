@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import ullayers as ul
-from tests.films import write_ball
 from tests.learn.short_runs import learn, resume, stopped
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_free
@@ -23,16 +22,6 @@ pytestmark = [
 ]
 
 Spoil = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_ball(tmp_path_factory.mktemp("film") / "ball.mp4")
-
-
-@pytest.fixture(scope="module")
-def finished(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return learn(film, tmp_path_factory.mktemp("runs") / "run").folder
 
 
 @pytest.fixture(scope="module")

@@ -30,16 +30,6 @@ from ullayers.video.reader import Reading, Source, VideoError
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_ball(tmp_path_factory.mktemp("film") / "ball.mp4")
-
-
-@pytest.fixture(scope="module")
-def finished(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return learn(film, tmp_path_factory.mktemp("runs") / "run").folder
-
-
-@pytest.fixture(scope="module")
 def codes(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learn(film, tmp_path_factory.mktemp("runs") / "codes", CODES).folder
 

@@ -14,6 +14,7 @@ from ullayers.learn.folders import check_apart, check_free
 from ullayers.learn.footage import open_sources
 from ullayers.learn.runs import Run, load_run
 from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Source
 
 ALL_FRAMES = 10**12
@@ -56,7 +57,7 @@ def _export(arguments: Namespace, applied: Run, sources: Sequence[Source]) -> Ex
     max_frames: int | None = arguments.max_frames
     options = ExportOptions(
         stride=stride,
-        max_frames=None if max_frames is None else -(-max_frames // stride),
+        max_frames=kept_frames(max_frames, stride),
         masks=arguments.masks,
         overlay=ALL_FRAMES if arguments.overlay else None,
         skip_bad=arguments.skip_bad,

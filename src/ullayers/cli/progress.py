@@ -12,6 +12,7 @@ from typing import Self, TextIO
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.footage import expected_frames
 from ullayers.output.tables import read_note
+from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading, Source
 
 LOG_PERIOD = 15.0  # seconds between two lines in a log
@@ -106,8 +107,7 @@ def count_frames(
         stride: Every how many frames one is read.
         max_frames: Number of frames of each source that count, before the stride.
     """
-    kept = None if max_frames is None else -(-max_frames // stride)
-    reading = Reading(stride=stride, max_frames=kept)
+    reading = Reading(stride=stride, max_frames=kept_frames(max_frames, stride))
     return expected_frames([source.probe() for source in sources], reading)
 
 

@@ -6,10 +6,13 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 
 from ullayers.cli.failures import say
-from ullayers.learn.results import unsure
 from ullayers.learn.runs import Run
 from ullayers.output.export import Exported
-from ullayers.output.summary import MAX_RISE, MAX_UNSURE, summary_lines
+from ullayers.output.summary import (
+    excessive_unsure_share,
+    risen_objective,
+    summary_lines,
+)
 
 
 def print_summary(
@@ -47,8 +50,7 @@ def _report_bad_inputs(arguments: Namespace, bad: Mapping[str, str]) -> None:
 
 
 def _warn(arguments: Namespace, run: Run, exported: Exported) -> None:
-    share = unsure(exported.answers)
-    if share > MAX_UNSURE:
+    if (share := excessive_unsure_share(run, exported)) is not None:
         no_overlay = arguments.command == "apply" and not arguments.overlay
         option = " (made by --overlay)" if no_overlay else ""
         say(
@@ -56,13 +58,10 @@ def _warn(arguments: Namespace, run: Run, exported: Exported) -> None:
             f"warning: nothing trustworthy was found: unsure in {share:.1%} of frames; look at "
             f"overlay.mp4{option}",
         )
-    start = run.outcome.start
-    objective = run.outcome.objective
-    if arguments.command == "apply" or start is None or objective is None:
-        return
-    if objective > start + MAX_RISE:
+    rise = risen_objective(run)
+    if arguments.command != "apply" and rise is not None:
         say(
             arguments.command,
-            f"warning: nothing trustworthy was learned: J rose from {start:.2f} to "
-            f"{objective:.2f}; try a smaller --lr",
+            f"warning: nothing trustworthy was learned: J rose from {rise[0]:.2f} to "
+            f"{rise[1]:.2f}; try a smaller --lr",
         )

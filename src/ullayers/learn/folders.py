@@ -10,6 +10,7 @@ from pathlib import Path
 from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.regular_files import open_regular
 from ullayers.video.atomic_files import sweep
+from ullayers.video.finding import TABLE_START
 from ullayers.video.reader import Source
 
 LOCK_FILE = ".lock"
@@ -165,7 +166,7 @@ def _is_applied(folder: Path) -> bool:
 
 def _is_table(path: Path) -> bool:
     with suppress(OSError, ValueError), open_regular(path) as file:
-        return file.read(20) in (b"", b"sequence,frame,time,")  # empty if killed at the start
+        return file.read(len(TABLE_START)) in (b"", TABLE_START)  # empty if killed at the start
     return False
 
 
@@ -188,9 +189,10 @@ def clear_run(folder: Path) -> None:
     Raises:
         RunError: A link leads out of the folder; nothing has been removed.
     """
-    if not (is_run(folder) or _is_applied(folder)):
+    run = is_run(folder)
+    if not run and not _is_applied(folder):
         return
-    patterns: Collection[str] = RUN_FILES if is_run(folder) else APPLY_FILES
+    patterns: Collection[str] = RUN_FILES if run else APPLY_FILES
     check_links(folder)
     clear_masks(folder)
     sweep(folder)

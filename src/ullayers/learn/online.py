@@ -24,6 +24,7 @@ from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run, csv_name, load_run, make_reading, small_size
 from ullayers.learn.typed_json import from_json
 from ullayers.learn.watcher import MAX_FRAMES, Watcher, WatcherState
+from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError, find_sources, open_live
 
 
@@ -141,7 +142,9 @@ def watch(
         info = source.probe()
         if max_frames is not None:
             run.max_frames = max_frames
-            run.reading = replace(run.reading, max_frames=-(-max_frames // run.reading.stride))
+            run.reading = replace(
+                run.reading, max_frames=kept_frames(max_frames, run.reading.stride)
+            )
     else:
         if folder:
             check_free(folder, force)

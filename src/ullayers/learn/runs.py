@@ -21,6 +21,7 @@ from ullayers.learn.run_result import RunResult
 from ullayers.learn.trainer import build
 from ullayers.video.atomic_files import write_json
 from ullayers.video.follow import SIDE
+from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Info, Reading, Source
 
 DEFAULT_SIZE = 64  # pixels of the longer side of frames to learn from
@@ -245,7 +246,7 @@ def make_reading(
     follow: bool = False,
 ) -> Reading:
     """Return how to read every `stride`-th of the first `max_frames` frames."""
-    kept = None if max_frames is None else -(-max_frames // stride)
+    kept = kept_frames(max_frames, stride)
     return Reading(size=size, grey=grey, stride=stride, max_frames=kept, mixed=mixed, follow=follow)
 
 

@@ -9,7 +9,7 @@ their median over the frame, so that contrast, noise and frame rate cancel out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import cv2
 import numpy as np
@@ -130,8 +130,8 @@ def _deviation(frames: Frames, path: NDArray[np.float64]) -> Floats:
     found = np.empty(frames.shape[:3], np.float32)
     for t, frame in enumerate(frames):
         back = np.linalg.inv(to_mosaic[t])
-        background: Any = cv2.warpPerspective(mosaic, back, (width, height))
-        found[t] = _smallest_difference(frame, background)
+        background = cv2.warpPerspective(mosaic, back, (width, height))
+        found[t] = _smallest_difference(frame, cast("Floats", background))
     return found
 
 
@@ -175,11 +175,8 @@ def _warp_with_gaps(
     """Warp a frame; pixels outside it are NaN."""
     values = frame.astype(np.float32)
     outside = (np.nan, np.nan, np.nan)
-    warped: Any = cv2.warpPerspective(
-        values, matrix, size, flags=cv2.INTER_NEAREST, borderValue=outside
-    )
-    found: Floats = warped
-    return found
+    warped = cv2.warpPerspective(values, matrix, size, flags=cv2.INTER_NEAREST, borderValue=outside)
+    return cast("Floats", warped)
 
 
 def _smallest_difference(frame: NDArray[np.uint8], background: Floats) -> Floats:

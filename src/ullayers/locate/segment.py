@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import cv2
 import numpy as np
@@ -122,9 +122,8 @@ def centroids(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 def _enlarge(cells: Floats, frame: NDArray[np.uint8]) -> Floats:
     height, width = frame.shape[:2]
-    large: Any = cv2.resize(cells, (width, height), interpolation=cv2.INTER_LINEAR)
-    found: Floats = large
-    return found
+    large = cv2.resize(cells, (width, height), interpolation=cv2.INTER_LINEAR)
+    return cast("Floats", large)
 
 
 def _follow_edges(frame: NDArray[np.uint8], values: Floats) -> Floats:

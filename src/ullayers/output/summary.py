@@ -44,15 +44,27 @@ def distrust_reasons(run: Run, exported: Exported) -> list[str]:
         exported: What `export` found.
     """
     reasons = []
-    objective, start = run.outcome.objective, run.outcome.start
-    if objective is None:
+    if run.outcome.objective is None:
         reasons.append("The network was never trained.")
-    elif start is not None and objective > start + MAX_RISE:
-        reasons.append(f"J rose during training, from {start:.2f} to {objective:.2f}.")
-    share = found_share(run, exported)
-    if share is not None and 1 - share > MAX_UNSURE:
-        reasons.append(f"The confidence is below {SURE} in {1 - share:.1%} of the frames.")
+    if (rise := risen_objective(run)) is not None:
+        reasons.append(f"J rose during training, from {rise[0]:.2f} to {rise[1]:.2f}.")
+    if (share := excessive_unsure_share(run, exported)) is not None:
+        reasons.append(f"The confidence is below {SURE} in {share:.1%} of the frames.")
     return reasons
+
+
+def risen_objective(run: Run) -> tuple[float, float] | None:
+    """Return J before and after training if it rose so much that training has failed."""
+    start, objective = run.outcome.start, run.outcome.objective
+    if start is None or objective is None or objective <= start + MAX_RISE:
+        return None
+    return start, objective
+
+
+def excessive_unsure_share(run: Run, exported: Exported) -> float | None:
+    """Return the share of frames with low confidence if it is too large to trust a track."""
+    found = found_share(run, exported)
+    return None if found is None or 1 - found <= MAX_UNSURE else 1 - found
 
 
 def found_share(run: Run, exported: Exported) -> float | None:

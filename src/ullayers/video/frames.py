@@ -150,6 +150,15 @@ def too_large(path: str, size: str) -> VideoError:
     return VideoError(f"{path}: {size}, but the limit is {limit}; resize or remove this file")
 
 
+def kept_frames(max_frames: int | None, stride: int) -> int | None:
+    """Return how many of the first `max_frames` frames a stride keeps; None for no limit.
+
+    >>> kept_frames(10, 4), kept_frames(None, 4)
+    (3, None)
+    """
+    return None if max_frames is None else -(-max_frames // stride)
+
+
 def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
     """Return a sort key that orders numbers in names by value.
 
