@@ -20,10 +20,11 @@ from scipy.spatial import KDTree
 
 from ullayers.locate.flow import Floats, Frames
 
-CELL = 4  # pixels
+CELLS = 96  # along the longer side of a frame
 LANDMARKS = 40_000  # cells that the chain steps to, drawn at random
 NEIGHBOURS = 12  # cells that each cell steps to
 STEPS = 4
+REACH_STEPS = 30  # enough to reach a cell that is clear
 SURROUNDINGS = 3.0  # cells: width of the blur that describes the surroundings of a cell
 POSITION = 3.0  # weight of the position, in standard deviations of the colour per longer side
 TOLERANCE = 1.0  # neighbours may be this much farther than the nearest ones, relative
@@ -62,8 +63,40 @@ class CellChain:
         result: Floats = (self.to_landmarks @ flat).reshape(values.shape).astype(np.float32)
         return result
 
+    def reach(self, values: Floats, low: float, high: float) -> Floats:
+        """Return the probability that the chain reaches a high value before a low one.
 
-def cell_means(values: NDArray[np.generic], cell: int = CELL) -> Floats:
+        Cells above `high` belong to an object and cells below `low` to the background; the chain
+        starts at each cell and ends when it meets one of them (a random walker, Grady 2006). One
+        half is the natural threshold between the two.
+
+        Args:
+            values: (time, rows, columns).
+            low: Values below are background.
+            high: Values above are an object.
+        """
+        found = values.ravel()[self.landmarks]
+        between = self.to_landmarks[self.landmarks]
+        is_object, is_background = found > high, found < low
+        chance = np.clip((found - low) / (high - low), 0, 1)
+        for _ in range(REACH_STEPS):
+            chance = between @ chance
+            chance[is_object] = 1
+            chance[is_background] = 0
+        result: Floats = (self.to_landmarks @ chance).reshape(values.shape).astype(np.float32)
+        return result
+
+
+def cell_side(height: int, width: int) -> int:
+    """Return the side of a cell in pixels.
+
+    >>> cell_side(216, 384), cell_side(144, 96)
+    (4, 2)
+    """
+    return max(1, round(max(height, width) / CELLS))
+
+
+def cell_means(values: NDArray[np.generic], cell: int) -> Floats:
     """Average images over square cells; a remainder at the right and bottom edge is dropped.
 
     Args:
@@ -81,7 +114,7 @@ def cell_means(values: NDArray[np.generic], cell: int = CELL) -> Floats:
     return means
 
 
-def cell_chain(frames: Frames, cell: int = CELL, seed: int = 0) -> CellChain:
+def cell_chain(frames: Frames, cell: int, seed: int = 0) -> CellChain:
     """Build the chain of a video.
 
     Args:
@@ -92,7 +125,7 @@ def cell_chain(frames: Frames, cell: int = CELL, seed: int = 0) -> CellChain:
     Example:
         >>> frames = np.zeros((3, 32, 32, 3), np.uint8)
         >>> frames[:, :, 16:] = 200  # two halves
-        >>> chain = cell_chain(frames)
+        >>> chain = cell_chain(frames, cell=4)
         >>> hint = np.zeros(chain.shape, np.float32)
         >>> hint[0, 4, 6] = 1  # evidence in a single cell of the right half
         >>> spread = chain.walk(hint, steps=8)

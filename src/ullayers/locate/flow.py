@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Frames = NDArray[np.uint8]
+Frames = NDArray[np.uint8]  # (time, height, width, 3)
+Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 GRID_STEP = 8  # pixels between the flow vectors that the camera model is fitted to
 INLIER = 0.6  # pixels that a flow vector of the background may differ from the camera model

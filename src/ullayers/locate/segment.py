@@ -1,24 +1,29 @@
-"""Masks and positions of what moves, from evidence and consensus."""
+"""One window of frames: evidence, consensus, hypotheses that J compares, and outlines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import cv2
 import numpy as np
-import scipy.ndimage
 from numpy.typing import NDArray
 
-from ullayers.locate.consensus import cell_chain, cell_means
+from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
 from ullayers.locate.evidence import Evidence, motion_evidence
 from ullayers.locate.flow import Floats, Frames
+from ullayers.locate.judge import in_world, track_objective
+from ullayers.locate.objects import Labelled, ObjectPath, label_parts
+from ullayers.locate.outline import edge_outline
 
-SMALLEST_PART = 0.2  # a part smaller than this share of the largest one is dropped
-GUIDE_RADIUS = 8  # pixels
-GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not followed
+ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 BINS = 256
 MIN_EVIDENCE = 1.5  # times the median of a frame; less is not motion
+# Cells below the first are background and cells above the second are objects, relative to the
+# threshold; between them, the chain decides.
+BACKGROUND, OBJECT = 0.5, 1.2
+SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's
+UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
+SPLIT_GAIN = 0.75  # by which J must fall for a higher threshold, which cuts off parts
 
 
 @dataclass(frozen=True)
@@ -26,16 +31,26 @@ class Segments:
     """What moves in a window of frames.
 
     Attributes:
-        masks: (time, height, width) bool.
-        positions: (time, 2) centroids x, y in 0..1; NaN where the mask is empty.
-        strength: (time, height, width) evidence after consensus.
-        evidence: The evidence before it.
+        masks: (time, height, width) bool, at the size of the frames.
+        positions: (time, 2) centroids x, y in 0..1; NaN where nothing was found.
+        confidence: (time,) from 0 to 1.
+        objective: J of the track; NaN if the window is too short for it.
     """
 
     masks: NDArray[np.bool_]
     positions: NDArray[np.float64]
-    strength: Floats
-    evidence: Evidence
+    confidence: NDArray[np.float64]
+    objective: float
+
+
+@dataclass(frozen=True)
+class _Hypothesis:
+    """A threshold, and the object that it leads to."""
+
+    objective: float
+    chance: Floats
+    parts: NDArray[np.bool_]
+    clarity: NDArray[np.float64]
 
 
 def segment_motion(frames: Frames, seed: int = 0) -> Segments:
@@ -56,16 +71,99 @@ def segment_motion(frames: Frames, seed: int = 0) -> Segments:
         >>> bool(abs(x - 44) < 3), bool(abs(y - 26) < 3)
         (True, True)
     """
-    evidence = motion_evidence(frames)
-    combined = cell_means(evidence.combined)
-    carried = cell_chain(frames, seed=seed).walk(combined)
+    small = resized(frames, ANALYSIS_SIDE)
+    cell = cell_side(*small.shape[1:3])
+    evidence = motion_evidence(small)
+    chain = cell_chain(small, cell, seed)
+    combined = cell_means(evidence.combined, cell)
     # The product keeps the detail of the evidence and the certainty of the consensus.
-    cells: Floats = np.sqrt(combined * carried)
-    strength = np.stack(
-        [_follow_edges(frame, _enlarge(c, frame)) for frame, c in zip(frames, cells, strict=True)]
+    strength: Floats = np.sqrt(combined * chain.walk(combined))
+    best = _best_hypothesis(strength, chain, evidence, cell)
+    masks = np.stack(
+        [edge_outline(*each) for each in zip(frames, best.chance, best.parts, strict=True)]
     )
-    masks = largest_parts(strength > max(otsu_threshold(cells), MIN_EVIDENCE))
-    return Segments(masks, centroids(masks), strength, evidence)
+    objective = best.objective if np.isfinite(best.objective) else np.nan
+    return Segments(masks, centroids(masks), best.clarity, objective)
+
+
+def _best_hypothesis(
+    strength: Floats, chain: CellChain, evidence: Evidence, cell: int
+) -> _Hypothesis:
+    """Compare thresholds by J; a higher one must lower J clearly."""
+    threshold = max(otsu_threshold(strength), MIN_EVIDENCE)
+    tried = [
+        _hypothesis(strength, chain, evidence, cell, threshold * factor) for factor in SELECTIVITY
+    ]
+    best = tried[0]
+    for other in tried[1:]:
+        if other.objective < best.objective - SPLIT_GAIN:
+            best = other
+    return best
+
+
+def _hypothesis(
+    strength: Floats, chain: CellChain, evidence: Evidence, cell: int, threshold: float
+) -> _Hypothesis:
+    chance = chain.reach(strength, BACKGROUND * threshold, OBJECT * threshold)
+    labelled = [
+        label_parts(np.where(likely > 0.5, values, 0), 0.0)
+        for likely, values in zip(chance, strength, strict=True)
+    ]
+    chosen = follow_object(labelled, max(strength.shape[1:]))
+    parts = part_masks(labelled, chosen)
+    world = in_world(part_places(labelled, chosen) * cell, evidence.path) / cell
+    return _Hypothesis(
+        track_objective(world, parts), chance, parts, clarity(strength, parts, threshold)
+    )
+
+
+def clarity(
+    strength: Floats, parts: NDArray[np.bool_], threshold: float
+) -> NDArray[np.float64]:
+    """Return how far the strength of a part exceeds the threshold at its peak: 0 to 1."""
+    peak = np.where(parts, strength, 0).max(axis=(1, 2))
+    clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
+    found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)
+    return found
+
+
+def part_masks(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[np.bool_]:
+    """Return (time, height, width) masks of the chosen parts."""
+    labels = [
+        -1 if number is None else each.parts[number].label
+        for each, number in zip(labelled, chosen, strict=True)
+    ]
+    masks: NDArray[np.bool_] = np.stack([each.labels for each in labelled])
+    return masks == np.array(labels)[:, None, None]
+
+
+def part_places(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[np.float64]:
+    """Return (time, 2) centroids of the chosen parts in pixels; NaN where there is none."""
+    places = np.full((len(chosen), 2), np.nan)
+    for t, number in enumerate(chosen):
+        if number is not None:
+            places[t] = labelled[t].parts[number][:2]
+    return places
+
+
+def follow_object(labelled: list[Labelled], longer_side: float) -> list[int | None]:
+    """Return which part of each frame the main object is."""
+    largest = [each.parts[0].mass for each in labelled if each.parts]
+    if not largest:
+        return [None] * len(labelled)
+    path = ObjectPath(longer_side, float(np.median(largest)))
+    return path.follow([each.parts for each in labelled])
+
+
+def resized(frames: Frames, longer_side: int) -> Frames:
+    """Shrink frames whose longer side exceeds `longer_side`."""
+    height, width = frames.shape[1:3]
+    scale = longer_side / max(height, width)
+    if scale >= 1:
+        return frames
+    size = round(width * scale), round(height * scale)
+    small = [cv2.resize(frame, size, interpolation=cv2.INTER_AREA) for frame in frames]
+    return np.asarray(small, np.uint8)
 
 
 def otsu_threshold(values: Floats) -> float:
@@ -87,23 +185,6 @@ def otsu_threshold(values: Floats) -> float:
     return float(edges[1:-1][np.argmax(between)])
 
 
-def largest_parts(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Keep the connected parts of a space-time mask that are not much smaller than the largest.
-
-    >>> mask = np.zeros((1, 6, 6), bool)
-    >>> mask[0, :4, :4] = mask[0, 5, 5] = True
-    >>> largest_parts(mask).sum()
-    np.int64(16)
-    """
-    labels, count = scipy.ndimage.label(masks, np.ones((3, 3, 3)))
-    if count == 0:
-        return masks
-    sizes = np.bincount(labels.ravel())
-    sizes[0] = 0
-    kept: NDArray[np.bool_] = (sizes >= SMALLEST_PART * sizes.max())[labels] & masks
-    return kept
-
-
 def centroids(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the (time, 2) centroids x, y of masks in 0..1; NaN where a mask is empty.
 
@@ -118,27 +199,3 @@ def centroids(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
     x = masks.sum(axis=1) @ (np.arange(width) + 0.5) / width
     y = masks.sum(axis=2) @ (np.arange(height) + 0.5) / height
     return np.stack([x / area, y / area], axis=1)
-
-
-def _enlarge(cells: Floats, frame: NDArray[np.uint8]) -> Floats:
-    height, width = frame.shape[:2]
-    large = cv2.resize(cells, (width, height), interpolation=cv2.INTER_LINEAR)
-    return cast("Floats", large)
-
-
-def _follow_edges(frame: NDArray[np.uint8], values: Floats) -> Floats:
-    """Let values change where the frame does: a guided filter (He et al. 2010), per colour."""
-    guides = [frame[..., i].astype(np.float32) for i in range(3)]
-    filtered: Floats = np.mean([_guided_filter(guide, values) for guide in guides], axis=0)
-    return filtered
-
-
-def _guided_filter(guide: Floats, values: Floats) -> Floats:
-    side = (2 * GUIDE_RADIUS + 1, 2 * GUIDE_RADIUS + 1)
-    guide_mean, mean = cv2.blur(guide, side), cv2.blur(values, side)
-    covariance = cv2.blur(guide * values, side) - guide_mean * mean
-    variance = cv2.blur(guide * guide, side) - guide_mean * guide_mean
-    slope = covariance / (variance + GUIDE_NOISE)
-    offset = mean - slope * guide_mean
-    filtered: Floats = cv2.blur(slope, side) * guide + cv2.blur(offset, side)
-    return filtered

@@ -1,0 +1,83 @@
+"""J as the judge of tracks: slow from frame to frame, rich over the window (Eq. 2 of the paper)."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+MASK_WEIGHT = 0.01  # of the mask's own covariance in W; larger masks must move more smoothly
+MIN_FOUND = 0.6  # share of frames that a track must cover to be judged
+MIN_FRAMES = 4
+PIXEL_VARIANCE = 1 / 12  # of a position that is known to a pixel
+
+Positions = NDArray[np.float64]
+
+
+def fill_gaps(positions: Positions) -> Positions:
+    """Interpolate positions that are NaN; at both ends, repeat the nearest one.
+
+    >>> fill_gaps(np.array([[0.0, 0], [np.nan, np.nan], [2, 4]])).tolist()
+    [[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]]
+    """
+    known = np.flatnonzero(~np.isnan(positions[:, 0]))
+    if len(known) == 0:
+        return positions
+    times = np.arange(len(positions))
+    return np.stack([np.interp(times, known, positions[known, i]) for i in range(2)], axis=1)
+
+
+def in_world(positions: Positions, path: NDArray[np.float64]) -> Positions:
+    """Map positions in pixels of each frame to those of one frame, along the camera's path.
+
+    Args:
+        positions: (time, 2) x, y in pixels.
+        path: (time, 3, 3) homographies.
+    """
+    places = [
+        cv2.perspectiveTransform(place[None, None], matrix)[0, 0]
+        for place, matrix in zip(positions, path, strict=True)
+    ]
+    return np.stack(places)
+
+
+def track_objective(positions: Positions, masks: NDArray[np.bool_]) -> float:
+    """Return J of a track: (log det W - log det B) / 2.
+
+    W is the covariance of steps and, weakly, that of the mask around its centroid, without which a
+    mask that covers several objects would win because it moves smoothly. B is the covariance of
+    the positions.
+
+    Args:
+        positions: (time, 2) in world coordinates, in pixels of the masks; NaN where not found.
+        masks: (time, height, width) bool.
+
+    Returns:
+        J, or infinity if the object was found in too few frames.
+
+    Example:
+        >>> masks = np.ones((50, 4, 4), bool)
+        >>> walk = np.cumsum(np.random.default_rng(0).normal(size=(50, 2)), axis=0)
+        >>> jumps = np.random.default_rng(0).permutation(walk)
+        >>> track_objective(walk, masks) < track_objective(jumps, masks)
+        True
+    """
+    found = ~np.isnan(positions[:, 0])
+    if found.mean() < MIN_FOUND or found.sum() < MIN_FRAMES:
+        return np.inf
+    filled = fill_gaps(positions)
+    steps = np.diff(filled, axis=0)
+    centred = filled - filled.mean(0)
+    floor = PIXEL_VARIANCE * np.eye(2)
+    within = steps.T @ steps / (2 * len(steps)) + MASK_WEIGHT * _mask_covariance(masks) + floor
+    between = centred.T @ centred / len(centred) + floor
+    return float(np.linalg.slogdet(within)[1] - np.linalg.slogdet(between)[1]) / 2
+
+
+def _mask_covariance(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the mean covariance of the pixels of each mask around their centroid."""
+    covariances = [
+        np.cov(np.nonzero(mask)[::-1], bias=True) for mask in masks if np.count_nonzero(mask) > 1
+    ]
+    covariance: NDArray[np.float64] = np.mean(covariances, axis=0)
+    return covariance

@@ -1,0 +1,131 @@
+"""Objects: connected parts of every frame, linked over time into the path of one object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.locate.flow import Floats
+
+MOST_PARTS = 8  # parts of a frame that are considered
+MOST_STATES = 16  # states of the path that are kept from frame to frame
+REACH = 0.1  # of the longer side: a step of this length costs as much as a clear part is worth
+LARGEST_COST = 0.9  # of any step: a clear part is always worth a jump
+
+
+class Part(NamedTuple):
+    """A connected part of one frame.
+
+    Attributes:
+        x: Horizontal position of its centroid in pixels.
+        y: Vertical position of its centroid in pixels.
+        mass: Sum of the strength over its pixels.
+        label: Its number in the labels of the frame.
+    """
+
+    x: float
+    y: float
+    mass: float
+    label: int
+
+
+class Labelled(NamedTuple):
+    """The parts of one frame, largest mass first, with an image of their labels."""
+
+    labels: NDArray[np.int32]
+    parts: list[Part]
+
+
+def label_parts(strength: Floats, threshold: float, bridge: int = 1) -> Labelled:
+    """Find the connected parts of a frame.
+
+    Args:
+        strength: (height, width).
+        threshold: Pixels above it belong to a part.
+        bridge: Gaps of up to twice this many pixels do not separate parts.
+    """
+    mask = (strength > threshold).astype(np.uint8)
+    joined = cv2.dilate(mask, np.ones((2 * bridge + 1, 2 * bridge + 1), np.uint8))
+    count, labels = cv2.connectedComponents(joined, connectivity=8, ltype=cv2.CV_32S)
+    labels *= mask
+    rows, columns = np.nonzero(labels)
+    numbers = labels[rows, columns]
+    weight = strength[rows, columns].astype(float)
+    mass = np.bincount(numbers, weight, count)
+    x = np.bincount(numbers, weight * (columns + 0.5), count)
+    y = np.bincount(numbers, weight * (rows + 0.5), count)
+    largest = np.argsort(-mass)[:MOST_PARTS]
+    parts = [Part(x[i] / mass[i], y[i] / mass[i], mass[i], int(i)) for i in largest if mass[i] > 0]
+    return Labelled(np.asarray(labels, np.int32), parts)
+
+
+class _State(NamedTuple):
+    """The best path that ends at a place."""
+
+    score: float
+    x: float
+    y: float
+
+
+@dataclass
+class ObjectPath:
+    """Chooses one part per frame so that the object is clear and moves little (Viterbi 1967).
+
+    Args:
+        longer_side: Of the frames, in pixels.
+        clear: Mass of a part that is clear.
+    """
+
+    longer_side: float
+    clear: float
+    states: list[_State] = field(default_factory=list)
+
+    def follow(self, frames: list[list[Part]]) -> list[int | None]:
+        """Return the number of the chosen part of each frame, None where there is none.
+
+        The next call continues where this one ended.
+        """
+        choices: list[list[tuple[int, int | None]]] = []  # previous state, part
+        for parts in frames:
+            states, origins = self._step(parts)
+            self.states = states
+            choices.append(origins)
+        chosen: list[int | None] = []
+        best = int(np.argmax([state.score for state in self.states])) if self.states else -1
+        for origins in reversed(choices):
+            if best < 0:
+                chosen.append(None)
+                continue
+            best, part = origins[best]
+            chosen.append(part)
+        return chosen[::-1]
+
+    def _step(self, parts: list[Part]) -> tuple[list[_State], list[tuple[int, int | None]]]:
+        """Extend all paths by a frame: to one of its parts, or staying where they are."""
+        states = [_State(s.score, s.x, s.y) for s in self.states]
+        origins: list[tuple[int, int | None]] = [(i, None) for i in range(len(states))]
+        if parts:
+            best, origin = self._arrive(parts)
+            for i, part in enumerate(parts):
+                states.append(_State(best[i], part.x, part.y))
+                origins.append((int(origin[i]), i))
+        order = sorted(range(len(states)), key=lambda i: -states[i].score)[:MOST_STATES]
+        top = states[order[0]].score if order else 0.0
+        kept = [_State(states[i].score - top, states[i].x, states[i].y) for i in order]
+        return kept, [origins[i] for i in order]
+
+    def _arrive(self, parts: list[Part]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Return the score of the best path to each part, and the state it comes from."""
+        gain = np.sqrt(np.minimum(np.array([part.mass for part in parts]) / self.clear, 1))
+        if not self.states:
+            return gain, np.full(len(parts), -1)
+        before = np.array([(s.x, s.y) for s in self.states])
+        here = np.array([(part.x, part.y) for part in parts])
+        distance = np.linalg.norm(here[:, None] - before, axis=2) / (REACH * self.longer_side)
+        score = np.array([s.score for s in self.states]) - np.minimum(distance**2, LARGEST_COST)
+        origin = score.argmax(1)
+        return score[np.arange(len(parts)), origin] + gain, origin

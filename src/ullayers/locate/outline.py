@@ -1,0 +1,114 @@
+"""Outlines: masks at the resolution of the video that follow the edges of the object."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.locate.flow import Floats, Pixels
+from ullayers.locate.still import StillScene
+
+GUIDE_RADIUS = 1 / 54  # of the longer side
+GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not followed
+CORE = 0.8  # quantile of the difference that is taken as the contrast of an object
+THIN = 0.06  # of the square root of the area: thinner parts, like tails, are left out
+NOISE_BLUR = 0.8  # pixels
+MARGIN = 0.25  # of the size of a part: how far its outline may lie outside it
+
+Mask = NDArray[np.bool_]
+
+
+def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Mask:
+    """Return the mask of an object whose chance is known for cells.
+
+    Args:
+        frame: (height, width, 3) uint8.
+        chance: (rows, columns) probability that a cell belongs to the object.
+        part: (rows, columns) cells of the object, to tell it from others.
+    """
+    near = cv2.dilate(part.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(np.float32)
+    sharp = _follow_edges(frame, _enlarge(chance * near, frame))
+    mask: Mask = sharp > 0.5
+    return mask
+
+
+def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask) -> Mask:
+    """Return the mask of an object before a still camera: where half of its contrast is reached.
+
+    Args:
+        frame: (height, width, 3) uint8.
+        scene: The scene at the size of the frame.
+        gain: Gain of the light in this frame, one number or one for every row.
+        part: (rows, columns) the object at a smaller size.
+    """
+    height, width = frame.shape[:2]
+    mask = np.zeros((height, width), bool)
+    box = _box(part, height, width)
+    rows = gain if gain.shape[0] == 1 else _enlarge(gain[:, :, 0], frame)[:, :1, None]
+    crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
+    difference = crop.difference(frame[box], rows if len(rows) == 1 else rows[box[0]])
+    difference = cv2.GaussianBlur(difference, (0, 0), NOISE_BLUR)
+    inside = _enlarge(part.astype(np.float32), frame)[box] > 0.5
+    if not inside.any():
+        return mask
+    reached = difference > np.quantile(difference[inside], CORE) / 2
+    mask[box] = _main_body(reached, inside)
+    return mask
+
+
+def _box(part: Mask, height: int, width: int) -> tuple[slice, slice]:
+    """Return the rows and columns of the larger image around a part."""
+    slices = []
+    for axis, size in ((1, height), (0, width)):
+        filled = np.flatnonzero(part.any(axis))
+        scale = size / part.shape[1 - axis]
+        margin = MARGIN * scale * (len(filled) + 4)
+        first = max(0, int(scale * filled[0] - margin))
+        slices.append(slice(first, min(size, int(np.ceil(scale * (filled[-1] + 1) + margin)))))
+    return slices[0], slices[1]
+
+
+def _main_body(reached: Mask, inside: Mask) -> Mask:
+    """Drop thin parts and parts that do not touch the object; fill holes."""
+    body = reached.astype(np.uint8)
+    radius = round(THIN * float(np.sqrt(np.count_nonzero(reached & inside))))
+    if radius:
+        side = 2 * radius + 1
+        opened = cv2.morphologyEx(
+            body, cv2.MORPH_OPEN, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
+        )
+        if (opened.astype(bool) & inside).any():
+            body = opened
+    _, labels = cv2.connectedComponents(body, connectivity=8)
+    touching = np.unique(labels[inside & (body > 0)])
+    kept = np.isin(labels, touching[touching > 0]).astype(np.uint8)
+    edges, _ = cv2.findContours(kept, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+    return cv2.drawContours(kept, edges, -1, 1, thickness=cv2.FILLED).astype(bool)
+
+
+def _enlarge(values: Floats, frame: Pixels) -> Floats:
+    height, width = frame.shape[:2]
+    large = cv2.resize(values, (width, height), interpolation=cv2.INTER_LINEAR)
+    return cast("Floats", large)
+
+
+def _follow_edges(frame: Pixels, values: Floats) -> Floats:
+    """Let values change where the frame does: a guided filter (He et al. 2010), per colour."""
+    guides = [frame[..., i].astype(np.float32) for i in range(3)]
+    filtered: Floats = np.mean([_guided_filter(guide, values) for guide in guides], axis=0)
+    return filtered
+
+
+def _guided_filter(guide: Floats, values: Floats) -> Floats:
+    radius = max(2, round(GUIDE_RADIUS * max(guide.shape)))
+    side = (2 * radius + 1, 2 * radius + 1)
+    guide_mean, mean = cv2.blur(guide, side), cv2.blur(values, side)
+    covariance = cv2.blur(guide * values, side) - guide_mean * mean
+    variance = cv2.blur(guide * guide, side) - guide_mean * guide_mean
+    slope = covariance / (variance + GUIDE_NOISE)
+    offset = mean - slope * guide_mean
+    filtered: Floats = cv2.blur(slope, side) * guide + cv2.blur(offset, side)
+    return filtered

@@ -1,0 +1,150 @@
+"""A whole recording, window by window: before a still camera or a moving one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
+from ullayers.locate.judge import track_objective
+from ullayers.locate.objects import Labelled, ObjectPath, label_parts
+from ullayers.locate.outline import contrast_outline
+from ullayers.locate.segment import (
+    Segments,
+    centroids,
+    clarity,
+    otsu_threshold,
+    part_masks,
+    part_places,
+    resized,
+    segment_motion,
+)
+from ullayers.locate.still import NOISE_FLOOR, StillScene, still_scene
+
+STILL_SIDE = 320  # pixels of the longer side at which objects are found before a still camera
+MIN_STILL_FRAMES = 150  # a shorter recording may show an object at the same place throughout
+PAIR_SIDE = 160  # pixels of the longer side at which pairs of frames are compared
+MAX_EXPLAINED = 0.8  # of the change between two frames, left after the motion of the camera
+MAX_CHANGE = 3.0  # change over the recording, in changes from frame to frame
+STILL_PAIRS = 0.9  # share of pairs of frames in which the camera must not move
+FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
+MIN_STILL_EVIDENCE = 3.0  # times the noise
+STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
+LARGEST_QUANTILE = 0.999  # larger evidence does not raise the threshold
+
+
+def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
+    """Return the scene of a recording if its camera stands still, else None.
+
+    Args:
+        sample: (time, height, width, 3) uint8 frames spread over the recording.
+        after: The frames that follow those of the sample.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> wall = cv2.GaussianBlur(rng.integers(0, 255, (60, 160, 3), np.uint8), (0, 0), 1)
+        >>> still = np.stack([wall[:, :80]] * 8)
+        >>> moving = np.stack([wall[:, 4 * t : 4 * t + 80] for t in range(9)])
+        >>> find_still_scene(still, still) is None, find_still_scene(moving[:-1], moving[1:]) is None
+        (False, True)
+    """
+    small, following = resized(sample, STILL_SIDE), resized(after, STILL_SIDE)
+    view = still_scene(small)
+    before = [view.levelled(frame) for frame in small]
+    later = [view.levelled(frame) for frame in following]
+    if np.mean([_stands_still(*pair) for pair in zip(before, later, strict=True)]) < STILL_PAIRS:
+        return None
+    # A slow pan hardly shows from frame to frame, but adds up over the recording.
+    steps = [np.median(cv2.absdiff(*pair)) for pair in zip(before, later, strict=True)]
+    changes = [np.median(view.difference(frame)) for frame in small]
+    if np.median(changes) > MAX_CHANGE * max(float(np.median(steps)), NOISE_FLOOR):
+        return None
+    return still_scene(sample)
+
+
+def fits(scene: StillScene, frames: Frames) -> bool:
+    """Whether frames show a scene, whatever moves in it."""
+    small = resized(frames, STILL_SIDE)
+    view = scene.resized(*small.shape[1:3])
+    return bool(np.median([np.median(view.evidence(frame)) for frame in small]) < FITTING)
+
+
+def _stands_still(first: Pixels, second: Pixels) -> bool:
+    """Whether motion of the camera does not explain the change between two frames."""
+    pair = resized(np.stack([first, second]), PAIR_SIDE)
+    before, after = (cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in pair)
+    motion = camera_motion(optical_flow(before, after))
+    if motion.model == "static":
+        return True
+    height, width = before.shape
+    moved = cv2.warpPerspective(
+        before.astype(np.float32), motion.matrix, (width, height), borderMode=cv2.BORDER_REPLICATE
+    )
+    change, explained = (
+        np.median(np.abs(image.astype(np.float32) - after)) for image in (before, moved)
+    )
+    return bool(explained > MAX_EXPLAINED * max(float(change), NOISE_FLOOR))
+
+
+@dataclass
+class StillRecording:
+    """Finds the main object before a still camera, window by window.
+
+    Args:
+        scene: The scene at the size of the frames.
+        threshold: Evidence above which a pixel belongs to an object, in units of the noise.
+        path: The path of the object so far.
+    """
+
+    scene: StillScene
+    threshold: float
+    path: ObjectPath
+    view: StillScene = field(init=False)
+
+    def __post_init__(self) -> None:
+        height, width = self.scene.noise.shape
+        scale = min(1.0, STILL_SIDE / max(height, width))
+        self.view = self.scene.resized(round(height * scale), round(width * scale))
+
+    @classmethod
+    def start(cls, scene: StillScene, sample: Frames) -> StillRecording:
+        """Choose the threshold, from frames spread over the recording."""
+        found = cls(scene, MIN_STILL_EVIDENCE, ObjectPath(STILL_SIDE, 1.0))
+        small = resized(sample, STILL_SIDE)
+        evidence = np.stack([found.view.evidence(frame) for frame in small])
+        capped = np.minimum(evidence, np.quantile(evidence, LARGEST_QUANTILE))
+        found.threshold = max(STILL_SELECTIVITY * otsu_threshold(capped), MIN_STILL_EVIDENCE)
+        parts = [label_parts(values, found.threshold).parts for values in evidence]
+        largest = [each[0].mass for each in parts if each]
+        found.path.clear = float(np.median(largest)) if largest else 1.0
+        return found
+
+    def segment(self, frames: Frames) -> Segments:
+        """Find the object in the next window of frames."""
+        small = resized(frames, STILL_SIDE)
+        evidence = np.stack([self.view.evidence(frame) for frame in small])
+        labelled = [label_parts(values, self.threshold) for values in evidence]
+        chosen = self.path.follow([each.parts for each in labelled])
+        parts = part_masks(labelled, chosen)
+        masks = np.stack(
+            [self._outline(*each) for each in zip(frames, small, parts, strict=True)]
+        )
+        objective = track_objective(part_places(labelled, chosen), parts)
+        confidence = clarity(evidence, parts, self.threshold)
+        return Segments(masks, centroids(masks), confidence, objective)
+
+    def _outline(self, frame: Pixels, small: Pixels, part: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        if not part.any():
+            return np.zeros(frame.shape[:2], bool)
+        return contrast_outline(frame, self.scene, self.view.gain(small), part)
+
+
+class MovingRecording:
+    """Finds the main object before a moving camera, or in few frames, window by window."""
+
+    def segment(self, frames: Frames) -> Segments:
+        """Find the object in the next window of frames."""
+        return segment_motion(frames)
