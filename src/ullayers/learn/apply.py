@@ -6,19 +6,28 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.footage import PIECE, Piece, common_background, cut, gather, make_piece
+from ullayers.learn.footage import PIECE, Piece, cut, make_piece
 from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
+from ullayers.learn.survey import open_recording, outline_reading, to_pixels
 from ullayers.learn.training import FRAMES_PER_CALL
+from ullayers.locate.judge import fill_gaps
+from ullayers.locate.recording import MovingRecording, StillRecording
+from ullayers.locate.segment import Segments
+from ullayers.locate.still import StillScene
 from ullayers.video.frames import Render
 from ullayers.video.reader import Clip, Reading, Source
+
+WINDOW_FRAMES = 128  # frames in which objects are found at once
+WINDOW_BYTES = 2**27
 
 
 def answers(
@@ -110,41 +119,60 @@ def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, N
     return cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride))
 
 
-def _pieces(run: Run, source: Source, reading: Reading) -> Generator[Piece, None, None]:
-    kept = _kept(run, source, reading)
-    if kept is not None:
-        yield from kept
-        return
-    for clip in _long_clips(run, source, reading):
-        yield make_piece(0, clip)
-
-
 def _locate(
     run: Run, net: Locator, source: Source, reading: Reading
 ) -> Generator[Answer, None, None]:
-    behind = _background(run, source, reading) if run.kind == "stream" else None
-    for piece in _pieces(run, source, reading):
-        for start in range(0, len(piece), FRAMES_PER_CALL):
-            rows = slice(start, start + FRAMES_PER_CALL)
-            foreground = piece.foreground(rows, behind).to(run.config.device)
-            yield _track(net, source, _rows(piece.clip, rows), foreground)
-
-
-def _background(run: Run, source: Source, reading: Reading) -> Tensor | None:
-    """Return the background of the whole source, for which all of it is read first."""
-    stride = max(reading.stride, run.reading.stride)
-    most = reading.max_frames and (reading.max_frames - 1) * reading.stride // stride + 1
-    coarse = replace(reading, stride=stride, max_frames=most, tap=None)
-    pieces = _kept(run, source, coarse)
-    if pieces is None:  # errors are left to the second reading, which raises them
-        pieces = gather([source], coarse, skip_bad=True).pieces
-    return common_background(pieces)
+    outlines = outline_reading(reading)
+    recording = open_recording(source, outlines)
+    length = WINDOW_FRAMES
+    with closing(cut(source, outlines, length, WINDOW_BYTES)) as clips:
+        for clip in clips:
+            located = _attend(net, clip, run, recording)
+            found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
+            values = _values(found, located)
+            for start in range(0, len(clip.index), FRAMES_PER_CALL):
+                rows = slice(start, start + FRAMES_PER_CALL)
+                answer = _answer(source, _rows(clip, rows), TRACK, values[rows])
+                yield replace(answer, masks=found.soft[rows])
 
 
 @torch.no_grad()
-def _track(net: Locator, source: Source, clip: Clip, foreground: Tensor) -> Answer:
-    values, masks = describe(net, net(foreground))
-    return replace(_answer(source, clip, TRACK, values), masks=masks)
+def _attend(
+    net: Locator, clip: Clip, run: Run, recording: StillRecording | MovingRecording
+) -> Located:
+    """Return where the network looks in a window of frames."""
+    size = run.reading.target(*clip.frames.shape[2:])
+    piece = make_piece(0, Clip(_shrunk(clip.frames, size), clip.seconds, clip.index))
+    behind = None
+    if isinstance(recording, StillRecording):
+        behind = _as_background(recording.scene, size, run.reading.channels)
+    parts = [
+        net(piece.foreground(slice(i, i + FRAMES_PER_CALL), behind).to(run.config.device))
+        for i in range(0, len(piece), FRAMES_PER_CALL)
+    ]
+    return Located(*(torch.cat(each).cpu() for each in zip(*parts, strict=True)))
+
+
+def _as_background(scene: StillScene, size: tuple[int, int], channels: int) -> Tensor:
+    small = torch.from_numpy(scene.resized(*size).backdrop).permute(2, 0, 1) / 255
+    return small[:channels]
+
+
+def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize frames to those that the network has learned from."""
+    images = [
+        cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+        for image in frames.permute(0, 2, 3, 1).numpy()
+    ]
+    return torch.from_numpy(np.stack(images)).view(len(frames), *size, -1).permute(0, 3, 1, 2)
+
+
+def _values(found: Segments, located: Located) -> NDArray[np.float64]:
+    """Return (time, 3) values as in `TRACK`; what was not found has a confidence of 0."""
+    places = fill_gaps(found.positions)
+    unknown = np.isnan(places[:, 0])
+    places[unknown] = located.centroid.double().numpy()[unknown]
+    return np.column_stack([places, found.confidence])
 
 
 @torch.no_grad()

@@ -131,7 +131,9 @@ def common_background(pieces: Sequence[Piece]) -> Tensor | None:
     return torch.stack(still).median(0).values if still else None
 
 
-def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip, None, None]:
+def cut(
+    source: Source, reading: Reading, length: int = PIECE, room: int = MAX_PIECE_BYTES
+) -> Generator[Clip, None, None]:
     """Yield a source in clips of about `length` frames; a short rest joins the clip before it.
 
     A broken source yields what can be read and then raises VideoError.
@@ -140,10 +142,11 @@ def cut(source: Source, reading: Reading, length: int = PIECE) -> Generator[Clip
         source: What to read.
         reading: How to read it.
         length: Frames per clip, if memory allows.
+        room: Bytes that a clip may take.
     """
     height, width = reading.size or reading.target(*_size(source))
     frame_bytes = reading.channels * height * width
-    length = max(MIN_PIECE_FRAMES, min(length, MAX_PIECE_BYTES // frame_bytes))
+    length = max(MIN_PIECE_FRAMES, min(length, room // frame_bytes))
     finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None

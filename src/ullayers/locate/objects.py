@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats
 
+BRIDGE = np.ones((3, 3), np.uint8)  # parts that are at most two pixels apart are one part
+UNATTENDED = 0.25  # share of its mass that a part without a network's attention keeps
 MOST_PARTS = 8  # parts of a frame that are considered
 MOST_STATES = 16  # states of the path that are kept from frame to frame
 REACH = 0.1  # of the longer side: a step of this length costs as much as a clear part is worth
@@ -23,7 +25,7 @@ class Part(NamedTuple):
     Attributes:
         x: Horizontal position of its centroid in pixels.
         y: Vertical position of its centroid in pixels.
-        mass: Sum of the strength over its pixels.
+        mass: Sum of the strength over its pixels, more with a network's attention.
         label: Its number in the labels of the frame.
     """
 
@@ -40,16 +42,16 @@ class Labelled(NamedTuple):
     parts: list[Part]
 
 
-def label_parts(strength: Floats, threshold: float, bridge: int = 1) -> Labelled:
+def label_parts(strength: Floats, threshold: float, attention: Floats | None = None) -> Labelled:
     """Find the connected parts of a frame.
 
     Args:
         strength: (height, width).
         threshold: Pixels above it belong to a part.
-        bridge: Gaps of up to twice this many pixels do not separate parts.
+        attention: Mask of a network, of any size: parts that it covers gain mass.
     """
     mask = (strength > threshold).astype(np.uint8)
-    joined = cv2.dilate(mask, np.ones((2 * bridge + 1, 2 * bridge + 1), np.uint8))
+    joined = cv2.dilate(mask, BRIDGE)
     count, labels = cv2.connectedComponents(joined, connectivity=8, ltype=cv2.CV_32S)
     labels *= mask
     rows, columns = np.nonzero(labels)
@@ -58,9 +60,22 @@ def label_parts(strength: Floats, threshold: float, bridge: int = 1) -> Labelled
     mass = np.bincount(numbers, weight, count)
     x = np.bincount(numbers, weight * (columns + 0.5), count)
     y = np.bincount(numbers, weight * (rows + 0.5), count)
-    largest = np.argsort(-mass)[:MOST_PARTS]
-    parts = [Part(x[i] / mass[i], y[i] / mass[i], mass[i], int(i)) for i in largest if mass[i] > 0]
+    shares = _shares(attention, labels, count)
+    largest = np.argsort(-mass * shares)[:MOST_PARTS]
+    parts = [Part(x[i] / mass[i], y[i] / mass[i], mass[i] * shares[i], int(i)) for i in largest if mass[i] > 0]
     return Labelled(np.asarray(labels, np.int32), parts)
+
+
+def _shares(
+    attention: Floats | None, labels: NDArray[np.int32], count: int
+) -> NDArray[np.float64]:
+    """Return the factor by which each part gains from a network's attention."""
+    if attention is None:
+        return np.ones(count)
+    height, width = labels.shape
+    large = cv2.resize(attention, (width, height), interpolation=cv2.INTER_LINEAR)
+    inside = np.bincount(labels.ravel(), large.ravel(), count)
+    return UNATTENDED + inside / max(float(large.sum()), 1e-9)
 
 
 class _State(NamedTuple):

@@ -18,11 +18,14 @@ THIN = 0.06  # of the square root of the area: thinner parts, like tails, are le
 NOISE_BLUR = 0.8  # pixels
 MARGIN = 0.25  # of the size of a part: how far its outline may lie outside it
 
+EDGE = 128  # of a soft mask: the outline of the object
+
 Mask = NDArray[np.bool_]
+Soft = NDArray[np.uint8]  # 255 on the object, `EDGE` at its outline
 
 
-def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Mask:
-    """Return the mask of an object whose chance is known for cells.
+def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Soft:
+    """Return the soft mask of an object whose chance is known for cells.
 
     Args:
         frame: (height, width, 3) uint8.
@@ -31,12 +34,11 @@ def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Mask:
     """
     near = cv2.dilate(part.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(np.float32)
     sharp = _follow_edges(frame, _enlarge(chance * near, frame))
-    mask: Mask = sharp > 0.5
-    return mask
+    return _to_bytes(sharp)
 
 
-def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask) -> Mask:
-    """Return the mask of an object before a still camera: where half of its contrast is reached.
+def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask) -> Soft:
+    """Return the soft mask of an object before a still camera: its contrast.
 
     Args:
         frame: (height, width, 3) uint8.
@@ -45,7 +47,7 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
         part: (rows, columns) the object at a smaller size.
     """
     height, width = frame.shape[:2]
-    mask = np.zeros((height, width), bool)
+    soft = np.zeros((height, width), np.uint8)
     box = _box(part, height, width)
     rows = gain if gain.shape[0] == 1 else _enlarge(gain[:, :, 0], frame)[:, :1, None]
     crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
@@ -53,10 +55,18 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     difference = cv2.GaussianBlur(difference, (0, 0), NOISE_BLUR)
     inside = _enlarge(part.astype(np.float32), frame)[box] > 0.5
     if not inside.any():
-        return mask
-    reached = difference > np.quantile(difference[inside], CORE) / 2
-    mask[box] = _main_body(reached, inside)
-    return mask
+        return soft
+    contrast = difference / max(float(np.quantile(difference[inside], CORE)), 1e-9)
+    body = _main_body(contrast > 0.5, inside)
+    # Holes count as the object, and what is outside its outline stays below the edge.
+    soft[box] = _to_bytes(np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, 0.49)))
+    return soft
+
+
+def _to_bytes(values: Floats) -> Soft:
+    """Return values of 0..1 as bytes; one half becomes `EDGE`."""
+    scaled: Soft = (256 * values).clip(0, 255).astype(np.uint8)
+    return scaled
 
 
 def _box(part: Mask, height: int, width: int) -> tuple[slice, slice]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -10,12 +13,13 @@ from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.judge import track_objective
-from ullayers.locate.objects import Labelled, ObjectPath, label_parts
-from ullayers.locate.outline import contrast_outline
+from ullayers.locate.objects import ObjectPath, label_parts
+from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.segment import (
     Segments,
     centroids,
     clarity,
+    label_all,
     otsu_threshold,
     part_masks,
     part_places,
@@ -24,6 +28,9 @@ from ullayers.locate.segment import (
 )
 from ullayers.locate.still import NOISE_FLOOR, StillScene, still_scene
 
+T = TypeVar("T")
+
+THREADS = 2
 STILL_SIDE = 320  # pixels of the longer side at which objects are found before a still camera
 MIN_STILL_FRAMES = 150  # a shorter recording may show an object at the same place throughout
 PAIR_SIDE = 160  # pixels of the longer side at which pairs of frames are compared
@@ -122,29 +129,33 @@ class StillRecording:
         found.path.clear = float(np.median(largest)) if largest else 1.0
         return found
 
-    def segment(self, frames: Frames) -> Segments:
-        """Find the object in the next window of frames."""
+    def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
+        """Find the object in the next window of frames; see `segment_motion`."""
         small = resized(frames, STILL_SIDE)
-        evidence = np.stack([self.view.evidence(frame) for frame in small])
-        labelled = [label_parts(values, self.threshold) for values in evidence]
+        evidence = np.stack(in_parallel(self.view.evidence, small))
+        labelled = label_all(evidence, self.threshold, attention)
         chosen = self.path.follow([each.parts for each in labelled])
         parts = part_masks(labelled, chosen)
-        masks = np.stack(
-            [self._outline(*each) for each in zip(frames, small, parts, strict=True)]
-        )
+        soft = np.stack(in_parallel(self._outline, frames, small, parts))
         objective = track_objective(part_places(labelled, chosen), parts)
         confidence = clarity(evidence, parts, self.threshold)
-        return Segments(masks, centroids(masks), confidence, objective)
+        return Segments(soft, centroids(soft >= EDGE), confidence, objective)
 
-    def _outline(self, frame: Pixels, small: Pixels, part: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _outline(self, frame: Pixels, small: Pixels, part: NDArray[np.bool_]) -> NDArray[np.uint8]:
         if not part.any():
-            return np.zeros(frame.shape[:2], bool)
+            return np.zeros(frame.shape[:2], np.uint8)
         return contrast_outline(frame, self.scene, self.view.gain(small), part)
 
 
 class MovingRecording:
     """Finds the main object before a moving camera, or in few frames, window by window."""
 
-    def segment(self, frames: Frames) -> Segments:
-        """Find the object in the next window of frames."""
-        return segment_motion(frames)
+    def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
+        """Find the object in the next window of frames; see `segment_motion`."""
+        return segment_motion(frames, attention)
+
+
+def in_parallel(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
+    """Call a function for every frame in two threads; OpenCV and NumPy release the GIL."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(function, *arguments))

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
-from ullayers.locate.evidence import Evidence, motion_evidence
+from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import Floats, Frames
 from ullayers.locate.judge import in_world, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts
-from ullayers.locate.outline import edge_outline
+from ullayers.locate.outline import EDGE, edge_outline
 
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 BINS = 256
@@ -31,16 +31,23 @@ class Segments:
     """What moves in a window of frames.
 
     Attributes:
-        masks: (time, height, width) bool, at the size of the frames.
+        soft: (time, height, width) uint8 at the size of the frames: 255 on the object, 128 at its
+            outline.
         positions: (time, 2) centroids x, y in 0..1; NaN where nothing was found.
         confidence: (time,) from 0 to 1.
         objective: J of the track; NaN if the window is too short for it.
     """
 
-    masks: NDArray[np.bool_]
+    soft: NDArray[np.uint8]
     positions: NDArray[np.float64]
     confidence: NDArray[np.float64]
     objective: float
+
+    @property
+    def masks(self) -> NDArray[np.bool_]:
+        """The object in every frame, (time, height, width) bool."""
+        inside: NDArray[np.bool_] = self.soft >= EDGE
+        return inside
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,13 @@ class _Hypothesis:
     clarity: NDArray[np.float64]
 
 
-def segment_motion(frames: Frames, seed: int = 0) -> Segments:
+def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 0) -> Segments:
     """Find what moves against the camera in a window of consecutive frames, without training.
 
     Args:
         frames: (time, height, width, 3) uint8, at least two frames of at least 16 x 16 pixels.
+        attention: (time, rows, columns) masks of a network, of any size: of several objects, the
+            one that it attends to is preferred.
         seed: Seed of the random choice of cells in `cell_chain`.
 
     Example:
@@ -78,43 +87,59 @@ def segment_motion(frames: Frames, seed: int = 0) -> Segments:
     combined = cell_means(evidence.combined, cell)
     # The product keeps the detail of the evidence and the certainty of the consensus.
     strength: Floats = np.sqrt(combined * chain.walk(combined))
-    best = _best_hypothesis(strength, chain, evidence, cell)
-    masks = np.stack(
+    window = _Window(strength, chain, in_cells(evidence.path, cell), attention)
+    best = _best_hypothesis(window)
+    soft = np.stack(
         [edge_outline(*each) for each in zip(frames, best.chance, best.parts, strict=True)]
     )
     objective = best.objective if np.isfinite(best.objective) else np.nan
-    return Segments(masks, centroids(masks), best.clarity, objective)
+    return Segments(soft, centroids(soft >= EDGE), best.clarity, objective)
 
 
-def _best_hypothesis(
-    strength: Floats, chain: CellChain, evidence: Evidence, cell: int
-) -> _Hypothesis:
+@dataclass(frozen=True)
+class _Window:
+    """What hypotheses are made of: strength of cells, their chain, the camera's path, attention."""
+
+    strength: Floats
+    chain: CellChain
+    path: NDArray[np.float64]
+    attention: Floats | None
+
+
+def _best_hypothesis(window: _Window) -> _Hypothesis:
     """Compare thresholds by J; a higher one must lower J clearly."""
-    threshold = max(otsu_threshold(strength), MIN_EVIDENCE)
-    tried = [
-        _hypothesis(strength, chain, evidence, cell, threshold * factor) for factor in SELECTIVITY
-    ]
-    best = tried[0]
-    for other in tried[1:]:
+    threshold = max(otsu_threshold(window.strength), MIN_EVIDENCE)
+    best, *others = (_hypothesis(window, threshold * factor) for factor in SELECTIVITY)
+    for other in others:
         if other.objective < best.objective - SPLIT_GAIN:
             best = other
     return best
 
 
-def _hypothesis(
-    strength: Floats, chain: CellChain, evidence: Evidence, cell: int, threshold: float
-) -> _Hypothesis:
-    chance = chain.reach(strength, BACKGROUND * threshold, OBJECT * threshold)
-    labelled = [
-        label_parts(np.where(likely > 0.5, values, 0), 0.0)
-        for likely, values in zip(chance, strength, strict=True)
-    ]
+def _hypothesis(window: _Window, threshold: float) -> _Hypothesis:
+    strength = window.strength
+    chance = window.chain.reach(strength, BACKGROUND * threshold, OBJECT * threshold)
+    labelled = label_all(np.where(chance > 0.5, strength, 0), 0.0, window.attention)
     chosen = follow_object(labelled, max(strength.shape[1:]))
     parts = part_masks(labelled, chosen)
-    world = in_world(part_places(labelled, chosen) * cell, evidence.path) / cell
+    world = in_world(part_places(labelled, chosen), window.path)
     return _Hypothesis(
         track_objective(world, parts), chance, parts, clarity(strength, parts, threshold)
     )
+
+
+def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:
+    """Find the parts of every frame; see `label_parts`."""
+    masks = [None] * len(strength) if attention is None else attention
+    return [
+        label_parts(values, threshold, mask) for values, mask in zip(strength, masks, strict=True)
+    ]
+
+
+def in_cells(path: NDArray[np.float64], cell: int) -> NDArray[np.float64]:
+    """Return homographies of pixels as homographies of cells."""
+    scale = np.diag([cell, cell, 1.0])
+    return np.linalg.inv(scale) @ path @ scale
 
 
 def clarity(

@@ -1,0 +1,84 @@
+"""A first look at a source: some frames of it, spread over its whole length."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ullayers.learn.footage import Spread, expected_frames
+from ullayers.locate.flow import Frames
+from ullayers.locate.recording import (
+    MIN_STILL_FRAMES,
+    MovingRecording,
+    StillRecording,
+    find_still_scene,
+)
+from ullayers.video.frames import kept_frames
+from ullayers.video.reader import Reading, Source, VideoError
+
+OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
+SAMPLE_FRAMES = 48  # enough for a median and its noise
+FRAMES_AT_ONCE = 32
+
+
+def open_recording(source: Source, reading: Reading) -> StillRecording | MovingRecording:
+    """Return what finds objects in a source, by whether its camera stands still.
+
+    Args:
+        source: What to read.
+        reading: Which frames of it count, and at which size.
+    """
+    total = expected_frames([source.probe()], reading)
+    if total is not None and total < MIN_STILL_FRAMES:
+        return MovingRecording()
+    # Of three times the sample, every third or so is kept; the rest need not be converted.
+    step = 1 if total is None else max(1, total // (3 * SAMPLE_FRAMES))
+    frames, sample, after = _sample(source, _every(reading, step))
+    if frames * step >= MIN_STILL_FRAMES:
+        scene = find_still_scene(sample, after)
+        if scene is not None:
+            return StillRecording.start(scene, sample)
+    return MovingRecording()
+
+
+def outline_reading(reading: Reading) -> Reading:
+    """Return how to read frames in which objects are outlined."""
+    return replace(reading, size=None, longest=OUTLINE_SIDE)
+
+
+def to_pixels(frames: Tensor) -> Frames:
+    """Return frames (time, 3 or 1, height, width) as (time, height, width, 3)."""
+    return np.ascontiguousarray(frames.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
+
+
+def _every(reading: Reading, step: int) -> Reading:
+    return replace(
+        reading,
+        stride=reading.stride * step,
+        max_frames=kept_frames(reading.max_frames, step),
+        tap=None,
+    )
+
+
+def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
+    """Read a source; return the number of frames, some of them, and the ones after those."""
+    kept = Spread[tuple[Tensor, Tensor]](SAMPLE_FRAMES)
+    last: Tensor | None = None
+    with closing(source.clips(FRAMES_AT_ONCE, reading)) as clips:
+        try:
+            for clip in clips:
+                before = clip.frames[:-1] if last is None else [last, *clip.frames[:-1]]
+                later = clip.frames[1:] if last is None else clip.frames
+                kept.extend(zip(before, later, strict=True))
+                last = clip.frames[-1]
+        except VideoError:  # reading it for the answers raises it again, after what can be read
+            pass
+    pairs = list(kept.items.values())
+    if not pairs:
+        return 0, np.zeros((0, 1, 1, 3), np.uint8), np.zeros((0, 1, 1, 3), np.uint8)
+    sample, after = (to_pixels(torch.stack(each)) for each in zip(*pairs, strict=True))
+    return kept.count + 1, sample, after
