@@ -18,8 +18,8 @@ from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.segment import (
     Segments,
     centroids,
-    clarity,
     label_all,
+    other_masses,
     otsu_threshold,
     part_masks,
     part_places,
@@ -40,6 +40,7 @@ STILL_PAIRS = 0.9  # share of pairs of frames in which the camera must not move
 FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
 MIN_STILL_EVIDENCE = 3.0  # times the noise
 STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
+UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
 LARGEST_QUANTILE = 0.999  # larger evidence does not raise the threshold
 
 
@@ -138,13 +139,24 @@ class StillRecording:
         parts = part_masks(labelled, chosen)
         soft = np.stack(in_parallel(self._outline, frames, small, parts))
         objective = track_objective(part_places(labelled, chosen), parts)
-        confidence = clarity(evidence, parts, self.threshold)
-        return Segments(soft, centroids(soft >= EDGE), confidence, objective)
+        confidence = _clarity(evidence, parts, self.threshold)
+        others = other_masses(labelled, chosen)
+        return Segments(soft, centroids(soft >= EDGE), confidence, others, objective)
 
     def _outline(self, frame: Pixels, small: Pixels, part: NDArray[np.bool_]) -> NDArray[np.uint8]:
         if not part.any():
             return np.zeros(frame.shape[:2], np.uint8)
         return contrast_outline(frame, self.scene, self.view.gain(small), part)
+
+
+def _clarity(
+    evidence: Floats, parts: NDArray[np.bool_], threshold: float
+) -> NDArray[np.float64]:
+    """Return how far the evidence of an object exceeds the threshold at its peak: 0 to 1."""
+    peak = np.where(parts, evidence, 0).max(axis=(1, 2))
+    clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
+    found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)
+    return found
 
 
 class MovingRecording:

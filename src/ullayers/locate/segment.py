@@ -22,7 +22,6 @@ MIN_EVIDENCE = 1.5  # times the median of a frame; less is not motion
 # threshold; between them, the chain decides.
 BACKGROUND, OBJECT = 0.5, 1.2
 SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's
-UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
 SPLIT_GAIN = 0.75  # by which J must fall for a higher threshold, which cuts off parts
 
 
@@ -35,12 +34,14 @@ class Segments:
             outline.
         positions: (time, 2) centroids x, y in 0..1; NaN where nothing was found.
         confidence: (time,) from 0 to 1.
+        others: (time,) mass of the strongest other object, relative to the object's own.
         objective: J of the track; NaN if the window is too short for it.
     """
 
     soft: NDArray[np.uint8]
     positions: NDArray[np.float64]
     confidence: NDArray[np.float64]
+    others: NDArray[np.float64]
     objective: float
 
     @property
@@ -57,7 +58,7 @@ class _Hypothesis:
     objective: float
     chance: Floats
     parts: NDArray[np.bool_]
-    clarity: NDArray[np.float64]
+    others: NDArray[np.float64]
 
 
 def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 0) -> Segments:
@@ -93,7 +94,8 @@ def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 
         [edge_outline(*each) for each in zip(frames, best.chance, best.parts, strict=True)]
     )
     objective = best.objective if np.isfinite(best.objective) else np.nan
-    return Segments(soft, centroids(soft >= EDGE), best.clarity, objective)
+    support = explained_share(strength, best.parts)
+    return Segments(soft, centroids(soft >= EDGE), support, best.others, objective)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _hypothesis(window: _Window, threshold: float) -> _Hypothesis:
     parts = part_masks(labelled, chosen)
     world = in_world(part_places(labelled, chosen), window.path)
     return _Hypothesis(
-        track_objective(world, parts), chance, parts, clarity(strength, parts, threshold)
+        track_objective(world, parts), chance, parts, other_masses(labelled, chosen)
     )
 
 
@@ -142,13 +144,26 @@ def in_cells(path: NDArray[np.float64], cell: int) -> NDArray[np.float64]:
     return np.linalg.inv(scale) @ path @ scale
 
 
-def clarity(
-    strength: Floats, parts: NDArray[np.bool_], threshold: float
-) -> NDArray[np.float64]:
-    """Return how far the strength of a part exceeds the threshold at its peak: 0 to 1."""
-    peak = np.where(parts, strength, 0).max(axis=(1, 2))
-    clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
-    found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)
+def explained_share(strength: Floats, parts: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the share of the evidence in each frame, above its median, that the object explains.
+
+    An object that moves alone explains most of it; in waves, smoke or parallax it does not.
+    """
+    excess = np.maximum(strength - np.median(strength, axis=(1, 2), keepdims=True), 0)
+    total = excess.sum(axis=(1, 2))
+    inside = np.where(parts, excess, 0).sum(axis=(1, 2))
+    share: NDArray[np.float64] = (inside / np.maximum(total, 1e-9)).astype(float)
+    return share
+
+
+def other_masses(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[np.float64]:
+    """Return the mass of the strongest other part of each frame, relative to the chosen one."""
+    found = np.zeros(len(chosen))
+    for t, number in enumerate(chosen):
+        if number is not None:
+            masses = [part.mass for part in labelled[t].parts]
+            own = masses.pop(number)
+            found[t] = max(masses, default=0.0) / own
     return found
 
 
