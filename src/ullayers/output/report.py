@@ -20,6 +20,7 @@ import ullayers.output.pictures as pictures
 from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.output.overlay import draw_track
 from ullayers.video.atomic_files import replacing
+from ullayers.video.region import Box
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
@@ -38,6 +39,7 @@ class Sample:
         picture: (height, width, 3) uint8.
         mask: (height, width) in 0..1, of any size; None for a code.
         values: (columns,) result for this frame.
+        box: Part of the picture that the mask covers; None for all of it.
 
     Example:
         >>> Sample("a", 0.5, np.zeros((48, 64, 3), np.uint8), None, np.array([1.0, 0.0])).seconds
@@ -49,6 +51,7 @@ class Sample:
     picture: Pixels
     mask: Floats | None
     values: Floats
+    box: Box | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,8 @@ def _draw_result(picture: Pixels, sample: Sample) -> Pixels:
         masks = np.nan_to_num(255 * sample.mask[None]).clip(0, 255).round().astype(np.uint8)
     values = np.asarray(sample.values, np.float64)[None]
     seconds = np.array([sample.seconds])
-    answer = Answer(sample.sequence, np.zeros(1, np.int64), seconds, TRACK, values, masks)
+    index = np.zeros(1, np.int64)
+    answer = Answer(sample.sequence, index, seconds, TRACK, values, masks, box=sample.box)
     return draw_track(picture[None], answer).squeeze(0)
 
 
