@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 
 import ullayers.video.decoding as decoding
-import ullayers.video.recordings as recordings
 import ullayers.video.images as images
 import ullayers.video.reader as reader
+import ullayers.video.recordings as recordings
 from tests.video.samples import (
     level,
     read,

@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.video.region import Box, Cut, resize
+from ullayers.video.region import Box, Cut
 
 TRACK = ("x", "y", "confidence")  # x and y in 0..1 of the frame, from its top left corner
 PIXELS = ("x_px", "y_px")  # the same position in pixels, the last columns of a table
@@ -79,8 +79,8 @@ class Answer:
         """
         values = np.concatenate([cut.place(self.values[:, :2]), self.values[:, 2:]], 1)
         masks = self.masks
-        if masks is not None and cut.inside is not None:
-            masks = masks & np.where(resize(cut.inside, masks.shape[1:3]) >= 128, 255, 0)
+        if masks is not None:
+            masks = masks & cut.inside_at(masks.shape[1:])
         return replace(self, values=values, masks=masks, box=cut.box)
 
     @property

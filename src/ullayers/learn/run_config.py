@@ -25,47 +25,34 @@ from ullayers.video.region import MaskRegion, Rectangle, Region
 MAX_PIXELS = 2**22  # of a frame to learn from; a batch of larger ones does not fit into memory
 MAX_METRICS_BYTES = 2**30
 PNG_URL = "data:image/png;base64,"
+
+RegionEntry = tuple[int, int, int, int] | str
 # Settings that take memory in proportion.
 MAX_SETTINGS = {"restarts": 10_000, "batch": 10_000, "clip": 100_000}
 
 
-@dataclass(frozen=True)
-class RegionEntry:
-    """The entry "roi" of config.json: one of a rectangle and a mask.
+def region_to_json(region: Region) -> RegionEntry:
+    """Return X, Y, width and height of a rectangle, or a mask as a PNG that a browser can show.
 
-    Attributes:
-        rectangle: X, Y, width and height in pixels.
-        mask: A PNG as a data URL, which a browser can show; white inside and black outside.
-
-    Example:
-        >>> entry = RegionEntry.of(Rectangle(16, 8, 32, 24))
-        >>> entry.rectangle, entry.region()
-        ((16, 8, 32, 24), Rectangle(x=16, y=8, width=32, height=24))
+    >>> region_to_json(Rectangle(16, 8, 32, 24))
+    (16, 8, 32, 24)
     """
+    if isinstance(region, Rectangle):
+        return region.x, region.y, region.width, region.height
+    file = io.BytesIO()
+    Image.fromarray(region.inside).save(file, "png", optimize=True)
+    return PNG_URL + base64.b64encode(file.getvalue()).decode()
 
-    rectangle: tuple[int, int, int, int] | None = None
-    mask: str | None = None
 
-    @classmethod
-    def of(cls, region: Region) -> RegionEntry:
-        """Return the entry of a region."""
-        if isinstance(region, Rectangle):
-            return cls(rectangle=(region.x, region.y, region.width, region.height))
-        file = io.BytesIO()
-        Image.fromarray(region.inside).save(file, "png", optimize=True)
-        return cls(mask=PNG_URL + base64.b64encode(file.getvalue()).decode())
+def region_from_json(entry: RegionEntry) -> Region:
+    """Return the region of an entry in config.json.
 
-    def region(self) -> Region:
-        """Return the region of an entry.
-
-        Raises:
-            ValueError: The entry is damaged.
-        """
-        if self.rectangle is not None and self.mask is None:
-            return Rectangle(*self.rectangle)
-        if self.mask is None or self.rectangle is not None:
-            raise ValueError("roi: expected either a rectangle or a mask")
-        return MaskRegion.from_array(_decode_png(self.mask))
+    Raises:
+        ValueError: The entry is damaged.
+    """
+    if isinstance(entry, str):
+        return MaskRegion.from_array(_decode_png(entry))
+    return Rectangle(*entry)
 
 
 def _decode_png(url: str) -> NDArray[np.bool_]:
@@ -92,7 +79,7 @@ class ReadingEntry:
     follow: bool = False
     start: float = 0.0
     end: float | None = None
-    roi: RegionEntry | None = None
+    roi: RegionEntry | None = None  # see `region_to_json`
 
     @classmethod
     def of(cls, reading: Reading, max_frames: int | None) -> ReadingEntry:
@@ -112,7 +99,7 @@ class ReadingEntry:
             follow=reading.follow,
             start=reading.start,
             end=reading.end,
-            roi=None if reading.roi is None else RegionEntry.of(reading.roi),
+            roi=None if reading.roi is None else region_to_json(reading.roi),
         )
 
     def reading(self) -> Reading:
@@ -128,7 +115,7 @@ class ReadingEntry:
             end=self.end,
             stride=self.stride,
             max_frames=kept_frames(self.max_frames, self.stride),
-            roi=None if self.roi is None else self.roi.region(),
+            roi=None if self.roi is None else region_from_json(self.roi),
             mixed=self.mixed,
             follow=self.follow,
         )

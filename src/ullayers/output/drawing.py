@@ -88,7 +88,7 @@ class MaskPainter:
 
 
 class Outline:
-    """The outline of a region of interest: a thin light line with dark edges.
+    """The outline of a region of interest: a thin white line with a dark outer edge.
 
     Args:
         cut: The region in the frames of a video.
@@ -107,7 +107,7 @@ class Outline:
         # Beyond the edges of the picture is outside, so that the line is closed.
         outside = F.pad(1 - inside, (1, 1, 1, 1), value=1.0)[None]
         line = inside * F.max_pool2d(outside, 3, 1)[0]
-        edges = F.max_pool2d(line[None], 3, 1, 1)[0] - line
+        edges = F.max_pool2d(line[None], 3, 1, 1)[0] * (1 - inside)
         self.line, self.edges = line.bool(), edges.bool()
 
     def paint(self, frames: Tensor) -> None:

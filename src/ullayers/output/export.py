@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -158,8 +158,7 @@ def _open_table(job: _Job) -> PartialTable:
     ]
     part = ReadingEntry.of(job.run.reading, None)
     if part.start or part.end is not None or part.roi is not None:
-        roi = None if part.roi is None else asdict(part.roi)
-        request.append(json.dumps([part.start, part.end, roi]))
+        request.append(json.dumps([part.start, part.end, part.roi]))
     config = job.run.config
     return PartialTable(
         job.place / csv_name(job.run),

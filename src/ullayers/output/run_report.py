@@ -52,6 +52,7 @@ def report_run(
         records=records,
         winner=run.outcome.trial or 0,
         answers=done.answers,
+        infos=done.infos,
         samples=_samples(sources, done, stride),
         kernels=_kernels(run),
         maps=maps,

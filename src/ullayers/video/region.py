@@ -166,6 +166,12 @@ class Cut:
         """Crop a frame, fill what is outside the region, and resize it to (height, width)."""
         return resize(self.fill(self.crop(pixels)), size)
 
+    def inside_at(self, size: tuple[int, ...]) -> Pixels:
+        """Return `inside` for boxes that are resized to (height, width)."""
+        if self.inside is None:
+            return np.full(size, 255, np.uint8)
+        return _levels(resize(self.inside, (size[0], size[1])) >= 128)
+
     def place(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Convert positions (n, 2) from 0..1 of the box to 0..1 of the frame."""
         left, top, width, height = self.box
