@@ -277,7 +277,7 @@ def _sequences(contents: Contents) -> Section | None:
         return None
     names = ["sequence", "frames", "frame size", "frames per second"]
     if contents.is_track:
-        names += ["distance (px)", "mean speed (px/s)", "median speed", "95th percentile"]
+        names += ["distance (px)", "mean speed (px/s)", "median (px/s)", "95th percentile (px/s)"]
     pairs = list(zip(contents.answers, contents.infos, strict=True))
     rows = [_sequence_row(answer, info) for answer, info in pairs[:MAX_ROWS]]
     return {"names": names, "rows": rows, "left_out": len(pairs) - len(rows)}

@@ -42,6 +42,9 @@ REFERRING_FORMATS = frozenset(
     "applehttp avisynth concat concatf dash dvdvideo hls image2 imf lavfi rtp rtsp sap sdp "
     "vapoursynth vobsub webm_dash_manifest".split()
 )
+# A flag of swscale (SWS_ACCURATE_RND). Without it, a fast conversion of frames that keep their size
+# leaves the last columns undefined if the width is not a multiple of 16.
+ACCURATE_ROUNDING = 0x40000
 HEAD_BYTES = 4096  # enough to tell a text file from a binary one
 
 
@@ -200,8 +203,11 @@ def frame_to_tensor(
     turns = quarter_turns(frame) if turns is None else turns
     height, width = size[::-1] if turns % 2 else size
     layout = "gray" if grey else "gbrp"  # rgb24 would average colour over pairs of pixels
+    method = int(load_av().video.reformatter.Interpolation.AREA)
+    if (width, height) == (frame.width, frame.height) and width % 16:
+        method |= ACCURATE_ROUNDING
     try:
-        small = reformatter.reformat(frame, width, height, layout, interpolation="AREA", threads=1)
+        small = reformatter.reformat(frame, width, height, layout, interpolation=method, threads=1)
     except (load_av().FFmpegError, ValueError) as error:
         raise VideoError(
             f"{path}: frames of format {frame.format.name} cannot be converted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Generator, Iterator
 from fractions import Fraction
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from av.filter import Graph
     from av.video.frame import VideoFrame
 
+DISORDER_SECONDS = 1.0  # by which times of a file may go back, where the container guesses them
+
 Decoded = tuple["VideoFrame", float, int]  # frame, seconds, number
 
 
@@ -56,19 +59,22 @@ def _frames_in_range(
 ) -> Iterator[Decoded]:
     """Yield the decoded frames from `start` and `first` on, up to `end`."""
     origin = 0.0 if is_recorded(path) else None  # cameras count from any time
-    last = None
-    is_empty = True
+    latest = -math.inf
+    in_order = True
+    is_empty = is_whole = True
     for frame, seconds, number in _decode_near(path, live, reading.start, stop):
         origin = seconds if origin is None else origin
+        in_order = in_order and seconds >= latest
+        latest = max(latest, seconds)
         if reading.end is not None and seconds - origin >= reading.end:
-            last = None
-            break
-        last = seconds
-        if seconds >= reading.start and number >= reading.first:
+            is_whole = False
+            if in_order or seconds - origin >= reading.end + DISORDER_SECONDS:
+                break
+        elif seconds >= reading.start and number >= reading.first:
             is_empty = False
             yield frame, seconds, number
     if is_empty and not reading.first and not stop.is_set():
-        raise reading.no_frames(without_password(path), last)
+        raise reading.no_frames(without_password(path), latest if is_whole else None)
 
 
 def _decode_near(path: str, live: bool, seconds: float, stop: threading.Event) -> Iterator[Decoded]:
