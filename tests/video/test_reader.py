@@ -188,7 +188,7 @@ def test_early_close_stops_the_thread(tmp_path: Path, ahead: int, taken: int) ->
 
 def test_reading_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = 0
-    convert = recordings.frame_to_tensor
+    convert = decoding.frame_to_tensor
 
     def counting(*args: Any) -> torch.Tensor:
         nonlocal decoded

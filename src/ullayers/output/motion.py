@@ -12,7 +12,7 @@ from scipy.ndimage import median_filter, uniform_filter
 from ullayers.learn.results import SURE, Answer
 
 SMOOTHING_SECONDS = 0.2
-MIN_FRAMES = 3  # over which positions are smoothed at a low frame rate
+MIN_MEDIAN_FRAMES = 3  # fewer would not remove an outlier
 
 Floats = NDArray[np.floating[Any]]
 
@@ -56,9 +56,9 @@ def measure_motion(answer: Answer, width: int, height: int) -> Motion:
 
     Only frames with a confidence of at least `SURE` count, and only steps between two consecutive
     ones. Positions jitter from frame to frame, which adds up to a distance that nothing has
-    travelled. They are therefore smoothed over `SMOOTHING_SECONDS` (at least `MIN_FRAMES` frames)
-    before the differences are taken: with a running median, which removes single outliers, and
-    then a running mean, because a median moves in jumps.
+    travelled. They are therefore smoothed over `SMOOTHING_SECONDS` before the differences are
+    taken: with a running median of at least `MIN_MEDIAN_FRAMES` frames, which removes outliers,
+    and then a running mean, because a median moves in jumps.
 
     Args:
         answer: A track, with positions in 0..1 of the frame.
@@ -93,20 +93,28 @@ def measure_motion(answer: Answer, width: int, height: int) -> Motion:
 
 
 def _smoothing_frames(seconds: Floats) -> int:
-    """Return the odd number of frames over which positions are smoothed."""
+    """Return the largest odd number of frames that are shown in `SMOOTHING_SECONDS`.
+
+    >>> _smoothing_frames(np.arange(9) / 30), _smoothing_frames(np.arange(9) / 5)
+    (5, 1)
+    """
     steps = np.diff(seconds)
     steps = steps[steps > 0]
     if not len(steps):
-        return MIN_FRAMES
-    return max(MIN_FRAMES, 2 * round(SMOOTHING_SECONDS / 2 / float(np.median(steps))) + 1)
+        return 1
+    frames = round(SMOOTHING_SECONDS / float(np.median(steps)))
+    return max(0, frames - 1) // 2 * 2 + 1
 
 
 def _smoothed(positions: Floats, window: int) -> Floats:
-    half = window // 2
-    for smooth in (median_filter, uniform_filter):
+    for smooth, frames in (
+        (median_filter, max(MIN_MEDIAN_FRAMES, window)),
+        (uniform_filter, window),
+    ):
         # The path is continued beyond its ends, or it would lose them.
+        half = frames // 2
         longer = np.pad(positions, ((half, half), (0, 0)), mode="reflect", reflect_type="odd")
-        positions = smooth(longer, (window, 1))[half : half + len(positions)]
+        positions = smooth(longer, (frames, 1))[half : half + len(positions)]
     return positions
 
 

@@ -68,8 +68,6 @@ class Contents:
             Incomplete or malformed records are ignored.
         winner: The trial that was kept.
         answers: Results for all frames of all sequences.
-        infos: Frame size and frame rate of each of `answers`, for speeds and distances; may be
-            empty.
         samples: Frames to show.
         kernels: (out, in, height, width) weights by layer.
         maps: (channels, height, width) responses to `maps_picture` by layer.
@@ -77,6 +75,7 @@ class Contents:
         facts: Headline numbers as (name, value).
         warnings: Why the results are not to be trusted; empty if they are.
         scores: Comparison with the ground truth as (name, value).
+        infos: Frame size and frame rate of each of `answers`, for speeds in pixels; may be empty.
 
     Example:
         >>> Contents("A pendulum", facts=[("frames", "10,000")]).facts
@@ -88,7 +87,6 @@ class Contents:
     records: list[dict[str, Any]] = field(default_factory=list)
     winner: int = 0
     answers: list[Answer] = field(default_factory=list)
-    infos: list[Info] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     kernels: Mapping[str, Floats] = field(default_factory=dict)
     maps: Mapping[str, Floats] = field(default_factory=dict)
@@ -96,6 +94,7 @@ class Contents:
     facts: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     scores: list[tuple[str, str]] = field(default_factory=list)
+    infos: list[Info] = field(default_factory=list)
 
     @property
     def is_track(self) -> bool:
