@@ -11,7 +11,7 @@ import pytest
 from tests.command import UlCommand
 from tests.films import ball, write_ball, write_pictures, write_raw
 from ullayers.cli.progress import Progress, count_frames, unfinished_sources
-from ullayers.video.reader import find_sources
+from ullayers.video.reader import Reading, find_sources
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +32,24 @@ def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stride", "max_frames", "total"), [(1, None, 50), (3, None, 18), (3, 11, 8), (1, 99, 50)]
+    ("reading", "total"),
+    [
+        (Reading(), 50),
+        (Reading(stride=3), 18),
+        (Reading(stride=3, max_frames=4), 8),
+        (Reading(max_frames=99), 50),
+        (Reading(start=0.2, end=0.4), 10),
+    ],
 )
-def test_frames_that_will_be_read(
-    films: Path, stride: int, max_frames: int | None, total: int
-) -> None:
-    assert count_frames(find_sources([str(films)]), stride, max_frames) == total
+def test_frames_that_will_be_read(films: Path, reading: Reading, total: int) -> None:
+    sources = find_sources([str(films)])
+    assert count_frames(sources, reading) == total
+    assert sum(len(clip.index) for each in sources for clip in each.clips(9, reading)) == total
 
 
 def test_no_total_if_a_header_has_none(films: Path, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "a.h264", ball(9)[0])
-    assert count_frames(find_sources([raw, str(films)])) is None
+    assert count_frames(find_sources([raw, str(films)]), Reading()) is None
 
 
 def test_finished_sequences_are_not_counted(films: Path, tmp_path: Path) -> None:

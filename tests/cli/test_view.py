@@ -76,3 +76,19 @@ def test_no_objective_before_the_first_step() -> None:
     view.show(replace(sighting(), objective=float("nan")))
     assert "J -  " in screen.getvalue()
     assert "nan" not in screen.getvalue()
+
+
+def test_a_mask_of_a_region_is_drawn_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "40")
+    screen = io.StringIO()
+    whole = replace(sighting(), values=(0.6, 0.6, 0.9))
+    View(screen, period=0.0).show(replace(whole, box=(0.5, 0.5, 0.25, 0.25)))
+    [lines] = pictures(screen)
+    shaded = [(row, column) for row, line in enumerate(lines[1:17]) for column in range(1, 49)
+              if line[column] == "*"]  # fmt: skip
+    assert {row for row, _ in shaded} == {8, 9, 10, 11}
+    assert {column for _, column in shaded} == set(range(25, 37))
+    View(screen := io.StringIO(), period=0.0).show(whole)
+    [lines] = pictures(screen)
+    assert all(set(line[1:-1]) <= {"*", "O"} for line in lines[1:17])

@@ -231,7 +231,7 @@ def test_expected_frames_are_those_that_are_read(
     for name, count in (("a", 20), ("b", 7)):
         write_pictures(folder / name, still(count, 8, 8))
     sources = find_sources([str(folder)])
-    reading = Reading(stride=stride, max_frames=most, start=start)
+    reading = Reading(stride=stride, max_frames=most, first=start)
     read = sum(len(clip.index) for source in sources for clip in source.clips(8, reading))
     assert expected_frames([source.probe() for source in sources], reading) == read
 

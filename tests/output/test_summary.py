@@ -25,6 +25,7 @@ from tests.pages import read as read_page
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.runs import Run
 from ullayers.output.export import ExportOptions, export
+from ullayers.output.motion import measure_motion
 from ullayers.output.run_report import report_run
 from ullayers.output.summary import summary_lines
 from ullayers.video.reader import Clip, Reading, Source, find_sources, read_all
@@ -37,8 +38,22 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert summary["task"] == either.config.task
     assert summary["frames"] == 35
     size = {"width": 64, "height": 48, "fps": 25.0}
+    motion = [
+        {
+            "distance_px": sequence.pop("distance_px"),
+            "median_speed_px_per_s": sequence.pop("median_speed_px_per_s"),
+        }
+        for sequence in summary["sequences"]
+        if locate
+    ]
     sequences = [{"name": "film0", "frames": 30, **size}, {"name": "film1", "frames": 5, **size}]
     assert summary["sequences"] == sequences
+    for answer, found in zip(done.answers, motion, strict=False):
+        measured = measure_motion(answer, 64, 48)
+        assert found["distance_px"] == pytest.approx(measured.distance, abs=0.01)
+        assert found["median_speed_px_per_s"] == pytest.approx(
+            measured.speed_quantile(0.5), abs=0.01
+        )
     confidence = np.concatenate([answer.values[:, -1] for answer in done.answers])
     assert summary["found"] == (np.mean(confidence >= 0.5) if locate else None)
     assert summary["trusted"] == (not summary["reasons"])
@@ -59,6 +74,8 @@ def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) ->
     export(rising, sources, tmp_path, ExportOptions())
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["found"] == 0
+    assert summary["sequences"][0]["distance_px"] is None, "nothing was found that could move"
+    assert summary["sequences"][0]["median_speed_px_per_s"] is None
     assert summary["trusted"] is False
     assert summary["reasons"] == [
         "J rose during training, from -2.00 to -1.00.",

@@ -116,6 +116,15 @@ def test_odd_sizes_and_single_frames(tmp_path: Path) -> None:
     assert read(path, grey=True).frames.shape == (1, 1, 47, 63)
 
 
+@pytest.mark.parametrize("width", [18, 24, 40, 42, 56])
+def test_every_column_is_converted(tmp_path: Path, width: int) -> None:
+    """Swscale has a fast conversion that leaves the last columns as they were in memory."""
+    path = write_video(tmp_path / "a.mp4", 3, size=(32, width))
+    frames = read(path).frames.float()
+    for number, frame in enumerate(frames):
+        assert (frame[:, -8:] - (20 + 3 * number)).abs().max() < 6
+
+
 def test_frames_that_change_size_take_that_of_the_first(tmp_path: Path) -> None:
     small = Path(write_video(tmp_path / "a.mjpeg", 3, "mjpeg", pix_fmt="yuvj420p"))
     large = Path(write_video(tmp_path / "b.mjpeg", 3, "mjpeg", (96, 128), pix_fmt="yuvj420p"))

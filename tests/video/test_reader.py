@@ -19,6 +19,7 @@ from PIL import Image
 import ullayers.video.decoding as decoding
 import ullayers.video.images as images
 import ullayers.video.reader as reader
+import ullayers.video.recordings as recordings
 from tests.video.samples import (
     level,
     read,
@@ -194,7 +195,7 @@ def test_reading_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         decoded += 1
         return convert(*args)
 
-    monkeypatch.setattr(decoding, "frame_to_tensor", counting)
+    monkeypatch.setattr(recordings, "frame_to_tensor", counting)
     [source] = find_sources([write_video(tmp_path / "a.mp4", 70)])
     clips = source.clips(5, ahead=2)
     next(clips)
@@ -215,7 +216,7 @@ def test_a_bug_in_the_thread_is_not_hidden(tmp_path: Path, monkeypatch: pytest.M
     def fail(*args: Any) -> torch.Tensor:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(decoding, "frame_to_tensor", fail)
+    monkeypatch.setattr(recordings, "frame_to_tensor", fail)
     [source] = find_sources([write_video(tmp_path / "a.mp4", 3)])
     with pytest.raises(RuntimeError, match="a bug"):
         next(source.clips(4))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from ullayers.cli.checks import given_reading
 from ullayers.cli.failures import resumable
 from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
+from ullayers.learn.config import default_of
 from ullayers.learn.folders import check_apart, check_free
 from ullayers.learn.footage import open_sources
-from ullayers.learn.runs import Run, load_run
+from ullayers.learn.runs import Run, check_region, load_run
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.video.frames import kept_frames
-from ullayers.video.reader import Source
+from ullayers.video.reader import Reading, Source
 
 ALL_FRAMES = 10**12
 RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
@@ -23,9 +26,11 @@ RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
 
 def run(arguments: Namespace) -> None:
     """Apply the network and write the table."""
-    applied = load_run(arguments.run, arguments.device)
+    applied = load_run(arguments.run, arguments.device or default_of("device"))
     _check(arguments, applied)
-    sources, _, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
+    applied.reading = _reading(arguments, applied.reading)
+    sources, infos, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
+    check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
     check_apart(arguments.out, sources)
     out = Path(arguments.out)
     with resumable(lambda: _is_started(out)):
@@ -48,16 +53,23 @@ def _check(arguments: Namespace, applied: Run) -> None:
         raise UserError(f"{out}: is a run, whose table must stay; give another --out")
 
 
+def _reading(arguments: Namespace, own: Reading) -> Reading:
+    """Return how the run reads, with the range of time and the region of the command line."""
+    given = given_reading(arguments)
+    start, end = given.get("start", 0.0), given.get("end")
+    return replace(own, start=start, end=end, roi=given.get("roi", own.roi))
+
+
 def _is_started(out: Path) -> bool:
     return any(out.glob("*.partial.json"))
 
 
 def _export(arguments: Namespace, applied: Run, sources: Sequence[Source]) -> Exported:
     stride: int = arguments.stride
-    max_frames: int | None = arguments.max_frames
+    max_frames = kept_frames(arguments.max_frames, stride)
     options = ExportOptions(
         stride=stride,
-        max_frames=kept_frames(max_frames, stride),
+        max_frames=max_frames,
         masks=arguments.masks,
         overlay=ALL_FRAMES if arguments.overlay else None,
         skip_bad=arguments.skip_bad,
@@ -66,7 +78,8 @@ def _export(arguments: Namespace, applied: Run, sources: Sequence[Source]) -> Ex
     remaining = sources
     if arguments.resume:
         remaining = unfinished_sources(sources, Path(arguments.out), arguments.masks)
-    total = count_frames(remaining, stride, max_frames)
+    reading = replace(applied.reading, stride=stride, max_frames=max_frames)
+    total = count_frames(remaining, reading)
     with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
         return export(applied, sources, arguments.out, options, progress.to)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ullayers.research.bench.run as benchmarks
 from ullayers.errors import UserError
+from ullayers.learn.config import choose_device
 from ullayers.learn.runs import check_device
 from ullayers.research.bench.names import PARTS
 from ullayers.research.bench.timing import BenchOptions
@@ -16,6 +17,7 @@ from ullayers.research.bench.timing import BenchOptions
 
 def run(arguments: Namespace) -> None:
     """Run the benchmarks and print their tables."""
+    arguments.device = choose_device(arguments.device)
     check_device(arguments.device)
     parts = PARTS if arguments.what == "all" else [arguments.what]
     options = BenchOptions(**{name: getattr(arguments, name) for name in vars(BenchOptions())})

@@ -10,14 +10,37 @@ from ullayers.cli.options import config_values, option_name, reading_values
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.learn.runs import Run, absolute, check_device, small_size
+from ullayers.video.images import read_mask
 from ullayers.video.reader import Info
+from ullayers.video.region import Rectangle, Region
 
 
 def make_config(arguments: Namespace) -> Config:
     """Return the settings that are given on the command line, with defaults for the others."""
     config = Config(**config_values(arguments))
-    check_device(config.device)
+    if config.device != "auto":
+        check_device(config.device)
     return config
+
+
+def given_reading(arguments: Namespace) -> dict[str, Any]:
+    """Return the settings for reading video that are given, with --roi as a region."""
+    values = reading_values(arguments)
+    check_range(values.get("start"), values.get("end"))
+    if "roi" in values:
+        values["roi"] = load_region(values["roi"])
+    return values
+
+
+def check_range(start: float | None, end: float | None) -> None:
+    """Refuse a range of time that is empty."""
+    if end is not None and end <= (start or 0.0):
+        raise UserError(f"--end {end:g} is not after --start {start or 0.0:g}")
+
+
+def load_region(roi: str | tuple[int, int, int, int]) -> Region:
+    """Return the region of --roi: a rectangle, or a mask picture that is read."""
+    return read_mask(roi) if isinstance(roi, str) else Rectangle(*roi)
 
 
 def check_same_inputs(inputs: list[str], run: Run) -> None:
@@ -35,11 +58,11 @@ def check_same_options(arguments: Namespace, run: Run, probe: Callable[[], Info]
         probe: Returns the size of the first input, which turns --size into height and width.
     """
     own = {**vars(run.reading), **vars(run.config), "max_frames": run.max_frames}
-    given = {**config_values(arguments), **reading_values(arguments)}
+    given = {**config_values(arguments), **given_reading(arguments)}
     given.pop("device", None)  # a run may continue on another device
     for name, value in given.items():
         if name == "size" and isinstance(value, int):
-            value = small_size(value, probe())
+            value = small_size(value, probe(), run.reading.roi)
         if value != own[name]:
             raise UserError(
                 f"this run has {_described(name, own[name])}; leave {option_name(name)} out, or "
@@ -54,4 +77,5 @@ def _described(name: str, value: Any) -> str:
     if value is True:
         return option
     shown = "x".join(map(str, value)) if isinstance(value, tuple) else value
+    shown = f"{value:g}" if isinstance(value, float) else shown
     return f"{option} {shown}"

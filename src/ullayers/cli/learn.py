@@ -7,11 +7,16 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from ullayers.cli.checks import check_same_inputs, check_same_options, make_config
+from ullayers.cli.checks import (
+    check_same_inputs,
+    check_same_options,
+    given_reading,
+    make_config,
+)
 from ullayers.cli.failures import quiet_writer_threads, resumable
-from ullayers.cli.options import reading_values
 from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
@@ -79,7 +84,7 @@ def _plan(arguments: Namespace) -> tuple[Run, list[Source]]:
         skip_bad=arguments.skip_bad,
         masks=arguments.masks,
         force=arguments.force,
-        **reading_values(arguments),
+        **given_reading(arguments),
     )
 
 
@@ -138,7 +143,7 @@ class _ReadingProgress(Progress):
         """Show the number of frames that were read, and stop if asked to."""
         if self.stride != self.run.reading.stride:  # short videos are read again without a stride
             self.stride = self.run.reading.stride
-            self.total = count_frames(self.sources, self.stride, self.run.max_frames)
+            self.total = count_frames(self.sources, self.run.reading)
         self.to(count)
         self.stop.check()
 
@@ -155,7 +160,7 @@ def _write_outputs(
     remaining = sources
     if arguments.resume:
         remaining = unfinished_sources(sources, run.folder, run.masks)
-    total = count_frames(remaining, max_frames=run.max_frames)
+    total = count_frames(remaining, replace(run.reading, stride=1, max_frames=run.max_frames))
     with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
         exported = _export(run, sources, missing, arguments.resume, progress)
     scores: list[tuple[str, str]] = []

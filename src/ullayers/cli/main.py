@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         that the user can fix, 130 if the command was stopped.
     """
     _open_missing_streams()
+    # A harmless warning of PyTorch on a GPU: its backward thread starts without a CUDA context.
+    warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
     parsed = make_parser().parse_args(arguments)
     if parsed.command != "bench":  # a benchmark must see what other programs see
         # Waiting threads must sleep: on a busy machine, spinning makes training ten times slower.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import fields
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 from ullayers.learn.config import MAX_COUNT, Config, Setting, default_of, kind_of, setting
 
 CONFIG_NAMES = tuple(each.name for each in fields(Config))
-READING_NAMES = ("size", "stride", "max_frames", "grey", "follow")
+READING_NAMES = ("size", "stride", "max_frames", "grey", "follow", "start", "end", "roi")
 
 
 class OptionGroup(Protocol):
@@ -81,10 +82,43 @@ def add_reading_options(
     )
     group.add_argument("--stride", type=whole_number, metavar="N", help=stride)
     group.add_argument("--max-frames", type=whole_number, metavar="N", help=max_frames)
+    add_part_options(group)
     group.add_argument(
         "--grey", action="store_true", default=None, help="Read frames without colour."
     )
     return group
+
+
+def add_part_options(group: OptionGroup, roi: str = "the whole frame") -> None:
+    """Add the options for using a part of the video: --start, --end and --roi.
+
+    Args:
+        group: Parser or group of options.
+        roi: What is used without --roi.
+    """
+    group.add_argument(
+        "--start",
+        type=clock_time,
+        metavar="TIME",
+        help="Use frames from this time on: seconds, MM:SS or HH:MM:SS, such as 90, 1:30 or "
+        "0:01:30.5. Tables keep the frame numbers and times of the whole video. (default: the "
+        "beginning)",
+    )
+    group.add_argument(
+        "--end",
+        type=clock_time,
+        metavar="TIME",
+        help="Use frames before this time only. (default: the end)",
+    )
+    group.add_argument(
+        "--roi",
+        type=region,
+        metavar="X,Y,W,H|FILE",
+        help="Region of interest: ignore everything outside it. A rectangle in pixels of the "
+        "video, such as 100,50,640,480 (640 x 480 pixels, 100 from the left and 50 from the top), "
+        "or a mask picture, white inside and black outside. Positions and masks refer to the "
+        f"whole frame. (default: {roi})",
+    )
 
 
 def add_out_option(parser: argparse.ArgumentParser, default: str, metavar: str) -> None:
@@ -147,6 +181,32 @@ def seconds(text: str) -> float:
     if not 0 <= value < 1e9:
         raise ArgumentTypeError(f"expected seconds of at least 0, got {text!r}")
     return value
+
+
+def clock_time(text: str) -> float:
+    """Convert a time in the video to seconds.
+
+    >>> clock_time("12.5"), clock_time("1:30"), clock_time("1:00:02.5")
+    (12.5, 90.0, 3602.5)
+    """
+    found = re.fullmatch(r"(?:(?:(\d+):)?(\d+):)?(\d+(?:\.\d*)?|\.\d+)", text)
+    hours, minutes, rest = (float(part or 0) for part in found.groups()) if found else (0, 0, -1)
+    value = 3600 * hours + 60 * minutes + rest
+    if not 0 <= value < 1e9 or (":" in text and rest >= 60) or (hours and minutes >= 60):
+        raise ArgumentTypeError(f"expected seconds, MM:SS or HH:MM:SS, got {text!r}")
+    return value
+
+
+def region(text: str) -> str | tuple[int, int, int, int]:
+    """Convert X,Y,W,H to numbers; any other text is the path of a mask picture.
+
+    >>> region("100,50,640,480"), region("arena.png")
+    ((100, 50, 640, 480), 'arena.png')
+    """
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*){3}", text):
+        return path(text)
+    x, y, width, height = (int(part) for part in text.split(","))
+    return x, y, width, height
 
 
 def path(text: str) -> str:

@@ -13,6 +13,7 @@ from ullayers.cli.options import (
     add_general_options,
     add_out_option,
     add_output_options,
+    add_part_options,
     add_reading_options,
     add_skip_bad_option,
     path,
@@ -37,8 +38,8 @@ examples:
 INPUTS_HELP = """Video files, folders of images (each folder is one sequence, sorted by name, 2
 before 10), folders of such folders or of videos, or quoted patterns such as 'day*/*.mp4'."""
 MASKS_HELP = "Also write the mask of every frame as a PNG file."
-MAX_FRAMES_HELP = """Use only the first N frames of each input, counting those that --stride
-skips. (default: all)"""
+MAX_FRAMES_HELP = """Use only the first N frames of each input, from --start on, counting those
+that --stride skips. (default: all)"""
 
 TRAINING_SETTINGS = (
     "outputs",
@@ -127,6 +128,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
   ul learn mouse.mp4 --out run
   ul learn 'day*/*.mp4' --skip-bad --out run
   ul learn heads/ --task orient --out turn
+  ul learn day.mp4 --start 1:30 --end 12:00 --roi 100,50,640,480 --out arena
   ul learn --resume --out run           continue a run that was stopped""",
     )
     parser.add_argument("inputs", nargs="*", type=path, metavar="INPUT", help=INPUTS_HELP)
@@ -165,7 +167,8 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
 `ul learn` does. Nothing is trained.""",
         examples="""\
   ul apply run tuesday.mp4 --out tuesday
-  ul apply run videos/ --out found --overlay --skip-bad""",
+  ul apply run videos/ --out found --overlay --skip-bad
+  ul apply run day.mp4 --start 1:00:00 --roi arena.png --out hour""",
     )
     parser.add_argument("run", type=path, metavar="RUN", help="Folder written by `ul learn`.")
     parser.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=INPUTS_HELP)
@@ -178,6 +181,7 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         help="Use every Nth frame only. (default: %(default)s)",
     )
     parser.add_argument("--max-frames", type=whole_number, metavar="N", help=MAX_FRAMES_HELP)
+    add_part_options(parser, roi="that of the run")
     parser.add_argument("--masks", action="store_true", help=MASKS_HELP)
     parser.add_argument(
         "--overlay", action="store_true", help="Also draw the result onto the video: overlay.mp4."
@@ -197,7 +201,8 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         examples="""\
   ul watch 0                              the first camera
   ul watch rtsp://door/hall --out hall    a network camera; keep table and network
-  ul watch day.mp4 > day.csv              a file""",
+  ul watch day.mp4 > day.csv              a file
+  ul watch 0 --roi 100,50,640,480         a part of the frames""",
     )
     parser.add_argument(
         "source",
@@ -311,7 +316,10 @@ round counts. Ratios can be compared between machines, times cannot.
         help=f"{', '.join(PARTS)}, or all (default: %(default)s)",
     )
     parser.add_argument(
-        "--device", default="cpu", help="Device of the layers: cpu, cuda. (default: %(default)s)"
+        "--device",
+        default="auto",
+        help="Device of the layers, such as cpu or cuda; auto is cuda if there is one, cpu "
+        "otherwise. (default: %(default)s)",
     )
     parser.add_argument(
         "--threads",

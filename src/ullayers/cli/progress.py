@@ -12,7 +12,6 @@ from typing import Self, TextIO
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.footage import expected_frames
 from ullayers.output.tables import read_note
-from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading, Source
 
 LOG_PERIOD = 15.0  # seconds between two lines in a log
@@ -97,17 +96,13 @@ class Progress:
         self.bar.close()
 
 
-def count_frames(
-    sources: Iterable[Source], stride: int = 1, max_frames: int | None = None
-) -> int | None:
+def count_frames(sources: Iterable[Source], reading: Reading) -> int | None:
     """Return how many frames will be read, None if a header does not tell.
 
     Args:
         sources: Sequences that will be read.
-        stride: Every how many frames one is read.
-        max_frames: Number of frames of each source that count, before the stride.
+        reading: How they will be read.
     """
-    reading = Reading(stride=stride, max_frames=kept_frames(max_frames, stride))
     return expected_frames([source.probe() for source in sources], reading)
 
 

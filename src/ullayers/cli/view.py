@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.learn.online import Sighting
+from ullayers.video.region import Box
 
 MAX_COLUMNS, MAX_ROWS = 48, 16  # of the canvas
 SHADES = " .:*"  # of a mask
@@ -98,7 +99,7 @@ class View:
         positions = np.array(self.positions)
         if sighting.columns[0] == "x":
             if sighting.mask is not None:
-                cells = _shaded(sighting.mask, rows, columns)
+                cells = _shaded(sighting.mask, sighting.box, rows, columns)
         else:  # a code has no natural range: use its range so far
             low = positions.min(0)
             high = positions.max(0)
@@ -130,9 +131,14 @@ def _room() -> tuple[int, int]:
     return max(1, size.columns - 1), max(1, size.lines - 1)
 
 
-def _shaded(mask: NDArray[np.uint8], rows: int, columns: int) -> NDArray[np.str_]:
-    row = np.linspace(0, mask.shape[0] - 1, rows).round().astype(int)
-    column = np.linspace(0, mask.shape[1] - 1, columns).round().astype(int)
-    level = mask[np.ix_(row, column)].astype(int) * len(SHADES) // 256
+def _shaded(mask: NDArray[np.uint8], box: Box | None, rows: int, columns: int) -> NDArray[np.str_]:
+    """Draw a mask that covers a part of the canvas, or all of it."""
+    left, top, width, height = box or (0.0, 0.0, 1.0, 1.0)
+    row = ((np.arange(rows) + 0.5) / rows - top) / height * mask.shape[0]
+    column = ((np.arange(columns) + 0.5) / columns - left) / width * mask.shape[1]
+    around = np.pad(mask, 1)  # nothing is outside
+    row = (row + 1).clip(0, mask.shape[0] + 1).astype(int)
+    column = (column + 1).clip(0, mask.shape[1] + 1).astype(int)
+    level = around[np.ix_(row, column)].astype(int) * len(SHADES) // 256
     shaded: NDArray[np.str_] = np.array(list(SHADES))[level]
     return shaded

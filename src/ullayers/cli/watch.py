@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from ullayers.cli.checks import check_same_options, make_config
+from ullayers.cli.checks import check_same_options, given_reading, make_config
 from ullayers.cli.failures import resumable
-from ullayers.cli.options import reading_values
 from ullayers.cli.signals import stop_at_checks
 from ullayers.cli.view import View
 from ullayers.errors import UserError
@@ -34,7 +33,7 @@ def run(arguments: Namespace) -> None:
         every=arguments.every,
         force=arguments.force,
         resume=arguments.resume,
-        **reading_values(arguments),
+        **given_reading(arguments),
     )
     with (
         resumable(lambda: _has_checkpoint(arguments)),

@@ -193,8 +193,11 @@ class Config:
         metadata=_about("Seed of all random numbers.", metavar="N", at_least=0, below=2**62),
     )
     device: str = field(
-        default="cpu",
-        metadata=_about("Device that torch computes on, such as cpu or cuda."),
+        default="auto",
+        metadata=_about(
+            "Device that torch computes on, such as cpu or cuda:1; auto is cuda if there is one, "
+            "cpu otherwise."
+        ),
     )
 
     def __post_init__(self) -> None:
@@ -215,15 +218,31 @@ class Config:
             "local": 0.0,
             "lr": ADAMW_LR[self.task] if self.optimizer == "adamw" else SGD_LR,
         }
+        device = choose_device(self.device)
         chosen = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         outputs = 2 if self.task == "locate" else self.outputs
-        return replace(self, outputs=outputs, **chosen)
+        return replace(self, outputs=outputs, device=device, **chosen)
 
     def _default_long_mean(self, many: bool) -> LongMean | None:
         if self.task == "locate":
             return None  # trials of both kinds compete
         # With several sequences, "stream" would code which sequence a frame belongs to.
         return "clip" if many else "stream"
+
+
+def choose_device(name: str) -> str:
+    """Return the device that a name stands for: "auto" is cuda if it is available, else cpu.
+
+    Apple's mps is never chosen, because it has no float64.
+
+    >>> choose_device("cpu")
+    'cpu'
+    """
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def setting(name: str) -> Setting:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ullayers.learn.config import LongMean as LongMean
 from ullayers.video.camera_motion import backdrop, find_path, foreground
 from ullayers.video.follow import follow
+from ullayers.video.frames import info_between
 from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
 
 T = TypeVar("T")
@@ -329,9 +330,10 @@ def expected_frames(infos: Sequence[Info], reading: Reading) -> int | None:
     """
     total = 0
     for info in infos:
-        if info.frames is None:
+        frames = info_between(info, reading.start, reading.end).frames
+        if frames is None:
             return None
-        kept = max(0, -(-(info.frames - reading.start) // reading.stride))
+        kept = max(0, -(-(frames - reading.first) // reading.stride))
         total += kept if reading.max_frames is None else min(kept, reading.max_frames)
     return total
 

@@ -13,19 +13,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ullayers.learn.apply import region_of
 from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
 from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free, check_links, clear_run
 from ullayers.learn.models import weights
 from ullayers.learn.regular_files import keep_beginning, open_regular
-from ullayers.learn.results import PIXELS, Answer, header
+from ullayers.learn.results import PIXELS, TRACK, Answer, header
 from ullayers.learn.run_config import check_settings
 from ullayers.learn.run_result import RunResult, finite
-from ullayers.learn.runs import Run, csv_name, load_run, make_reading, small_size
+from ullayers.learn.runs import Run, check_region, csv_name, load_run, small_size
 from ullayers.learn.typed_json import from_json
 from ullayers.learn.watcher import MAX_FRAMES, Watcher, WatcherState
+from ullayers.video.decoding import is_recorded
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError, find_sources, open_live
+from ullayers.video.region import Box, Cut, Region
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Sighting:
         mask: (height, width) uint8 at the size of learning, 255 where the object is; None for a
             code.
         size: (width, height) of the source's frames; None for a code.
+        box: Part of the frame that the mask covers; None for all of it.
     """
 
     sequence: str
@@ -54,6 +58,7 @@ class Sighting:
     learning: bool = True
     mask: NDArray[np.uint8] | None = None
     size: tuple[int, int] | None = None
+    box: Box | None = None
 
     @property
     def answer(self) -> Answer:
@@ -64,8 +69,16 @@ class Sighting:
             seconds=np.array([self.seconds]),
             columns=self.columns,
             values=np.array([self.values]),
+            masks=None if self.mask is None else self.mask[None],
             size=self.size,
+            box=self.box,
         )
+
+    def placed(self, cut: Cut) -> Sighting:
+        """Return a track in a region of interest as a track in the whole frame."""
+        answer = self.answer.placed(cut)
+        mask = None if answer.masks is None else answer.masks[0]
+        return replace(self, values=tuple(answer.values[0].tolist()), mask=mask, box=answer.box)
 
     def line(self) -> str:
         """Return a line of CSV."""
@@ -98,6 +111,9 @@ def watch(
     stride: int = 1,
     max_frames: int | None = None,
     grey: bool = False,
+    start: float = 0.0,
+    end: float | None = None,
+    roi: Region | None = None,
     folder: str | os.PathLike[str] | None = None,
     every: float = 60.0,
     force: bool = False,
@@ -116,6 +132,9 @@ def watch(
         max_frames: Stop after this many frames, including those that the stride skips; with
             `resume`, after this many more.
         grey: Learn without colour.
+        start: Use the frames of a file or folder from this time on, in seconds.
+        end: Stop before this time; None for no limit. A camera counts from its first frame.
+        roi: Use only this part of the frames; None for all of them.
         folder: Folder for a table, checkpoints and the network; `ul apply` takes it as a run.
         every: Seconds between checkpoints.
         force: Replace what is in the folder.
@@ -137,6 +156,8 @@ def watch(
     check_settings(config)
     if isinstance(source, str):
         source = find_sources([source])[0] if os.path.isdir(source) else open_live(source)
+    if start and not _is_recorded(source):
+        raise VideoError("--start is for files and folders; a camera or stream starts now")
     if resume and folder:
         run = _load_watched(folder, source)
         info = source.probe()
@@ -149,8 +170,17 @@ def watch(
         if folder:
             check_free(folder, force)
         info = source.probe()
-        shape = small_size(size, info)
-        reading = make_reading(shape, grey, stride, max_frames, mixed=True)
+        check_region(roi, [source], [info], skip_bad=False)
+        shape = small_size(size, info, roi)
+        reading = Reading(
+            size=shape,
+            grey=grey,
+            start=start,
+            end=end,
+            stride=stride,
+            max_frames=kept_frames(max_frames, stride),
+            roi=roi,
+        )
         run = Run(Path(folder or "."), [_path(source)], config, reading, max_frames)
     assert run.reading.size is not None
     watcher = Watcher(run.config, run.reading.channels, run.reading.size)
@@ -169,6 +199,10 @@ def _load_watched(folder: str | os.PathLike[str], source: Source) -> Run:
             f"{folder}: has learned from another source ({names}); give that one, or another --out"
         )
     return run
+
+
+def _is_recorded(source: Source) -> bool:
+    return source.kind == "images" or is_recorded(source.path)
 
 
 def _path(source: Source) -> str:
@@ -191,11 +225,12 @@ def _pixels(run: Run, info: Info) -> tuple[int, int] | None:
 def _sightings(
     watcher: Watcher, source: Source, reading: Reading, size: tuple[int, int] | None
 ) -> Generator[Sighting, None, None]:
+    cut = region_of(source, reading) if watcher.columns == TRACK else None
     clips = source.clips(1, reading)
     try:
         for clip in clips:
             values, mask = watcher.see(clip.frames[0])
-            yield Sighting(
+            found = Sighting(
                 sequence=source.name,
                 frame=int(clip.index[0]),
                 seconds=float(clip.seconds[0]),
@@ -206,6 +241,7 @@ def _sightings(
                 mask=mask,
                 size=size,
             )
+            yield found if cut is None else found.placed(cut)
     finally:
         clips.close()
 
@@ -299,9 +335,10 @@ class _WatchFolder:
 
     def reading(self) -> Reading:
         """Return how to read on; a camera or stream starts wherever it is."""
-        recorded = self.source.kind == "images" or os.path.isfile(self.source.path)
-        start = self.frame + self.run.reading.stride if recorded and self.frame >= 0 else 0
-        return replace(self.run.reading, start=start)
+        goes_on = _is_recorded(self.source) and self.frame >= 0
+        return replace(
+            self.run.reading, first=self.frame + self.run.reading.stride if goes_on else 0
+        )
 
     def open_table(self) -> Any:
         """Open the CSV for more lines, without those written after the checkpoint."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ullayers.video.region import Box, Cut
 
 TRACK = ("x", "y", "confidence")  # x and y in 0..1 of the frame, from its top left corner
 PIXELS = ("x_px", "y_px")  # the same position in pixels, the last columns of a table
@@ -42,6 +44,7 @@ class Answer:
         values: (time, columns) results.
         masks: (time, height, width) uint8, 255 where the object is; None if there are none.
         size: (width, height) of the source's frames; if given, tables also contain pixels.
+        box: Part of the frame that the masks cover; None for all of it.
     """
 
     sequence: str
@@ -51,6 +54,7 @@ class Answer:
     values: NDArray[np.float64]
     masks: NDArray[np.uint8] | None = None
     size: tuple[int, int] | None = None
+    box: Box | None = None
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
@@ -59,7 +63,25 @@ class Answer:
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("index", "seconds", "values")
         )
-        return cls(parts[0].sequence, index, seconds, parts[0].columns, values)
+        return replace(parts[0], index=index, seconds=seconds, values=values, masks=None)
+
+    def placed(self, cut: Cut) -> Answer:
+        """Return a track in a region of interest as a track in the whole frame.
+
+        Args:
+            cut: The region in the frames of the source.
+
+        Example:
+            >>> from ullayers.video.region import Rectangle
+            >>> found = Answer("a", np.arange(1), np.zeros(1), TRACK, np.array([[0.5, 0.5, 1.0]]))
+            >>> found.placed(Rectangle(0, 0, 32, 24).fit(height=48, width=64)).values.tolist()
+            [[0.25, 0.25, 1.0]]
+        """
+        values = np.concatenate([cut.place(self.values[:, :2]), self.values[:, 2:]], 1)
+        masks = self.masks
+        if masks is not None:
+            masks = masks & cut.inside_at(masks.shape[1:])
+        return replace(self, values=values, masks=masks, box=cut.box)
 
     @property
     def table_columns(self) -> tuple[str, ...]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.config import Config
@@ -14,11 +19,52 @@ from ullayers.learn.footage import LongMean
 from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_result import RunResult, clean_result
 from ullayers.learn.typed_json import from_json
+from ullayers.video.frames import Reading, check_pixels, kept_frames
+from ullayers.video.region import MaskRegion, Rectangle, Region
 
 MAX_PIXELS = 2**22  # of a frame to learn from; a batch of larger ones does not fit into memory
 MAX_METRICS_BYTES = 2**30
+PNG_URL = "data:image/png;base64,"
+
+RegionEntry = tuple[int, int, int, int] | str
 # Settings that take memory in proportion.
 MAX_SETTINGS = {"restarts": 10_000, "batch": 10_000, "clip": 100_000}
+
+
+def region_to_json(region: Region) -> RegionEntry:
+    """Return X, Y, width and height of a rectangle, or a mask as a PNG that a browser can show.
+
+    >>> region_to_json(Rectangle(16, 8, 32, 24))
+    (16, 8, 32, 24)
+    """
+    if isinstance(region, Rectangle):
+        return region.x, region.y, region.width, region.height
+    file = io.BytesIO()
+    Image.fromarray(region.inside).save(file, "png", optimize=True)
+    return PNG_URL + base64.b64encode(file.getvalue()).decode()
+
+
+def region_from_json(entry: RegionEntry) -> Region:
+    """Return the region of an entry in config.json.
+
+    Raises:
+        ValueError: The entry is damaged.
+    """
+    if isinstance(entry, str):
+        return MaskRegion.from_array(_decode_png(entry))
+    return Rectangle(*entry)
+
+
+def _decode_png(url: str) -> NDArray[np.bool_]:
+    if not url.startswith(PNG_URL):
+        raise ValueError("roi: expected a PNG as a data URL")
+    content = base64.b64decode(url.removeprefix(PNG_URL), validate=True)
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            check_pixels("roi", *image.size)
+            return np.asarray(image.convert("L")) >= 128
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # of damaged PNG files
+        raise ValueError("roi: its mask is not a PNG") from error
 
 
 @dataclass(frozen=True)
@@ -31,6 +77,48 @@ class ReadingEntry:
     max_frames: int | None
     mixed: bool = True
     follow: bool = False
+    start: float = 0.0
+    end: float | None = None
+    roi: RegionEntry | None = None  # see `region_to_json`
+
+    @classmethod
+    def of(cls, reading: Reading, max_frames: int | None) -> ReadingEntry:
+        """Return the entry of a reading.
+
+        Args:
+            reading: How the videos are read.
+            max_frames: Frames of each source that count, before the stride.
+        """
+        assert reading.size is not None
+        return cls(
+            size=reading.size,
+            grey=reading.grey,
+            stride=reading.stride,
+            max_frames=max_frames,
+            mixed=reading.mixed,
+            follow=reading.follow,
+            start=reading.start,
+            end=reading.end,
+            roi=None if reading.roi is None else region_to_json(reading.roi),
+        )
+
+    def reading(self) -> Reading:
+        """Return the reading of an entry.
+
+        Raises:
+            ValueError: A value is out of range.
+        """
+        return Reading(
+            size=self.size,
+            grey=self.grey,
+            start=self.start,
+            end=self.end,
+            stride=self.stride,
+            max_frames=kept_frames(self.max_frames, self.stride),
+            roi=None if self.roi is None else region_from_json(self.roi),
+            mixed=self.mixed,
+            follow=self.follow,
+        )
 
 
 @dataclass(frozen=True)

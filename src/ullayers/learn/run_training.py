@@ -24,7 +24,7 @@ from ullayers.learn.trainer import check_weights
 from ullayers.learn.training import Learner, LearnerState, Record, Trial
 from ullayers.learn.typed_json import from_json
 from ullayers.video.atomic_files import replacing, sweep
-from ullayers.video.reader import Source, VideoError
+from ullayers.video.reader import Reading, Source, VideoError
 
 CHECKPOINT_STEPS = 20  # steps between checkpoints
 
@@ -85,18 +85,27 @@ def _gather(run: Run, sources: Sequence[Source], progress: Callable[[int], None]
         run.reading = replace(run.reading, stride=1, max_frames=run.max_frames)
         footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
     run.bad |= footage.bad
-    if not footage.pieces and (run.reading.stride > 1 or run.max_frames):
-        raise VideoError(_too_few(run.reading.stride, run.max_frames))
+    remedies = _remedies(run.reading, run.max_frames)
+    if not footage.pieces and remedies:
+        raise VideoError(_too_few(remedies))
     return footage
 
 
-def _too_few(stride: int, max_frames: int | None) -> str:
-    """Return a message that names only the options that have left frames out."""
+def _remedies(reading: Reading, max_frames: int | None) -> dict[str, str]:
+    """Return the options that have left frames out, and what to give instead."""
     remedies = {}
-    if stride > 1:
-        remedies[f"--stride {stride}"] = "a smaller --stride"
+    if reading.stride > 1:
+        remedies[f"--stride {reading.stride}"] = "a smaller --stride"
     if max_frames is not None:
         remedies[f"--max-frames {max_frames}"] = "a larger --max-frames"
+    if reading.start:
+        remedies[f"--start {reading.start:g}"] = "an earlier --start"
+    if reading.end is not None:
+        remedies[f"--end {reading.end:g}"] = "a later --end"
+    return remedies
+
+
+def _too_few(remedies: dict[str, str]) -> str:
     left = f"fewer than three consecutive frames are left with {' and '.join(remedies)}"
     return f"{left}; use {' or '.join(remedies.values())}"
 

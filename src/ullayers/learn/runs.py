@@ -12,17 +12,24 @@ import torch
 from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError, read_tensors
-from ullayers.learn.config import Config
+from ullayers.learn.config import Config, choose_device
 from ullayers.learn.folders import check_apart, check_free, check_links
 from ullayers.learn.footage import LongMean, Piece, natural_stride, open_sources
 from ullayers.learn.models import Model, weights
-from ullayers.learn.run_config import check_settings, check_size, read_config, read_metrics
+from ullayers.learn.run_config import (
+    ReadingEntry,
+    check_settings,
+    check_size,
+    read_config,
+    read_metrics,
+)
 from ullayers.learn.run_result import RunResult
 from ullayers.learn.trainer import build
 from ullayers.video.atomic_files import write_json
 from ullayers.video.follow import SIDE
-from ullayers.video.frames import kept_frames
-from ullayers.video.reader import Info, Reading, Source
+from ullayers.video.frames import info_between, kept_frames
+from ullayers.video.reader import Info, Reading, Source, VideoError
+from ullayers.video.region import Region
 
 DEFAULT_SIZE = 64  # pixels of the longer side of frames to learn from
 FOLLOW_SIZE = 128  # the same if a part is cut out of them
@@ -37,7 +44,8 @@ class Run:
         inputs: Paths that were given.
         config: What to learn and how, resolved.
         reading: How the videos are read for learning.
-        max_frames: Frames of each source that count, before the stride of `reading`.
+        max_frames: Frames of each source that count, before the stride of `reading`; those
+            before its start do not.
         skip_bad: Whether unreadable inputs are left out.
         result: Outcome of learning; None until it has ended.
         net: The network; None until learning has ended.
@@ -97,19 +105,11 @@ class Run:
 
     def write_config(self) -> None:
         """Write config.json."""
-        reading = self.reading
         content = {
             "inputs": self.inputs,
             "skip_bad": self.skip_bad,
             "masks": self.masks,
-            "reading": {
-                "size": reading.size,
-                "grey": reading.grey,
-                "stride": reading.stride,
-                "max_frames": self.max_frames,
-                "mixed": reading.mixed,
-                "follow": reading.follow,
-            },
+            "reading": asdict(ReadingEntry.of(self.reading, self.max_frames)),
             "learn": asdict(self.config),
             "result": {} if self.result is None else asdict(self.result),
         }
@@ -153,6 +153,9 @@ def plan_run(
     max_frames: int | None = None,
     grey: bool = False,
     follow: bool = False,
+    start: float = 0.0,
+    end: float | None = None,
+    roi: Region | None = None,
     skip_bad: bool = False,
     masks: bool = False,
     force: bool = False,
@@ -167,9 +170,12 @@ def plan_run(
             are resized to the size of the first one. Pictures of one folder may differ in size
             only if both sides are given. None is 64, or 128 with `follow`.
         stride: Learn from every `stride`-th frame; None takes about six per second.
-        max_frames: Frames of each source that count.
+        max_frames: Frames of each source that count, from `start` on.
         grey: Learn without colour.
         follow: Learn a code of a square around what moves instead of the whole frame.
+        start: Use frames of each source from this time on, in seconds.
+        end: Use frames before this time; None for no limit.
+        roi: Use only this part of the frames; None for all of them.
         skip_bad: Leave out what cannot be read.
         masks: Write every mask as a picture.
         force: Replace an existing run.
@@ -181,12 +187,18 @@ def plan_run(
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
     check_free(folder, force)
     check_apart(folder, sources)
-    shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0])
-    reading = make_reading(
-        shape,
-        grey,
-        stride or natural_stride(infos, max_frames),
-        max_frames,
+    check_region(roi, sources, infos, skip_bad=skip_bad)
+    shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)
+    used = [info_between(info, start, end) for info in infos]
+    every = stride or natural_stride(used, max_frames)
+    reading = Reading(
+        size=shape,
+        grey=grey,
+        start=start,
+        end=end,
+        stride=every,
+        max_frames=kept_frames(max_frames, every),
+        roi=roi,
         mixed=isinstance(size, tuple),
         follow=follow,
     )
@@ -220,34 +232,45 @@ def absolute(inputs: Sequence[str]) -> list[str]:
     return [os.path.abspath(os.path.expanduser(path)) for path in inputs]
 
 
-def small_size(size: int | tuple[int, int], info: Info) -> tuple[int, int]:
+def check_region(
+    roi: Region | None, sources: Sequence[Source], infos: Sequence[Info], *, skip_bad: bool
+) -> None:
+    """Refuse a region of interest that does not fit into the frames of a source.
+
+    Args:
+        roi: The region; None for whole frames.
+        sources: What will be read.
+        infos: What their headers say.
+        skip_bad: Check the first source only; others are left out when they are read.
+
+    Raises:
+        VideoError: The region does not fit.
+    """
+    reading = Reading(roi=roi)
+    for source, info in list(zip(sources, infos, strict=True))[: 1 if skip_bad else None]:
+        try:
+            reading.cut(source.path, info.height, info.width)
+        except VideoError as error:
+            raise error.with_skip_hint(len(sources)) from None
+
+
+def small_size(
+    size: int | tuple[int, int], info: Info, roi: Region | None = None
+) -> tuple[int, int]:
     """Return the (height, width) to learn from.
 
     Args:
         size: The longer side, or both.
         info: What the header of the first source says.
+        roi: Part of the frames that is used; None for all of them.
 
     Raises:
         RunError: The size is too large.
     """
-    reading = Reading(longest=size) if isinstance(size, int) else Reading(size=size)
+    reading = Reading(longest=size, roi=roi) if isinstance(size, int) else Reading(size=size)
     shape = reading.target(info.height, info.width)
     check_size(shape)
     return shape
-
-
-def make_reading(
-    size: tuple[int, int],
-    grey: bool,
-    stride: int,
-    max_frames: int | None,
-    *,
-    mixed: bool,
-    follow: bool = False,
-) -> Reading:
-    """Return how to read every `stride`-th of the first `max_frames` frames."""
-    kept = kept_frames(max_frames, stride)
-    return Reading(size=size, grey=grey, stride=stride, max_frames=kept, mixed=mixed, follow=follow)
 
 
 def sources_of(run: Run) -> list[Source]:
@@ -279,18 +302,15 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
 
     Args:
         folder: Folder of the run.
-        device: Device of the network; None for the one it was trained on.
+        device: Device of the network, or "auto"; None for the one it was trained on.
 
     Raises:
         RunError: The folder is not a run, or is damaged.
     """
     place = Path(folder)
     entries = read_config(place)
-    how = entries.reading
     try:
-        reading = make_reading(
-            how.size, how.grey, how.stride, how.max_frames, mixed=how.mixed, follow=how.follow
-        )
+        reading = entries.reading.reading()
     except (ValueError, ZeroDivisionError) as error:
         raise RunError(f"{folder}: its config.json is damaged ({error}); learn again") from error
     run = Run(
@@ -298,13 +318,12 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         inputs=entries.inputs,
         config=entries.learn,
         reading=reading,
-        max_frames=how.max_frames,
+        max_frames=entries.reading.max_frames,
         skip_bad=entries.skip_bad,
         result=entries.result,
         masks=entries.masks,
     )
-    if device is not None:
-        run.config = replace(run.config, device=device)
+    run.config = replace(run.config, device=choose_device(device or run.config.device))
     check_device(run.config.device)
     if run.result is not None:
         run.net = _load_net(run)

@@ -184,8 +184,9 @@ class Watcher:
             )
         self.trainer.load(tensors, state.history)
         self.memory.load_state_dict(remembered)
-        self.backdrop.behind = tensors.get("backdrop.behind")
-        self.backdrop.last = tensors.get("backdrop.last")
+        for name in ("behind", "last"):
+            value = tensors.get(f"backdrop.{name}")
+            setattr(self.backdrop, name, None if value is None else value.to(self.config.device))
         self.backdrop.count, self.backdrop.unsteady = state.backdrop
         self.count = state.count
         self.learning = state.learning

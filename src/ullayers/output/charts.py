@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ullayers.learn.results import SURE, TRACK, Answer
+from ullayers.output.motion import Motion
 
 Floats = NDArray[np.floating[Any]]
 
@@ -57,6 +58,8 @@ STYLE: dict[Any, Any] = {
 WIDE, NARROW = 1040, 440  # widths of charts, in CSS pixels
 MAX_CURVES = 8  # values of a code drawn over time
 MAX_POINTS = 4000  # of a scatter chart
+SPEED_SECONDS = 0.5  # over which a chart averages speeds,
+MIN_LEVELS = 40  # unless the video is short
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,60 @@ def _draw_curve(axes: Axes, answer: Answer, column: int, width: int) -> None:
         values = np.where(answer.values[rows, 2] >= SURE, values, np.nan)
     name = answer.columns[column]
     axes.plot(seconds, values, color=colour, linewidth=1.3, marker=marker, label=name)
+
+
+def speed_chart(motion: Motion, name: str, width: int) -> Chart:
+    """Draw the speed of one sequence over time, with gaps where it is unknown.
+
+    Args:
+        motion: At least one step.
+        name: Name of the sequence.
+        width: Width of the chart.
+
+    Example:
+        >>> motion = Motion(np.arange(9.0), np.ones(9), np.ones(9))
+        >>> speed_chart(motion, "a", NARROW).label
+        'speed over time'
+    """
+    figure = _figure(width, 200)
+    axes = figure.subplots()
+    duration = motion.seconds[-1] - motion.seconds[0]
+    levels = int(np.clip(duration / SPEED_SECONDS, MIN_LEVELS, width // 2))
+    axes.plot(*speed_curve(motion, levels), color=LINES[0], linewidth=1.3)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.01)
+    axes.set(xlabel="time (s)", ylabel="pixels per second")
+    return _chart(figure, "speed over time", f"{name} {width}")
+
+
+def speed_curve(motion: Motion, most: int) -> tuple[Floats, Floats]:
+    """Return times and speeds to draw: a level for each step, and NaN where the speed is unknown.
+
+    Args:
+        motion: At least one step.
+        most: Number of levels. If there are more steps, each level is the mean over a stretch.
+
+    Example:
+        >>> seconds = np.array([0.5, 1.5, 4.5])
+        >>> speed_curve(Motion(seconds, np.ones(3), np.arange(3.0)), 9)[1].tolist()
+        [0.0, 0.0, 1.0, 1.0, nan, 2.0, 2.0]
+        >>> speed_curve(Motion(seconds, np.ones(3), np.arange(3.0)), 2)[1].tolist()
+        [0.5, 0.5, 2.0, 2.0]
+    """
+    starts = motion.seconds - motion.durations / 2
+    ends = motion.seconds + motion.durations / 2
+    speeds = motion.speeds
+    if len(speeds) > most:
+        edges = np.linspace(starts[0], ends[-1], most + 1)
+        place = np.searchsorted(edges, motion.seconds).clip(1, most) - 1
+        durations = np.bincount(place, motion.durations, most)
+        known = durations > 0
+        speeds = np.bincount(place, motion.lengths, most)[known] / durations[known]
+        starts, ends = edges[:-1][known], edges[1:][known]
+    times = np.stack([starts, ends], 1).ravel()
+    levels = np.repeat(speeds, 2)
+    gaps = 2 * (np.flatnonzero(starts[1:] - ends[:-1] > 1e-6) + 1)
+    return np.insert(times, gaps, np.nan), np.insert(levels, gaps, np.nan)
 
 
 def thinned(values: Floats, stretches: int) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ullayers.learn.results import SURE
+from ullayers.video.region import Box, Cut, resize
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
@@ -45,13 +46,19 @@ class MaskPainter:
     Args:
         mask_size: (height, width) of the masks.
         size: (height, width) of the pictures.
+        box: Part of the pictures that the masks cover; None for all of it.
     """
 
-    def __init__(self, mask_size: tuple[int, ...], size: tuple[int, int]) -> None:
+    def __init__(
+        self, mask_size: tuple[int, ...], size: tuple[int, int], box: Box | None = None
+    ) -> None:
+        left, top, width, height = to_pixels(box, size[1], size[0])
+        self.part = slice(top, top + height), slice(left, left + width)
+        self.radius = max(0.75, line_radius(*size) / 2)
+        size = height, width
         self.rows = _resize_matrix(mask_size[0], size[0])
         self.columns = _resize_matrix(mask_size[1], size[1])
         self.colour = _filled(*size, MASK_COLOUR)
-        self.radius = max(0.75, line_radius(*size) / 2)
 
     def paint(self, canvas: Tensor, mask: Pixels) -> None:
         """Tint the inside of the mask and draw its outline, in place.
@@ -64,6 +71,7 @@ class MaskPainter:
         visible = levels > MASK_THRESHOLD / 2
         if not visible.any():
             return
+        canvas = canvas[self.part]
         rows = _window(visible.any(1), canvas.shape[0])
         columns = _window(visible.any(0), canvas.shape[1])
         level = self.rows[rows] @ levels @ self.columns[columns].T
@@ -77,6 +85,35 @@ class MaskPainter:
         outline.mul_(slope.div_(FLAT_SLOPE).clamp_(max=1))  # a constant level has no edge
         fill = level.sub_(MASK_THRESHOLD).mul_(MASK_OPACITY / 0.4).clamp_(0, MASK_OPACITY)
         return fill + outline.mul_(1 - fill)
+
+
+class Outline:
+    """The outline of a region of interest: a thin white line with a dark outer edge.
+
+    Args:
+        cut: The region in the frames of a video.
+        size: (height, width) of the pictures to paint on.
+
+    Example:
+        >>> from ullayers.video.region import Rectangle
+        >>> frames = torch.full((1, 3, 24, 32), 100, dtype=torch.uint8)
+        >>> Outline(Rectangle(16, 8, 32, 24).fit(height=48, width=64), (24, 32)).paint(frames)
+        >>> frames[0, 0, 4, 6:12].tolist()
+        [100, 50, 255, 255, 255, 255]
+    """
+
+    def __init__(self, cut: Cut, size: tuple[int, int]) -> None:
+        inside = torch.from_numpy(resize(cut.whole(), size) >= 128).float()
+        # Beyond the edges of the picture is outside, so that the line is closed.
+        outside = F.pad(1 - inside, (1, 1, 1, 1), value=1.0)[None]
+        line = inside * F.max_pool2d(outside, 3, 1)[0]
+        edges = F.max_pool2d(line[None], 3, 1, 1)[0] * (1 - inside)
+        self.line, self.edges = line.bool(), edges.bool()
+
+    def paint(self, frames: Tensor) -> None:
+        """Paint the outline onto uint8 frames (time, 3, height, width), in place."""
+        frames[:, :, self.edges] //= 2
+        frames[:, :, self.line] = 255
 
 
 class Trail:
@@ -187,6 +224,21 @@ class CodeAxes:
         draw.text((far, far), self.names[0], TEXT_COLOUR, font, anchor="rd")
         draw.text((near, near), self.names[1], TEXT_COLOUR, font, anchor="la")
         draw.line([(near, 4 * near), (near, far), (far - 5 * near, far)], AXIS_COLOUR)
+
+
+def to_pixels(box: Box | None, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of a part of a picture in pixels.
+
+    >>> to_pixels((0.25, 0.5, 0.5, 0.5), 64, 48), to_pixels(None, 64, 48)
+    ((16, 24, 32, 24), (0, 0, 64, 48))
+    """
+    if box is None:
+        return 0, 0, width, height
+    left = min(round(box[0] * width), width - 1)
+    top = min(round(box[1] * height), height - 1)
+    right = max(left + 1, round((box[0] + box[2]) * width))
+    bottom = max(top + 1, round((box[1] + box[3]) * height))
+    return left, top, right - left, bottom - top
 
 
 def _window(visible: Tensor, size: int) -> slice:

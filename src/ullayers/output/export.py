@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -17,8 +18,10 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_inside, clear_masks
 from ullayers.learn.footage import Spread
 from ullayers.learn.results import TRACK, Answer, code_columns
+from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
 from ullayers.output.display import DisplayTap, display_size
+from ullayers.output.drawing import Outline, to_pixels
 from ullayers.output.exported import Exported as Exported
 from ullayers.output.overlay import Overlay
 from ullayers.output.summary import write_summary
@@ -115,6 +118,11 @@ class _Job:
             self.run, source, stride=options.stride, max_frames=options.max_frames, tap=tap
         )
 
+    def outline(self, source: Source, info: Info) -> Outline | None:
+        """Make the outline of the region of interest; None without a region."""
+        cut = self.run.reading.cut(source.path, info.height, info.width)
+        return None if cut is None else Outline(cut, display_size(info))
+
     def tap(self, source: Source, info: Info) -> DisplayTap:
         """Make the tap that keeps the frames to draw and to show of a source."""
         overlay = 0 if self.video is None else self.overlay_frames
@@ -148,6 +156,9 @@ def _open_table(job: _Job) -> PartialTable:
         options.stride,
         options.max_frames,
     ]
+    part = ReadingEntry.of(job.run.reading, None)
+    if part.start or part.end is not None or part.roi is not None:
+        request.append(json.dumps([part.start, part.end, part.roi]))
     config = job.run.config
     return PartialTable(
         job.place / csv_name(job.run),
@@ -192,10 +203,11 @@ def _export_source(job: _Job, source: Source) -> Generator[int, None, None]:
     try:
         info = source.probe()
         tap = job.tap(source, info)
+        outline = job.outline(source, info)
         writer = _MaskWriter(job.place, source, info) if job.options.masks else None
         for part in job.answers(source, tap):
             if job.video is not None:
-                _draw(job.video, tap, part)
+                _draw(job.video, tap, part, outline)
             if part.masks is not None:
                 kept_masks.extend(part.masks)
                 if writer is not None:
@@ -211,22 +223,26 @@ def _export_source(job: _Job, source: Source) -> Generator[int, None, None]:
         job.done.frames_to_show[source.name] = tap.samples
 
 
-def _draw(video: Overlay, tap: DisplayTap, answer: Answer) -> int:
+def _draw(video: Overlay, tap: DisplayTap, answer: Answer, outline: Outline | None) -> int:
     """Draw those of the frames that are in the overlay; return their number."""
     frames = tap.take(len(answer.index))
     if len(frames):
+        if outline is not None:
+            outline.paint(frames)
         video.add(frames, _rows(answer, slice(0, len(frames))))
     return len(frames)
 
 
 def _draw_again(job: _Job, video: Overlay, source: Source) -> None:
     """Draw a finished source when an export is resumed, as a video cannot be continued."""
-    tap = DisplayTap(display_size(source.probe()), job.overlay_frames, 0)
+    info = source.probe()
+    tap = DisplayTap(display_size(info), job.overlay_frames, 0)
+    outline = job.outline(source, info)
     left = job.overlay_frames
     parts = job.answers(source, tap)
     with closing(parts), suppress(VideoError):  # a broken source has rows of its beginning
         for part in parts:
-            left -= _draw(video, tap, part)
+            left -= _draw(video, tap, part, outline)
             if left == 0:
                 break
 
@@ -241,16 +257,25 @@ def _draw_codes(job: _Job, sources: Sequence[Source]) -> None:
     with Overlay(job.place / "overlay.mp4", job.fps, cloud) as video:
         for source in shown:
             answer, info = found[source.name]
-            size, stride = display_size(info), job.options.stride
-            reading = Reading(size=size, stride=stride, max_frames=share)
-            _draw_code(video, source, answer, reading)
+            reading = Reading(
+                size=display_size(info),
+                start=job.run.reading.start,
+                end=job.run.reading.end,
+                stride=job.options.stride,
+                max_frames=share,
+            )
+            _draw_code(video, source, answer, reading, job.outline(source, info))
 
 
-def _draw_code(video: Overlay, source: Source, answer: Answer, reading: Reading) -> None:
+def _draw_code(
+    video: Overlay, source: Source, answer: Answer, reading: Reading, outline: Outline | None
+) -> None:
     start = 0
     with closing(source.clips(DRAWN_AT_ONCE, reading)) as clips:
         for clip in clips:
             part = _rows(answer, slice(start, start + len(clip.index)))
+            if outline is not None:
+                outline.paint(clip.frames)
             video.add(clip.frames[: len(part.index)], part)
             start += len(part.index)
             if start == len(answer.index):  # what follows may be broken
@@ -269,8 +294,11 @@ class _MaskWriter:
     def write(self, answer: Answer) -> None:
         """Write one image for each frame."""
         assert answer.masks is not None
+        left, top, width, height = to_pixels(answer.box, *self.size)
         for number, mask in zip(answer.index, answer.masks, strict=True):
-            image = Image.fromarray(mask).resize(self.size, Image.Resampling.BILINEAR)
+            image = Image.new("L", self.size)
+            part = Image.fromarray(mask).resize((width, height), Image.Resampling.BILINEAR)
+            image.paste(part, (left, top))
             with replacing(self.folder / f"{number:06d}.png", "wb") as file:
                 image.save(file, "png")
 

@@ -50,7 +50,7 @@ def draw_track(frames: Pixels, answer: Answer, trail: Floats | None = None) -> P
     positions, opacities = _to_pixels(answer.values, height, width)
     painter = None
     if answer.masks is not None:
-        painter = MaskPainter(answer.masks.shape[1:], (height, width))
+        painter = MaskPainter(answer.masks.shape[1:], (height, width), answer.box)
     for t, frame in enumerate(frames):
         canvas = torch.from_numpy(frame).float()
         if painter is not None and answer.masks is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,18 @@ from numpy.typing import NDArray
 import ullayers.output.charts as charts
 import ullayers.output.pictures as pictures
 from ullayers.learn.results import SURE, TRACK, Answer
+from ullayers.output.motion import SMOOTHING_SECONDS, measure_motion
 from ullayers.output.overlay import draw_track
 from ullayers.video.atomic_files import replacing
+from ullayers.video.reader import Info
+from ullayers.video.region import Box
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
 Section = dict[str, Any]
 
 MAX_SEQUENCES, MAX_SAMPLES, MAX_LAYERS = 6, 12, 6  # shown on the page
+MAX_ROWS = 100  # of the table of sequences
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Sample:
         picture: (height, width, 3) uint8.
         mask: (height, width) in 0..1, of any size; None for a code.
         values: (columns,) result for this frame.
+        box: Part of the picture that the mask covers; None for all of it.
 
     Example:
         >>> Sample("a", 0.5, np.zeros((48, 64, 3), np.uint8), None, np.array([1.0, 0.0])).seconds
@@ -49,6 +54,7 @@ class Sample:
     picture: Pixels
     mask: Floats | None
     values: Floats
+    box: Box | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Contents:
         facts: Headline numbers as (name, value).
         warnings: Why the results are not to be trusted; empty if they are.
         scores: Comparison with the ground truth as (name, value).
+        infos: Frame size and frame rate of each of `answers`, for speeds in pixels; may be empty.
 
     Example:
         >>> Contents("A pendulum", facts=[("frames", "10,000")]).facts
@@ -87,6 +94,7 @@ class Contents:
     facts: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     scores: list[tuple[str, str]] = field(default_factory=list)
+    infos: list[Info] = field(default_factory=list)
 
     @property
     def is_track(self) -> bool:
@@ -123,6 +131,7 @@ def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
             scores=contents.scores,
             is_track=contents.is_track,
             threshold=SURE,
+            smoothing_seconds=SMOOTHING_SECONDS,
             sections={name: section for name, section in sections.items() if section},
         )
     )
@@ -178,7 +187,9 @@ def _sections(contents: Contents, has_video: bool) -> dict[str, Section | None]:
         "video": {"file": "overlay.mp4"} if has_video else None,
         "samples": _samples(contents),
         "time": _over_time(contents.answers),
+        "speed": _speed(contents),
         "scatter": _scatter(contents),
+        "sequences": _sequences(contents),
         "training": _training(valid_records(contents.records), contents.winner),
         "kernels": _layers(contents),
         "config": _config(contents.config),
@@ -211,7 +222,8 @@ def _draw_result(picture: Pixels, sample: Sample) -> Pixels:
         masks = np.nan_to_num(255 * sample.mask[None]).clip(0, 255).round().astype(np.uint8)
     values = np.asarray(sample.values, np.float64)[None]
     seconds = np.array([sample.seconds])
-    answer = Answer(sample.sequence, np.zeros(1, np.int64), seconds, TRACK, values, masks)
+    index = np.zeros(1, np.int64)
+    answer = Answer(sample.sequence, index, seconds, TRACK, values, masks, box=sample.box)
     return draw_track(picture[None], answer).squeeze(0)
 
 
@@ -220,22 +232,69 @@ def _over_time(answers: Sequence[Answer]) -> Section | None:
     shown = sequences[:MAX_SEQUENCES]
     if not shown:
         return None
-    in_pairs = len(shown) % 2 == 0  # an odd number in two columns would leave a hole
-    panels = [
-        {
-            "sequence": answer.sequence,
-            "wide": None if in_pairs else charts.time_chart(answer, charts.WIDE),
-            "narrow": charts.time_chart(answer, charts.NARROW),
-        }
-        for answer in shown
-    ]
-    return {
-        "panels": panels,
-        "in_pairs": in_pairs,
+    drawings = {answer.sequence: partial(charts.time_chart, answer) for answer in shown}
+    return _panels(drawings) | {
         "columns": len(shown[0].columns),
         "max_curves": charts.MAX_CURVES,
         "left_out": len(sequences) - len(shown),
     }
+
+
+def _panels(drawings: Mapping[str, Callable[[int], charts.Chart]]) -> Section:
+    """Draw a chart for each sequence, for wide and for narrow pages.
+
+    Args:
+        drawings: By sequence, the function that draws its chart at a width.
+    """
+    in_pairs = len(drawings) % 2 == 0  # an odd number in two columns would leave a hole
+    panels = [
+        {
+            "sequence": sequence,
+            "wide": None if in_pairs else draw(charts.WIDE),
+            "narrow": draw(charts.NARROW),
+        }
+        for sequence, draw in drawings.items()
+    ]
+    return {"panels": panels, "in_pairs": in_pairs}
+
+
+def _speed(contents: Contents) -> Section | None:
+    if not contents.is_track or not contents.infos:
+        return None
+    drawings = {}
+    for answer, info in list(zip(contents.answers, contents.infos, strict=True))[:MAX_SEQUENCES]:
+        motion = measure_motion(answer, info.width, info.height)
+        if motion.distance is not None:
+            drawings[answer.sequence] = partial(charts.speed_chart, motion, answer.sequence)
+    left_out = max(0, len(contents.answers) - MAX_SEQUENCES)
+    return _panels(drawings) | {"left_out": left_out} if drawings else None
+
+
+def _sequences(contents: Contents) -> Section | None:
+    """Prepare a table with a row for each sequence."""
+    if not contents.infos:
+        return None
+    names = ["sequence", "frames", "frame size", "frames per second"]
+    if contents.is_track:
+        names += ["distance (px)", "mean speed (px/s)", "median (px/s)", "95th percentile (px/s)"]
+    pairs = list(zip(contents.answers, contents.infos, strict=True))
+    rows = [_sequence_row(answer, info) for answer, info in pairs[:MAX_ROWS]]
+    return {"names": names, "rows": rows, "left_out": len(pairs) - len(rows)}
+
+
+def _sequence_row(answer: Answer, info: Info) -> list[str]:
+    size = f"{info.width} x {info.height}"
+    rate = "unknown" if info.rate is None else f"{info.rate:.4g}"
+    row = [answer.sequence, f"{len(answer.index):,}", size, rate]
+    if answer.columns == TRACK:
+        motion = measure_motion(answer, info.width, info.height)
+        speeds = [motion.mean_speed, motion.speed_quantile(0.5), motion.speed_quantile(0.95)]
+        row += [_format_pixels(value) for value in (motion.distance, *speeds)]
+    return row
+
+
+def _format_pixels(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def _scatter(contents: Contents) -> Section | None:

@@ -52,6 +52,7 @@ def report_run(
         records=records,
         winner=run.outcome.trial or 0,
         answers=done.answers,
+        infos=done.infos,
         samples=_samples(sources, done, stride),
         kernels=_kernels(run),
         maps=maps,
@@ -78,6 +79,8 @@ def _settings(run: Run) -> dict[str, Any]:
         "size": f"{width} x {height} pixels",
         "colour": not run.reading.grey,
         "crop around motion": run.reading.follow,
+        "region of interest": "whole frame" if run.reading.roi is None else str(run.reading.roi),
+        "time range": _format_range(run.reading),
         "frames": "all" if stride == 1 else f"one in {stride}",
         "frames per source": "all" if run.max_frames is None else f"the first {run.max_frames}",
     }
@@ -94,6 +97,17 @@ def _settings(run: Run) -> dict[str, Any]:
         "reading": reading,
         "learning": {name.replace("_", " "): value for name, value in learning.items()},
     }
+
+
+def _format_range(reading: Reading) -> str:
+    """Return the range of time that is used, in seconds.
+
+    >>> _format_range(Reading(start=1.5)), _format_range(Reading(end=60))
+    ('from 1.5 s', 'up to 60 s')
+    """
+    if not reading.start:
+        return "all" if reading.end is None else f"up to {reading.end:g} s"
+    return f"from {reading.start:g} s" + ("" if reading.end is None else f" to {reading.end:g} s")
 
 
 def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -165,7 +179,8 @@ def _sample(
 ) -> Sample:
     frame = picture.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
     mask = masks[row] / np.float32(255) if row in masks else None
-    return Sample(answer.sequence, float(answer.seconds[row]), frame, mask, answer.values[row])
+    seconds = float(answer.seconds[row])
+    return Sample(answer.sequence, seconds, frame, mask, answer.values[row], answer.box)
 
 
 def _read_samples(
@@ -197,7 +212,8 @@ def _read_frames(
         if found is not None:
             yield from zip(rows, found, strict=True)
             return
-        reading = Reading(size=size, stride=every, max_frames=len(rows) + 1)
+        start = float(answer.seconds[0]) if answer.index[0] else 0.0
+        reading = Reading(size=size, start=start, stride=every, max_frames=len(rows) + 1)
         with closing(source.clips(1, reading, ahead=1)) as clips:
             for clip in clips:
                 row = int(np.searchsorted(answer.index, int(clip.index[0])))

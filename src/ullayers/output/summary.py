@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ullayers.learn.results import SURE
+from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.learn.runs import Run
 from ullayers.output.exported import Exported
+from ullayers.output.motion import measure_motion
 from ullayers.video.atomic_files import write_json
+from ullayers.video.reader import Info
 
 MAX_UNSURE = 0.5  # share of frames with low confidence above which a track is not trusted
 MAX_RISE = 0.05  # increase of J during training above which a network is not trusted
@@ -90,20 +92,31 @@ def write_summary(path: Path, run: Run, exported: Exported) -> None:
         "found": found_share(run, exported),
         "trusted": not reasons,
         "reasons": reasons,
-        "sequences": _sequences(exported),
+        "sequences": [
+            _sequence(answer, info)
+            for answer, info in zip(exported.answers, exported.infos, strict=True)
+        ],
         "bad": run.bad | exported.bad,
     }
     write_json(path, content)
 
 
-def _sequences(exported: Exported) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": answer.sequence,
-            "frames": len(answer.index),
-            "width": info.width,
-            "height": info.height,
-            "fps": info.rate,
-        }
-        for answer, info in zip(exported.answers, exported.infos, strict=True)
-    ]
+def _sequence(answer: Answer, info: Info) -> dict[str, Any]:
+    content = {
+        "name": answer.sequence,
+        "frames": len(answer.index),
+        "width": info.width,
+        "height": info.height,
+        "fps": info.rate,
+    }
+    if answer.columns != TRACK:
+        return content
+    motion = measure_motion(answer, info.width, info.height)
+    return content | {
+        "distance_px": _rounded(motion.distance),
+        "median_speed_px_per_s": _rounded(motion.speed_quantile(0.5)),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

@@ -96,8 +96,8 @@ class PartialTable:
         note = read_note(self.note)
         if note.asked != self.request:
             raise RunError(
-                f"{self.partial}: was started with another run, --stride or --max-frames; use the "
-                "same ones, or start again with --force"
+                f"{self.partial}: was started with another run, --stride, --max-frames, --start, "
+                "--end or --roi; use the same ones, or start again with --force"
             )
         if self.masks and not note.masks:
             return  # the finished sequences have no masks, so all are processed again

@@ -80,9 +80,16 @@ def read_camera(
     cv2 = load_cv2()
     with open_camera(path) as capture:
         size = None
+        cut = None
         grabbed = _grab_frames(path, capture, reading.stride, stop)
         for pixels, seconds, index in islice(grabbed, reading.max_frames):
-            size = size or reading.target(*pixels.shape[:2])
+            if reading.end is not None and seconds >= reading.end:
+                return
+            if size is None:
+                cut = reading.cut(path, *pixels.shape[:2])
+                size = reading.target(*pixels.shape[:2])
+            if cut is not None:
+                pixels = cut.fill(cut.crop(pixels))
             yield _to_tensor(cv2, pixels, size, reading.grey), seconds, index
 
 

@@ -6,11 +6,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +21,6 @@ from ullayers.video.frames import (
     IMAGE_SUFFIXES,
     MAX_PIXELS,
     Info,
-    Reading,
-    TimedFrame,
     VideoError,
     check_pixels,
     suffix_of,
@@ -46,6 +42,9 @@ REFERRING_FORMATS = frozenset(
     "applehttp avisynth concat concatf dash dvdvideo hls image2 imf lavfi rtp rtsp sap sdp "
     "vapoursynth vobsub webm_dash_manifest".split()
 )
+# A flag of swscale (SWS_ACCURATE_RND). Without it, a fast conversion of frames that keep their size
+# leaves the last columns undefined if the width is not a multiple of 16.
+ACCURATE_ROUNDING = 0x40000
 HEAD_BYTES = 4096  # enough to tell a text file from a binary one
 
 
@@ -72,6 +71,11 @@ def is_camera(path: str) -> bool:
     """Return whether a live source is a camera, and not a file whose name looks like one."""
     named = path.isdecimal() or path.startswith("/dev/video") or path.endswith(":none")
     return named and not os.path.isfile(path)
+
+
+def is_recorded(path: str) -> bool:
+    """Return whether a source is a file, which starts at time 0 and can be read again."""
+    return os.path.isfile(path)
 
 
 def is_unpaused(path: str, live: bool) -> bool:
@@ -115,7 +119,7 @@ def open_video(path: str, live: bool = False) -> Iterator[OpenVideo]:
 def probe_video(path: str, live: bool = False) -> Info:
     """Read the header and decode the first frame."""
     with open_video(path, live) as video:
-        frame, _ = next(decode_frames(video, threading.Event()))
+        frame, *_ = next(decode_frames(video, threading.Event()))
         height, width = upright_size(frame)
         frames = video.stream.frames  # zero in Matroska, whose header has a duration instead
         duration = video.container.duration
@@ -124,60 +128,86 @@ def probe_video(path: str, live: bool = False) -> Info:
         return Info(width, height, video.rate, frames or None)
 
 
-def read_video(
-    path: str, live: bool, reading: Reading, stop: threading.Event
-) -> Generator[TimedFrame, None, None]:
-    """Yield the frames of a video file or stream with their times and numbers."""
-    # One reformatter for all frames: creating one per frame takes three times as long.
-    reformatter = load_av().video.reformatter.VideoReformatter()
-    tap_reformatter = load_av().video.reformatter.VideoReformatter()
-    with open_video(path, live) as video:
-        decoded = enumerate(decode_frames(video, stop))
-        kept = islice(decoded, reading.start, None, reading.stride)
-        size = None
-        for index, (frame, seconds) in islice(kept, reading.max_frames):
-            if size is None:  # later frames of another size are resized to that of the first
-                size = reading.target(*upright_size(frame))
-            if reading.tap is not None:
-                reading.tap(partial(frame_to_tensor, path, tap_reformatter, frame, grey=False))
-            yield frame_to_tensor(path, reformatter, frame, size, reading.grey), seconds, index
+@dataclass(frozen=True)
+class KeyFrame:
+    """A frame from which decoding can start.
+
+    Attributes:
+        pts: Its time, in units of the stream.
+        seek: The timestamp to seek to.
+        number: Its frame number.
+    """
+
+    pts: int
+    seek: int
+    number: int
 
 
-def decode_frames(video: OpenVideo, stop: threading.Event) -> Iterator[tuple[VideoFrame, float]]:
-    """Yield every frame that can be decoded, with its time in seconds.
+def decode_frames(
+    video: OpenVideo, stop: threading.Event, key: KeyFrame | None = None
+) -> Iterator[tuple[VideoFrame, float, int]]:
+    """Yield every frame that can be decoded, with its time in seconds and its number.
+
+    Args:
+        video: The open video.
+        stop: Set to stop reading.
+        key: Key frame to start from, from `find_key_frame`; None to start from the beginning.
 
     Raises:
         VideoError: At the end, if some frames could not be decoded or the file is incomplete.
     """
-    clock = _Clock(video.rate or DEFAULT_FPS)
+    clock = _Clock(video.rate or DEFAULT_FPS, 0 if key is None else key.number)
     damage = _Damage()
-    for packet in _read_packets(video, stop, damage):
+    for packet in _read_packets(video, stop, damage, key):
         for frame in _decode_packet(packet, damage):
             if frame.is_corrupt:
                 damage.note(clock.count)
-            yield frame, clock.tick(frame)
+            number = clock.count
+            yield frame, clock.tick(frame), number
         if damage.in_packet:
             damage.note(clock.count)
     if not stop.is_set():
         _check_complete(video, clock, damage)
 
 
+def quarter_turns(frame: VideoFrame) -> int:
+    """Return the number of anticlockwise quarter turns that bring the frame upright."""
+    return round(frame.rotation / 90) % 4
+
+
 def upright_size(frame: VideoFrame) -> tuple[int, int]:
     """Return (height, width) of a frame after rotation."""
-    if _quarter_turns(frame) % 2:
+    if quarter_turns(frame) % 2:
         return frame.width, frame.height
     return frame.height, frame.width
 
 
 def frame_to_tensor(
-    path: str, reformatter: VideoReformatter, frame: VideoFrame, size: tuple[int, int], grey: bool
+    path: str,
+    reformatter: VideoReformatter,
+    frame: VideoFrame,
+    size: tuple[int, int],
+    grey: bool,
+    turns: int | None = None,
 ) -> Tensor:
-    """Convert a decoded frame to an upright (channels, height, width) tensor of this size."""
-    turns = _quarter_turns(frame)
+    """Convert a decoded frame to an upright (channels, height, width) tensor of this size.
+
+    Args:
+        path: Path of the video, for messages.
+        reformatter: Converts frames; one for all of a video is fastest.
+        frame: The frame.
+        size: (height, width) of the tensor.
+        grey: Return one channel instead of three.
+        turns: Anticlockwise quarter turns; None for those that the frame asks for.
+    """
+    turns = quarter_turns(frame) if turns is None else turns
     height, width = size[::-1] if turns % 2 else size
     layout = "gray" if grey else "gbrp"  # rgb24 would average colour over pairs of pixels
+    method = int(load_av().video.reformatter.Interpolation.AREA)
+    if (width, height) == (frame.width, frame.height) and width % 16:
+        method |= ACCURATE_ROUNDING
     try:
-        small = reformatter.reformat(frame, width, height, layout, interpolation="AREA", threads=1)
+        small = reformatter.reformat(frame, width, height, layout, interpolation=method, threads=1)
     except (load_av().FFmpegError, ValueError) as error:
         raise VideoError(
             f"{path}: frames of format {frame.format.name} cannot be converted"
@@ -279,11 +309,11 @@ def _declared_size(path: str) -> tuple[int, int]:
 class _Clock:
     """Counts frames and gives their times, also to those for which the file has none."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, first: int) -> None:
         self.rate = rate
-        self.count = 0
+        self.count = first
         self.seconds = 0.0  # of the last frame whose time is in the file
-        self.at = 0  # its number
+        self.at = first  # its number
 
     def tick(self, frame: VideoFrame) -> float:
         if frame.pts is not None:
@@ -308,8 +338,10 @@ class _Damage:
 
 
 def _read_packets(
-    video: OpenVideo, stop: threading.Event, damage: _Damage
+    video: OpenVideo, stop: threading.Event, damage: _Damage, key: KeyFrame | None
 ) -> Iterator[Packet[VideoStream]]:
+    if key is not None:
+        video.container.seek(key.seek, stream=video.stream)
     packets = video.container.demux(video.stream)
     while not stop.is_set():
         try:
@@ -319,7 +351,9 @@ def _read_packets(
             return
         if packet is None:
             return
-        yield packet
+        # Frames shown before the key frame may need frames before it, even if they come after it.
+        if key is None or packet.pts is None or packet.pts >= key.pts:
+            yield packet
 
 
 def _decode_packet(packet: Packet[VideoStream], damage: _Damage) -> list[VideoFrame]:
@@ -362,8 +396,3 @@ def _is_cut_short(video: OpenVideo, end: float) -> bool:
         return False
     duration = (container.duration or 0) / 1e6
     return duration - end > max(0.5, 0.05 * duration)
-
-
-def _quarter_turns(frame: VideoFrame) -> int:
-    """Return the number of anticlockwise quarter turns that bring the frame upright."""
-    return round(frame.rotation / 90) % 4

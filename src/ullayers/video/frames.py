@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ullayers.errors import UserError
+from ullayers.video.region import Cut, Region, RegionError
 
 IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .bmp .tif .tiff .webp .pgm .ppm".split())
 VIDEO_SUFFIXES = frozenset(
@@ -69,13 +71,18 @@ class Reading:
         longest: Alternatively, the length of the longer side. The aspect ratio is kept, both sides
             become even, and frames are never enlarged.
         grey: Read one channel instead of three.
+        start: Use frames from this time on, in seconds; not for cameras and streams.
+        end: Use frames before this time; None for no limit. Cameras and streams count from their
+            first frame.
+        first: Number of the first frame to keep; ignored by cameras.
         stride: Keep every `stride`-th frame.
         max_frames: Stop after this many kept frames.
-        start: Number of the first frame to keep; ignored by cameras.
+        roi: Use only this part of the frames: crop them to its bounding box before they are
+            resized, and make everything outside the region black. None for whole frames.
         mixed: Whether images of one folder may differ in size if `size` is given.
         follow: Whether to crop a square around what moves after reading (see `video.follow`).
         tap: Called in the reader's thread for every kept frame of a file, with a function that
-            renders this frame at another size. It saves decoding the file again.
+            renders this frame, all of it, at another size. It saves decoding the file again.
 
     Example:
         >>> Reading(longest=64).target(height=480, width=640)
@@ -85,9 +92,12 @@ class Reading:
     size: tuple[int, int] | None = None
     longest: int | None = None
     grey: bool = False
+    start: float = 0.0
+    end: float | None = None
+    first: int = 0
     stride: int = 1
     max_frames: int | None = None
-    start: int = 0
+    roi: Region | None = None
     mixed: bool = True
     follow: bool = False
     tap: Callable[[Render], None] | None = field(default=None, compare=False)
@@ -97,10 +107,12 @@ class Reading:
             raise ValueError("expected size or longest, got both")
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"expected a size of at least 1 x 1, got {self.size}")
-        for name, least in (("longest", 2), ("stride", 1), ("max_frames", 1), ("start", 0)):
+        for name, least in (("longest", 2), ("stride", 1), ("max_frames", 1), ("first", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"expected {name} of at least {least}, got {value}")
+        if not 0 <= self.start < math.inf or (self.end is not None and not self.end > self.start):
+            raise ValueError(f"expected 0 <= start < end, got {self.start} and {self.end}")
 
     @property
     def channels(self) -> int:
@@ -109,6 +121,9 @@ class Reading:
 
     def target(self, height: int, width: int) -> tuple[int, int]:
         """Return the (height, width) at which a frame of this size is read."""
+        if self.roi is not None:
+            cut = self.roi.fit(height, width)
+            height, width = cut.height, cut.width
         if self.longest is None:
             return self.size or (height, width)
         longest = self.longest // 2 * 2
@@ -116,6 +131,30 @@ class Reading:
         half_height = min(round(height * scale / 2), height // 2)
         half_width = min(round(width * scale / 2), width // 2)
         return 2 * max(half_height, 1), 2 * max(half_width, 1)
+
+    def cut(self, path: str, height: int, width: int) -> Cut | None:
+        """Return the region of interest in the frames of a source; None for whole frames.
+
+        Raises:
+            VideoError: The region does not fit.
+        """
+        try:
+            return None if self.roi is None else self.roi.fit(height, width)
+        except RegionError as error:
+            raise VideoError(f"{path}: {error}") from error
+
+    def no_frames(self, path: str, last: float | None) -> VideoError:
+        """Return the error for a source without a frame between `start` and `end`.
+
+        Args:
+            path: Path of the source.
+            last: Time of its last frame, if known.
+        """
+        until = "" if self.end is None else f" to {self.end:g} s"
+        ends = "" if last is None else f"; its last frame is at {last:.2f} s"
+        return VideoError(
+            f"{path}: has no frame from {self.start:g} s{until}{ends}; change --start or --end"
+        )
 
 
 READ_AS_IS = Reading()
@@ -136,6 +175,33 @@ class Info:
     height: int
     rate: float | None
     frames: int | None
+
+
+def info_between(info: Info, start: float = 0.0, end: float | None = None) -> Info:
+    """Return the properties of a source of which only the frames of a time range are used.
+
+    Args:
+        info: Properties of the whole source.
+        start: First time in seconds.
+        end: Time before which frames are used; None for no limit.
+
+    Example:
+        >>> info_between(Info(64, 48, 25.0, 100), start=1.0).frames
+        75
+    """
+    if not start and end is None:
+        return info
+    if info.rate is None:
+        return replace(info, frames=None)
+    first = _frames_before(start, info.rate)
+    stops = [] if info.frames is None else [info.frames]
+    if end is not None:
+        stops.append(_frames_before(end, info.rate))
+    return replace(info, frames=max(0, min(stops) - first) if stops else None)
+
+
+def _frames_before(seconds: float, rate: float) -> int:
+    return math.ceil(seconds * rate - 1e-6)  # 0.28 * 25 is a little more than 7
 
 
 def check_pixels(path: str, width: int, height: int) -> None:

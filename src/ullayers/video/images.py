@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import logging
+import math
 import os
 import re
 import threading
@@ -32,6 +33,7 @@ from ullayers.video.frames import (
     suffix_of,
     too_large,
 )
+from ullayers.video.region import MaskRegion, RegionError
 
 # A suffix says little about the content, and Pillow would run Ghostscript for EPS.
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -80,7 +82,7 @@ def read_images(
     files = list_images(place)
     first: tuple[str, tuple[int, int]] | None = None
     errors: list[VideoError] = []
-    for index in range(reading.start, len(files), reading.stride)[: reading.max_frames]:
+    for index in _in_range(place, files, reading)[:: reading.stride][: reading.max_frames]:
         if stop.is_set():
             return
         file = files[index]
@@ -88,19 +90,53 @@ def read_images(
             with _open_image(file) as image:
                 size = _upright_size(file, image)
                 first = first or (file, size)
-                is_readable_size = size == first[1] or (reading.size is not None and reading.mixed)
+                may_differ = reading.size is not None and reading.mixed and reading.roi is None
+                is_readable_size = size == first[1] or may_differ
                 frame = _read_image(file, image, reading, size) if is_readable_size else None
         except VideoError as error:
             errors.append(error)
             continue
         if frame is None:
-            raise _size_error(file, size, *first)
+            raise _size_error(file, size, *first, has_roi=reading.roi is not None)
         if reading.tap is not None:
             reading.tap(partial(_render, file))
         yield frame, index / DEFAULT_FPS, index
     if errors:
         more = f" ({len(errors)} of {len(files)} images are bad)" if len(errors) > 1 else ""
         raise VideoError(f"{errors[0]}{more}")
+
+
+def read_mask(file: str) -> MaskRegion:
+    """Read a mask picture, white inside the region of interest and black outside.
+
+    Raises:
+        VideoError: The file is not a picture, or has no white region.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("L", (32, 24), "white").save(f"{folder}/arena.png")
+        ...     read_mask(f"{folder}/arena.png")
+        MaskRegion(height=24, width=32)
+    """
+    if not os.path.isfile(file):
+        raise VideoError(f"--roi {file}: is neither X,Y,W,H, such as 100,50,640,480, nor a file")
+    with _open_image(file) as image:
+        size = _upright_size(file, image)
+        pixels = _read_image(file, image, Reading(grey=True), size)
+    try:
+        return MaskRegion.from_array(pixels[0].numpy() >= 128)
+    except RegionError as error:
+        raise VideoError(f"{file}: {error}") from error
+
+
+def _in_range(place: str, files: list[str], reading: Reading) -> list[int]:
+    """Return the numbers of the images in the time range of a reading."""
+    end = math.inf if reading.end is None else reading.end
+    numbers = [i for i in range(len(files)) if reading.start <= i / DEFAULT_FPS < end]
+    if not numbers:
+        raise reading.no_frames(place, (len(files) - 1) / DEFAULT_FPS)
+    return [number for number in numbers if number >= reading.first]
 
 
 def _render(file: str, size: tuple[int, int]) -> Tensor:
@@ -110,11 +146,12 @@ def _render(file: str, size: tuple[int, int]) -> Tensor:
 
 
 def _size_error(
-    file: str, size: tuple[int, int], first: str, first_size: tuple[int, int]
+    file: str, size: tuple[int, int], first: str, first_size: tuple[int, int], *, has_roi: bool
 ) -> VideoError:
+    other = "leave out --roi" if has_roi else "give a size as height x width"
     return VideoError(
         f"{file}: {size[0]} x {size[1]} pixels, but {first} has {first_size[0]} x {first_size[1]}; "
-        "make them the same size, or give a size as height x width"
+        f"make them the same size, or {other}"
     )
 
 
@@ -167,15 +204,19 @@ def _upright_size(file: str, image: Image.Image) -> tuple[int, int]:
 
 
 def _read_image(file: str, image: Image.Image, reading: Reading, size: tuple[int, int]) -> Tensor:
+    cut = reading.cut(file, size[1], size[0])
     height, width = reading.target(size[1], size[0])
-    if size == image.size:
+    if size == image.size and cut is None:
         # JPEG decodes at a reduced size.
         _call_pillow(file, lambda: image.draft(None, (width, height)))
     upright = _call_pillow(file, lambda: ImageOps.exif_transpose(image))
     converted = _call_pillow(file, lambda: _to_eight_bits(upright, "L" if reading.grey else "RGB"))
-    if converted.size != (width, height):
-        converted = converted.resize((width, height), Image.Resampling.BOX)
-    pixels = torch.from_numpy(np.array(converted))
+    if cut is not None:
+        pixels = torch.from_numpy(cut.resized(np.array(converted), (height, width)))
+    else:
+        if converted.size != (width, height):
+            converted = converted.resize((width, height), Image.Resampling.BOX)
+        pixels = torch.from_numpy(np.array(converted))
     return pixels[None] if reading.grey else pixels.permute(2, 0, 1)
 
 

@@ -25,7 +25,6 @@ from ullayers.video.decoding import (
     is_unpaused,
     open_video,
     probe_video,
-    read_video,
 )
 from ullayers.video.finding import find_sequences, safe_name
 from ullayers.video.frames import READ_AS_IS, Kind, TimedFrame
@@ -34,6 +33,7 @@ from ullayers.video.frames import Info as Info
 from ullayers.video.frames import Reading as Reading
 from ullayers.video.frames import VideoError as VideoError
 from ullayers.video.images import list_images, probe_images, read_images
+from ullayers.video.recordings import read_video
 
 CHUNK_BYTES = 2**28  # memory allocated for a chunk before its frames are there
 PROBES_KEPT = 256  # results of `Source.probe` that are remembered

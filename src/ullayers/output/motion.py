@@ -1,0 +1,126 @@
+"""Speed and distance of a track in pixels, robust to jitter of single positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import median_filter, uniform_filter
+
+from ullayers.learn.results import SURE, Answer
+
+SMOOTHING_SECONDS = 0.2
+MIN_MEDIAN_FRAMES = 3  # fewer would not remove an outlier
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Motion from frame to frame, where the position is reliable in both.
+
+    Attributes:
+        seconds: (steps,) time in the middle of each step.
+        durations: (steps,) seconds between its two frames.
+        lengths: (steps,) pixels between the two positions.
+    """
+
+    seconds: Floats
+    durations: Floats
+    lengths: Floats
+
+    @property
+    def speeds(self) -> Floats:
+        """Speed of each step in pixels per second."""
+        return self.lengths / self.durations
+
+    @property
+    def distance(self) -> float | None:
+        """Length of the path in pixels; None if there is no step."""
+        return float(self.lengths.sum()) if len(self.lengths) else None
+
+    @property
+    def mean_speed(self) -> float | None:
+        """Distance divided by duration, in pixels per second; None if there is no step."""
+        return float(self.lengths.sum() / self.durations.sum()) if len(self.lengths) else None
+
+    def speed_quantile(self, share: float) -> float | None:
+        """Return the speed that this share of the steps stays below; None if there is no step."""
+        return float(np.quantile(self.speeds, share)) if len(self.lengths) else None
+
+
+def measure_motion(answer: Answer, width: int, height: int) -> Motion:
+    """Measure how far and how fast a track moves.
+
+    Only frames with a confidence of at least `SURE` count, and only steps between two consecutive
+    ones. Positions jitter from frame to frame, which adds up to a distance that nothing has
+    travelled. They are therefore smoothed over `SMOOTHING_SECONDS` before the differences are
+    taken: with a running median of at least `MIN_MEDIAN_FRAMES` frames, which removes outliers,
+    and then a running mean, because a median moves in jumps.
+
+    Args:
+        answer: A track, with positions in 0..1 of the frame.
+        width: Width of the frames in pixels.
+        height: Height of the frames in pixels.
+
+    Example:
+        >>> t = np.arange(50)
+        >>> track = np.stack([t / 100, np.full(50, 0.5), np.ones(50)], 1)
+        >>> found = Answer("a", t, t / 25, ("x", "y", "confidence"), track)
+        >>> motion = measure_motion(found, width=640, height=480)  # 6.4 pixels per frame
+        >>> round(motion.distance), round(motion.speed_quantile(0.5))
+        (314, 160)
+    """
+    positions = answer.values[:, :2] * (width, height)
+    is_sure = (answer.values[:, 2] >= SURE) & np.isfinite(positions).all(1)
+    sure = np.flatnonzero(is_sure)
+    gaps = np.flatnonzero(np.diff(sure) > 1) + 1
+    window = _smoothing_frames(answer.seconds)
+    parts = [
+        _steps(answer.seconds[rows], _smoothed(positions[rows], window))
+        for rows in np.split(sure, gaps)
+        if len(rows) > 1
+    ]
+    parts.append(Motion(np.empty(0), np.empty(0), np.empty(0)))
+    return Motion(
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("seconds", "durations", "lengths")
+        )
+    )
+
+
+def _smoothing_frames(seconds: Floats) -> int:
+    """Return the largest odd number of frames that are shown in `SMOOTHING_SECONDS`.
+
+    >>> _smoothing_frames(np.arange(9) / 30), _smoothing_frames(np.arange(9) / 5)
+    (5, 1)
+    """
+    steps = np.diff(seconds)
+    steps = steps[steps > 0]
+    if not len(steps):
+        return 1
+    frames = round(SMOOTHING_SECONDS / float(np.median(steps)))
+    return max(0, frames - 1) // 2 * 2 + 1
+
+
+def _smoothed(positions: Floats, window: int) -> Floats:
+    for smooth, frames in (
+        (median_filter, max(MIN_MEDIAN_FRAMES, window)),
+        (uniform_filter, window),
+    ):
+        # The path is continued beyond its ends, or it would lose them.
+        half = frames // 2
+        longer = np.pad(positions, ((half, half), (0, 0)), mode="reflect", reflect_type="odd")
+        positions = smooth(longer, (frames, 1))[half : half + len(positions)]
+    return positions
+
+
+def _steps(seconds: Floats, positions: Floats) -> Motion:
+    durations = np.diff(seconds)
+    lengths = np.hypot(*np.diff(positions, axis=0).T)
+    middle = (seconds[1:] + seconds[:-1]) / 2
+    forward = durations > 0  # times of a damaged file may stand still
+    return Motion(middle[forward], durations[forward], lengths[forward])

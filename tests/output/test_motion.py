@@ -1,0 +1,132 @@
+"""Speed and distance: right for known paths, whatever jitters, jumps or is not found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ullayers.learn.results import TRACK, Answer
+from ullayers.output.charts import speed_curve
+from ullayers.output.motion import Motion, measure_motion
+
+WIDTH, HEIGHT = 640, 480
+Floats = NDArray[np.floating[Any]]
+
+
+def track(pixels: Floats, rate: float = 25, confidence: float | Floats = 1.0) -> Answer:
+    t = np.arange(len(pixels))
+    values = np.column_stack([pixels / (WIDTH, HEIGHT), np.broadcast_to(confidence, len(pixels))])
+    return Answer("a", t, t / rate, TRACK, values)
+
+
+def circle(count: int, rate: float, radius: float = 100, turns_per_second: float = 0.25) -> Floats:
+    angle = 2 * np.pi * turns_per_second * np.arange(count) / rate
+    return np.column_stack([320 + radius * np.cos(angle), 240 + radius * np.sin(angle)])
+
+
+def measure(answer: Answer) -> Motion:
+    return measure_motion(answer, WIDTH, HEIGHT)
+
+
+def value(number: float | None) -> float:
+    assert number is not None
+    return number
+
+
+@pytest.mark.parametrize("rate", [5, 10, 25, 30, 60, 240])
+def test_a_known_path(rate: float) -> None:
+    seconds = 20
+    motion = measure(track(circle(int(seconds * rate) + 1, rate), rate))
+    speed = 2 * np.pi * 100 * 0.25
+    assert motion.distance == pytest.approx(seconds * speed, rel=0.03)
+    for found in (motion.mean_speed, motion.speed_quantile(0.5), motion.speed_quantile(0.95)):
+        assert found == pytest.approx(speed, rel=0.03)
+    assert motion.durations.sum() == pytest.approx(seconds)
+
+
+def test_jitter_adds_little() -> None:
+    """With a pixel of noise in each frame, the path must not seem longer by a tenth."""
+    noise = np.random.default_rng(0).normal(0, 1, (1000, 2))
+    exact = circle(1000, 25, turns_per_second=0.1)
+    noisy = exact + noise
+    plain = np.hypot(*np.diff(noisy, axis=0).T).sum()
+    length = value(measure(track(exact)).distance)
+    assert plain > 1.1 * length, "the noise matters"
+    assert value(measure(track(noisy)).distance) < 1.02 * length
+    assert value(measure(track(noisy)).speed_quantile(0.5)) < 1.02 * 2 * np.pi * 10
+    resting = value(measure(track(np.full((1000, 2), 200.0) + noise)).distance)
+    assert resting < 0.2 * np.hypot(*np.diff(noise, axis=0).T).sum()
+
+
+def test_single_jumps_do_not_count() -> None:
+    path = circle(500, 25)
+    length = measure(track(path)).distance
+    path[50::100] += 200
+    assert measure(track(path)).distance == pytest.approx(length, rel=0.03)
+
+
+def test_only_sure_frames_count() -> None:
+    """While it is lost, the position is nonsense; what it travelled meanwhile is not known."""
+    path = circle(501, 25)
+    confidence = np.ones(501)
+    confidence[100:201] = 0.49
+    path[100:201] = np.random.default_rng(0).uniform(0, 480, (101, 2))
+    motion = measure(track(path, confidence=confidence))
+    assert len(motion.lengths) == 99 + 299
+    assert motion.distance == pytest.approx((99 + 299) / 25 * 2 * np.pi * 25, rel=0.03)
+    assert value(motion.speed_quantile(1.0)) < 1.1 * 2 * np.pi * 25
+    assert not ((motion.seconds > 99 / 25) & (motion.seconds < 201 / 25)).any()
+
+
+@pytest.mark.parametrize("sure", [[], [3], [1, 3, 5]])
+def test_nothing_is_known_without_two_sure_frames_in_a_row(sure: list[int]) -> None:
+    confidence = np.zeros(9)
+    confidence[sure] = 1
+    motion = measure(track(circle(9, 25), confidence=confidence))
+    assert len(motion.lengths) == 0
+    assert (motion.distance, motion.mean_speed, motion.speed_quantile(0.5)) == (None, None, None)
+
+
+def test_two_frames_are_enough() -> None:
+    motion = measure(track(np.array([[10.0, 10], [13, 14]])))
+    assert motion.distance == pytest.approx(5)
+    assert motion.speed_quantile(0.5) == pytest.approx(125)
+
+
+def test_uneven_and_repeated_times() -> None:
+    """The speed follows from the times in the file; frames at the same time have none."""
+    seconds = np.array([0, 0.1, 0.2, 0.6, 0.6, 0.7, 0.8])
+    path = np.column_stack([100 * seconds, np.zeros(7)])
+    motion = measure(replace(track(path), seconds=seconds))
+    assert np.isfinite(motion.speeds).all()
+    assert len(motion.speeds) == 5
+    assert motion.mean_speed == pytest.approx(100, rel=0.25)
+
+
+def test_positions_that_are_not_there() -> None:
+    path = circle(50, 25)
+    path[20:22] = np.nan
+    motion = measure(track(path))
+    assert np.isfinite(motion.lengths).all()
+    assert len(motion.lengths) == 19 + 27
+
+
+@pytest.mark.parametrize("most", [1, 7, 60, 1000])
+def test_curves_keep_the_distance_and_the_gaps(most: int) -> None:
+    confidence = np.ones(500)
+    confidence[200:300] = 0
+    motion = measure(track(circle(500, 25), confidence=confidence))
+    times, speeds = speed_curve(motion, most)
+    assert len(times) == len(speeds)
+    starts, ends, levels = times[:-1], times[1:], speeds[:-1]
+    known = np.isfinite(starts) & np.isfinite(ends) & (starts < ends)
+    if most > 1:
+        assert np.isnan(speeds).any()
+        assert (levels[known] * (ends - starts)[known]).sum() == pytest.approx(
+            motion.distance, rel=0.2 if most < 20 else 0.05
+        )
+    assert len(speeds) <= 3 * most
