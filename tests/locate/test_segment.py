@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.locate.moving_scene import HEIGHT, WIDTH, film, homography
-from ullayers.locate.consensus import cell_chain
+from ullayers.locate.consensus import cell_chain, cell_means
 from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import background_flow, camera_motion, chain, optical_flow
-from ullayers.locate.segment import centroids, largest_parts, otsu_threshold, segment_motion
+from ullayers.locate.segment import centroids, otsu_threshold, segment_motion
 
 DATA = os.environ.get("ULLAYERS_DATA", "")
 
@@ -77,7 +77,7 @@ def test_chained_motions_meet_in_the_middle() -> None:
 
 def test_the_walk_is_a_markov_chain() -> None:
     frames, _ = film("pan", count=4)
-    cells = cell_chain(frames)
+    cells = cell_chain(frames, cell=4)
     ones = np.ones(cells.shape, np.float32)
     np.testing.assert_allclose(cells.walk(ones, 5), ones, rtol=1e-5)  # rows sum to one
     values = np.random.default_rng(0).random(cells.shape).astype(np.float32)
@@ -87,12 +87,25 @@ def test_the_walk_is_a_markov_chain() -> None:
         cells.walk(values, 0)
 
 
-def test_otsu_and_parts() -> None:
+def test_the_chain_reaches_objects_or_background() -> None:
+    frames, truth = film("static", count=4)
+    cells = cell_chain(frames, cell=4)
+    inside = cell_means(truth, 4)
+    values = np.full(cells.shape, 0.5, np.float32)  # unknown
+    values[inside > 0.9] = 1.0
+    values[inside < 0.1] = 0.0
+    values[2:][inside[2:] > 0.9] = 0.5  # the object is known in the first half only
+    chance = cells.reach(values, low=0.2, high=0.8)
+    assert chance.min() >= 0 and chance.max() <= 1
+    assert chance[2:][inside[2:] > 0.9].mean() > 0.8
+    assert chance[inside < 0.1].mean() < 0.1
+
+
+def test_otsu_separates_two_groups() -> None:
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.normal(0, 1, 900), rng.normal(10, 1, 100)]).astype(np.float32)
     assert 3 < otsu_threshold(values) < 8
     assert otsu_threshold(np.zeros(5, np.float32)) >= -0.5
-    assert not largest_parts(np.zeros((2, 3, 3), bool)).any()
 
 
 @pytest.mark.parametrize(

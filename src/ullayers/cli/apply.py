@@ -44,8 +44,9 @@ def run(arguments: Namespace) -> None:
 
 def _check(arguments: Namespace, applied: Run) -> None:
     """Refuse options that do not fit the run, and folders that must not be written to."""
-    if arguments.masks and applied.config.task != "locate":
-        raise UserError(f"{arguments.run}: this run has codes and no masks; leave --masks out")
+    if _wants_masks(arguments) and applied.config.task != "locate":
+        option = "--soft-masks" if arguments.soft_masks else "--masks"
+        raise UserError(f"{arguments.run}: this run has codes and no masks; leave {option} out")
     out = Path(arguments.out)
     if not (arguments.resume and _is_started(out)):
         check_free(out, arguments.force)
@@ -60,6 +61,10 @@ def _reading(arguments: Namespace, own: Reading) -> Reading:
     return replace(own, start=start, end=end, roi=given.get("roi", own.roi))
 
 
+def _wants_masks(arguments: Namespace) -> bool:
+    return bool(arguments.masks or arguments.soft_masks)
+
+
 def _is_started(out: Path) -> bool:
     return any(out.glob("*.partial.json"))
 
@@ -70,14 +75,15 @@ def _export(arguments: Namespace, applied: Run, sources: Sequence[Source]) -> Ex
     options = ExportOptions(
         stride=stride,
         max_frames=max_frames,
-        masks=arguments.masks,
+        masks=_wants_masks(arguments),
+        soft=arguments.soft_masks,
         overlay=ALL_FRAMES if arguments.overlay else None,
         skip_bad=arguments.skip_bad,
         resume=arguments.resume,
     )
     remaining = sources
     if arguments.resume:
-        remaining = unfinished_sources(sources, Path(arguments.out), arguments.masks)
+        remaining = unfinished_sources(sources, Path(arguments.out), _wants_masks(arguments))
     reading = replace(applied.reading, stride=stride, max_frames=max_frames)
     total = count_frames(remaining, reading)
     with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:

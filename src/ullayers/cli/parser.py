@@ -37,7 +37,7 @@ examples:
 
 INPUTS_HELP = """Video files, folders of images (each folder is one sequence, sorted by name, 2
 before 10), folders of such folders or of videos, or quoted patterns such as 'day*/*.mp4'."""
-MASKS_HELP = "Also write the mask of every frame as a PNG file."
+MASKS_HELP = "Also write the mask of every frame as a black and white PNG file."
 MAX_FRAMES_HELP = """Use only the first N frames of each input, from --start on, counting those
 that --stride skips. (default: all)"""
 
@@ -182,7 +182,13 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
     )
     parser.add_argument("--max-frames", type=whole_number, metavar="N", help=MAX_FRAMES_HELP)
     add_part_options(parser, roi="that of the run")
-    parser.add_argument("--masks", action="store_true", help=MASKS_HELP)
+    masks = parser.add_mutually_exclusive_group()
+    masks.add_argument("--masks", action="store_true", help=MASKS_HELP)
+    masks.add_argument(
+        "--soft-masks",
+        action="store_true",
+        help="The same with soft edges: grey values, 128 at the outline of the object.",
+    )
     parser.add_argument(
         "--overlay", action="store_true", help="Also draw the result onto the video: overlay.mp4."
     )

@@ -148,7 +148,7 @@ def _locate(
             for start in range(0, len(clip.index), FRAMES_PER_CALL):
                 rows = slice(start, start + FRAMES_PER_CALL)
                 answer = _answer(source, _rows(clip, rows), TRACK, values[rows])
-                yield replace(answer, masks=found.soft[rows])
+                yield replace(answer, masks=found.soft[rows], others=found.others[rows])
 
 
 @torch.no_grad()

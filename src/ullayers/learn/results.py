@@ -45,6 +45,7 @@ class Answer:
         masks: (time, height, width) uint8, 255 where the object is; None if there are none.
         size: (width, height) of the source's frames; if given, tables also contain pixels.
         box: Part of the frame that the masks cover; None for all of it.
+        others: (time,) mass of the strongest other object, relative to this one; None if unknown.
     """
 
     sequence: str
@@ -55,6 +56,7 @@ class Answer:
     masks: NDArray[np.uint8] | None = None
     size: tuple[int, int] | None = None
     box: Box | None = None
+    others: NDArray[np.float64] | None = None
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
@@ -63,7 +65,10 @@ class Answer:
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("index", "seconds", "values")
         )
-        return replace(parts[0], index=index, seconds=seconds, values=values, masks=None)
+        known = [part.others for part in parts if part.others is not None]
+        others = np.concatenate(known) if len(known) == len(parts) else None
+        joined = replace(parts[0], index=index, seconds=seconds, values=values)
+        return replace(joined, masks=None, others=others)
 
     def placed(self, cut: Cut) -> Answer:
         """Return a track in a region of interest as a track in the whole frame.

@@ -76,8 +76,8 @@ def track_objective(positions: Positions, masks: NDArray[np.bool_]) -> float:
 
 def _mask_covariance(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the mean covariance of the pixels of each mask around their centroid."""
-    covariances = [
-        np.cov(np.nonzero(mask)[::-1], bias=True) for mask in masks if np.count_nonzero(mask) > 1
-    ]
-    covariance: NDArray[np.float64] = np.mean(covariances, axis=0)
-    return covariance
+    total = np.zeros((2, 2))
+    for mask in masks:
+        if mask.any():
+            total += np.cov(np.nonzero(mask)[::-1], bias=True)
+    return total / max(1, np.count_nonzero(masks.any(axis=(1, 2))))

@@ -8,11 +8,15 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import median_filter
 
 from ullayers.locate.flow import Floats
 
 BRIDGE = np.ones((3, 3), np.uint8)  # parts that are at most two pixels apart are one part
 UNATTENDED = 0.25  # share of its mass that a part without a network's attention keeps
+AREA_WINDOW = 15  # frames over which the usual area of an object is measured
+SWOLLEN = 1.8  # times the usual area: more is an object that touches another one
+TRIM_MARGIN = 3  # pixels that an object may move or grow from frame to frame
 MOST_PARTS = 8  # parts of a frame that are considered
 MOST_STATES = 16  # states of the path that are kept from frame to frame
 REACH = 0.1  # of the longer side: a step of this length costs as much as a clear part is worth
@@ -144,3 +148,34 @@ class ObjectPath:
         score = np.array([s.score for s in self.states]) - np.minimum(distance**2, LARGEST_COST)
         origin = score.argmax(1)
         return score[np.arange(len(parts)), origin] + gain, origin
+
+
+def trim_swollen(parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Cut back a part that suddenly covers far more than in the frames around it.
+
+    An object that touches another one for a few frames forms one part with it. Such parts are
+    limited to the neighbourhood of the object in the nearest frame where it is alone.
+
+    Args:
+        parts: (time, height, width) bool.
+
+    Example:
+        >>> parts = np.zeros((9, 8, 20), bool)
+        >>> parts[:, 2:6, 2:6] = True
+        >>> parts[4, :, 8:] = parts[4, 3, :] = True  # touches something large
+        >>> trim_swollen(parts).any(1)[4].sum()
+        np.int64(9)
+    """
+    areas = parts.sum(axis=(1, 2))
+    found = np.flatnonzero(areas)
+    usual = median_filter(areas[found], AREA_WINDOW, mode="mirror")
+    swollen = found[areas[found] > SWOLLEN * usual]
+    normal = np.setdiff1d(found, swollen)
+    trimmed = parts.copy()
+    for t in swollen:
+        nearest = normal[np.argmin(np.abs(normal - t))]
+        side = 2 * TRIM_MARGIN * abs(int(t - nearest)) + 1
+        near = cv2.dilate(parts[nearest].astype(np.uint8), np.ones((side, side), np.uint8)) > 0
+        if (parts[t] & near).any():
+            trimmed[t] &= near
+    return trimmed

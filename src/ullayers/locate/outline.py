@@ -58,8 +58,9 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
         return soft
     contrast = difference / max(float(np.quantile(difference[inside], CORE)), 1e-9)
     body = _main_body(contrast > 0.5, inside)
-    # Holes count as the object, and what is outside its outline stays below the edge.
-    soft[box] = _to_bytes(np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, 0.49)))
+    # Holes count as the object; beyond its outline, the mask ends within a pixel.
+    fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * 0.49
+    soft[box] = _to_bytes(np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe)))
     return soft
 
 

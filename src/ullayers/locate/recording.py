@@ -34,9 +34,11 @@ THREADS = 2
 STILL_SIDE = 320  # pixels of the longer side at which objects are found before a still camera
 MIN_STILL_FRAMES = 150  # a shorter recording may show an object at the same place throughout
 PAIR_SIDE = 160  # pixels of the longer side at which pairs of frames are compared
-MAX_EXPLAINED = 0.8  # of the change between two frames, left after the motion of the camera
+PAIR_BLUR = 1.5  # pixels
+MAX_EXPLAINED = 0.7  # of the change between two frames, left after the motion of the camera
 MAX_CHANGE = 3.0  # change over the recording, in changes from frame to frame
-STILL_PAIRS = 0.9  # share of pairs of frames in which the camera must not move
+LEAST_CHANGE = 0.5  # grey levels: smaller changes need no explanation
+STILL_PAIRS = 0.7  # share of pairs of frames in which the camera must not move
 FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
 MIN_STILL_EVIDENCE = 3.0  # times the noise
 STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
@@ -83,7 +85,11 @@ def fits(scene: StillScene, frames: Frames) -> bool:
 def _stands_still(first: Pixels, second: Pixels) -> bool:
     """Whether motion of the camera does not explain the change between two frames."""
     pair = resized(np.stack([first, second]), PAIR_SIDE)
-    before, after = (cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in pair)
+    # Blurred, or warping would explain noise by smoothing it.
+    before, after = (
+        cv2.GaussianBlur(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), (0, 0), PAIR_BLUR)
+        for frame in pair
+    )
     motion = camera_motion(optical_flow(before, after))
     if motion.model == "static":
         return True
@@ -94,7 +100,7 @@ def _stands_still(first: Pixels, second: Pixels) -> bool:
     change, explained = (
         np.median(np.abs(image.astype(np.float32) - after)) for image in (before, moved)
     )
-    return bool(explained > MAX_EXPLAINED * max(float(change), NOISE_FLOOR))
+    return bool(explained > MAX_EXPLAINED * max(float(change), LEAST_CHANGE))
 
 
 @dataclass

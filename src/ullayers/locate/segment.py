@@ -12,7 +12,7 @@ from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_si
 from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import Floats, Frames
 from ullayers.locate.judge import in_world, track_objective
-from ullayers.locate.objects import Labelled, ObjectPath, label_parts
+from ullayers.locate.objects import Labelled, ObjectPath, label_parts, trim_swollen
 from ullayers.locate.outline import EDGE, edge_outline
 
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
@@ -123,8 +123,8 @@ def _hypothesis(window: _Window, threshold: float) -> _Hypothesis:
     chance = window.chain.reach(strength, BACKGROUND * threshold, OBJECT * threshold)
     labelled = label_all(np.where(chance > 0.5, strength, 0), 0.0, window.attention)
     chosen = follow_object(labelled, max(strength.shape[1:]))
-    parts = part_masks(labelled, chosen)
-    world = in_world(part_places(labelled, chosen), window.path)
+    parts = trim_swollen(part_masks(labelled, chosen))
+    world = in_world(centroids(parts) * parts.shape[:0:-1], window.path)
     return _Hypothesis(
         track_objective(world, parts), chance, parts, other_masses(labelled, chosen)
     )

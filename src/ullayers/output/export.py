@@ -20,6 +20,7 @@ from ullayers.learn.footage import Spread
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
+from ullayers.locate.outline import EDGE
 from ullayers.output.display import DisplayTap, display_size
 from ullayers.output.drawing import Outline, to_pixels
 from ullayers.output.exported import Exported as Exported
@@ -32,6 +33,7 @@ from ullayers.video.reader import Info, Reading, Source, VideoError
 
 DRAWN_AT_ONCE = 64  # frames of a code's overlay in memory
 KEPT_MASKS = 64  # masks kept of each source, for the report
+MAX_KEPT_SIDE = 160  # pixels of a mask kept for the report
 KEPT_FRAMES = 16  # frames kept of each of up to SAMPLED_SOURCES sources, for the report
 SAMPLED_SOURCES = 8
 
@@ -44,6 +46,7 @@ class ExportOptions:
         stride: Use every `stride`-th frame.
         max_frames: Largest number of frames used of each source.
         masks: Write every mask as a PNG of the frame's size to masks/SEQUENCE/FRAME.png.
+        soft: Write masks in grey, with 128 at the outline, instead of black and white.
         overlay: Number of frames in overlay.mp4, shared among the sources; None for no video.
         samples: Keep some frames of some sources for the report.
         skip_bad: Leave out sources that cannot be read.
@@ -53,6 +56,7 @@ class ExportOptions:
     stride: int = 1
     max_frames: int | None = None
     masks: bool = False
+    soft: bool = False
     overlay: int | None = None
     samples: bool = False
     skip_bad: bool = False
@@ -204,12 +208,12 @@ def _export_source(job: _Job, source: Source) -> Generator[int, None, None]:
         info = source.probe()
         tap = job.tap(source, info)
         outline = job.outline(source, info)
-        writer = _MaskWriter(job.place, source, info) if job.options.masks else None
+        writer = _MaskWriter(job, source, info) if job.options.masks else None
         for part in job.answers(source, tap):
             if job.video is not None:
                 _draw(job.video, tap, part, outline)
             if part.masks is not None:
-                kept_masks.extend(part.masks)
+                kept_masks.extend(map(_thumbnail, part.masks))
                 if writer is not None:
                     writer.write(part)
             parts.append(replace(part, masks=None))
@@ -285,10 +289,11 @@ def _draw_code(
 class _MaskWriter:
     """Writes the masks of a source as images of the size of its frames."""
 
-    def __init__(self, place: Path, source: Source, info: Info) -> None:
+    def __init__(self, job: _Job, source: Source, info: Info) -> None:
         self.size = info.width, info.height
-        self.folder = place / "masks" / source.name
-        check_inside(place, self.folder)
+        self.soft = job.options.soft
+        self.folder = job.place / "masks" / source.name
+        check_inside(job.place, self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, answer: Answer) -> None:
@@ -298,9 +303,20 @@ class _MaskWriter:
         for number, mask in zip(answer.index, answer.masks, strict=True):
             image = Image.new("L", self.size)
             part = Image.fromarray(mask).resize((width, height), Image.Resampling.BILINEAR)
-            image.paste(part, (left, top))
+            image.paste(part if self.soft else part.point(_BINARY), (left, top))
             with replacing(self.folder / f"{number:06d}.png", "wb") as file:
                 image.save(file, "png")
+
+
+# Values of a binary mask by those of a soft one.
+_BINARY = [0] * EDGE + [255] * (256 - EDGE)
+
+
+def _thumbnail(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Shrink a mask that is kept for the report."""
+    image = Image.fromarray(mask)
+    image.thumbnail((MAX_KEPT_SIDE, MAX_KEPT_SIDE), Image.Resampling.BILINEAR)
+    return np.asarray(image)
 
 
 def _written(job: _Job) -> list[Path]:
@@ -338,4 +354,5 @@ def _rows(answer: Answer, rows: slice) -> Answer:
         seconds=answer.seconds[rows],
         values=answer.values[rows],
         masks=None if answer.masks is None else answer.masks[rows],
+        others=None if answer.others is None else answer.others[rows],
     )

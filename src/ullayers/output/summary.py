@@ -15,6 +15,8 @@ from ullayers.video.atomic_files import write_json
 from ullayers.video.reader import Info
 
 MAX_UNSURE = 0.5  # share of frames with low confidence above which a track is not trusted
+MAX_CROWDED = 0.5  # share of frames with several objects above which a track is not trusted
+EQUAL = 0.5  # mass of another object, relative to that of the one found
 MAX_RISE = 0.05  # increase of J during training above which a network is not trusted
 
 
@@ -52,7 +54,18 @@ def distrust_reasons(run: Run, exported: Exported) -> list[str]:
         reasons.append(f"J rose during training, from {rise[0]:.2f} to {rise[1]:.2f}.")
     if (share := excessive_unsure_share(run, exported)) is not None:
         reasons.append(f"The confidence is below {SURE} in {share:.1%} of the frames.")
+    if (share := crowded_share(exported)) > MAX_CROWDED:
+        reasons.append(
+            f"In {share:.1%} of the frames, something else moves that is about as large; the "
+            "position is that of one of them."
+        )
     return reasons
+
+
+def crowded_share(exported: Exported) -> float:
+    """Return the share of frames in which another object is about as large as the one found."""
+    known = [answer.others for answer in exported.answers if answer.others is not None]
+    return float(np.mean(np.concatenate(known) > EQUAL)) if known else 0.0
 
 
 def risen_objective(run: Run) -> tuple[float, float] | None:

@@ -1,0 +1,116 @@
+"""Before a still camera, the object is found whatever the light does and wherever it rests."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.locate.moving_scene import film as moving_film
+from tests.locate.still_films import HEIGHT, WIDTH, Places, circle, film
+from ullayers.locate.recording import (
+    MovingRecording,
+    StillRecording,
+    find_still_scene,
+    fits,
+)
+from ullayers.locate.segment import Segments
+from ullayers.locate.still import still_scene
+
+
+def scene_of(frames: NDArray[np.uint8]) -> StillRecording:
+    rows = np.linspace(0, len(frames) - 2, 48).astype(int)
+    scene = find_still_scene(frames[rows], frames[rows + 1])
+    assert scene is not None
+    return StillRecording.start(scene, frames[rows])
+
+
+def distances(found: Segments, places: Places) -> NDArray[np.float64]:
+    """In pixels; infinite where nothing was found."""
+    apart = np.linalg.norm(found.positions * (WIDTH, HEIGHT) - (places + 0.5), axis=1)
+    return np.where(np.isnan(apart), np.inf, apart)
+
+
+@pytest.mark.parametrize(
+    "light",
+    [{}, {"noise": 12.0}, {"bands": 0.08}, {"drift": 0.4}, {"radius": 2}],
+    ids=["plain", "noise", "bands", "drift", "small"],
+)
+def test_a_disc_is_found_in_any_light(light: dict[str, float]) -> None:
+    places = circle(160)
+    frames = film(places, **light)  # type: ignore[arg-type]
+    found = scene_of(frames).segment(frames)
+    assert np.quantile(distances(found, places), 0.95) < 2
+    assert np.mean(found.confidence >= 0.5) > 0.9
+
+
+def test_an_object_that_rests_most_of_the_time_is_found() -> None:
+    places = circle(200)
+    places[:140] = places[140]  # in the median of every pixel
+    frames = film(places)
+    found = scene_of(frames).segment(frames)
+    assert np.quantile(distances(found, places), 0.95) < 2
+
+
+def test_windows_continue_each_other() -> None:
+    places = circle(160)
+    frames = film(places)
+    whole = scene_of(frames).segment(frames)
+    recording = scene_of(frames)
+    parts = [recording.segment(frames[start : start + 40]) for start in range(0, 160, 40)]
+    np.testing.assert_array_equal(np.concatenate([p.positions for p in parts]), whole.positions)
+
+
+def test_the_outline_covers_the_disc() -> None:
+    places = circle(160)
+    frames = film(places, radius=8)
+    found = scene_of(frames).segment(frames)
+    truth = np.zeros((HEIGHT, WIDTH), np.uint8)
+    cv2.circle(truth, (round(places[50, 0]), round(places[50, 1])), 8, 1, -1)
+    both = np.count_nonzero(found.masks[50] & (truth > 0))
+    either = np.count_nonzero(found.masks[50] | (truth > 0))
+    assert both / either > 0.85
+
+
+def test_nothing_is_found_in_noise() -> None:
+    nothing = np.full((160, 2), np.nan)
+    frames = film(nothing, noise=8.0)
+    found = scene_of(frames).segment(frames)
+    assert np.mean(found.confidence >= 0.5) < 0.05
+
+
+def test_two_equal_discs_are_noticed() -> None:
+    frames = film(circle(160))
+    second = film(circle(160)[::-1])
+    both = np.minimum(frames, second)
+    assert np.median(scene_of(both).segment(both).others) > 0.5
+    assert np.median(scene_of(frames).segment(frames).others) < 0.1
+
+
+def test_a_moving_camera_is_recognised() -> None:
+    for kind in ("pan", "zoom"):
+        frames, _ = moving_film(kind, count=40)
+        assert find_still_scene(frames[:-1:2], frames[1::2]) is None
+    slow = np.stack([np.roll(film(circle(1))[0], t // 10, axis=1) for t in range(160)])
+    assert find_still_scene(slow[:-1:4], slow[1::4]) is None
+
+
+def test_a_scene_fits_its_own_frames_only() -> None:
+    frames = film(circle(60))
+    scene = still_scene(frames[::2])
+    assert fits(scene, frames[1::2])
+    assert not fits(scene, np.ascontiguousarray(frames[:, :, ::-1]))
+
+
+def test_attention_chooses_between_objects() -> None:
+    """Two discs move alike; the network looks at one of them."""
+    places = circle(40)
+    others = np.stack([places[:, 0], HEIGHT - places[:, 1]], axis=1) + (0, 0)
+    frames = np.minimum(film(places, noise=1.0), film(others, noise=1.0))
+    attention = np.zeros((40, HEIGHT, WIDTH), np.float32)
+    for t, (x, y) in enumerate(others):
+        cv2.circle(attention[t], (round(x), round(y)), 8, 1.0, -1)
+    found = MovingRecording().segment(frames, attention)
+    apart = np.abs(places[:, 1] - others[:, 1]) > 30  # elsewhere the discs touch
+    assert np.median(distances(found, others)[apart]) < 4
