@@ -28,7 +28,9 @@ from tests.pages import (
     stroke,
     track,
 )
+from ullayers.output.motion import measure_motion
 from ullayers.output.report import Contents, Sample, write_report
+from ullayers.video.reader import Info
 
 
 def test_a_full_report_has_everything(tmp_path: Path) -> None:
@@ -94,6 +96,26 @@ def test_low_confidence_is_faint(tmp_path: Path) -> None:
         assert float(stroke(faint)["stroke-opacity"]) < 0.5
         assert "stroke-opacity" not in stroke(firm)
         assert firm.get("d", "").count("M") == faint.get("d", "").count("M") + 1, "a gap"
+
+
+def test_speed_and_distance_of_every_sequence(tmp_path: Path) -> None:
+    lost = track(50, "lost", confidence=0.1)
+    answers = [track(300, NASTY), lost, *(track(30, f"film{n}") for n in range(120))]
+    infos = [Info(640, 480, 25.0, 300), Info(320, 240, None, None)] + 120 * [
+        Info(64, 48, 29.97, 30)
+    ]
+    page = make(tmp_path, Contents("a", answers=answers, infos=infos))
+    assert {"speed", "sequences"} <= set(page.ids)
+    assert "speed over time" in [chart.get("aria-label") for chart in page.charts]
+    motion = measure_motion(answers[0], 640, 480)
+    for text in ("640 x 480", f"{motion.distance:,.0f}", f"{motion.speed_quantile(0.95):,.0f}"):
+        assert text in page.said
+    assert "29.97" in page.said
+    assert page.said.count("unknown") == 1 + 4, "the rate; distance and speeds of what was lost"
+    assert "22 more sequences are in summary.json" in page.said
+    nothing = make(tmp_path, Contents("a", answers=[lost], infos=infos[1:2]))
+    assert "speed" not in nothing.ids
+    assert "sequences" in nothing.ids
 
 
 def test_video_beside_the_report_is_linked_to(tmp_path: Path) -> None:

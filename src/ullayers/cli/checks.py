@@ -76,6 +76,9 @@ def _described(name: str, value: Any) -> str:
         return f"no {option}"
     if value is True:
         return option
-    shown = "x".join(map(str, value)) if isinstance(value, tuple) else value
-    shown = f"{value:g}" if isinstance(value, float) else shown
+    shown = value
+    if isinstance(value, tuple):
+        shown = "x".join(map(str, value))
+    elif isinstance(value, float):
+        shown = f"{value:g}"
     return f"{option} {shown}"

@@ -25,7 +25,6 @@ from ullayers.locate.segment import Segments
 from ullayers.locate.still import StillScene
 from ullayers.video.frames import Render
 from ullayers.video.reader import Clip, Reading, Source
-from ullayers.video.region import Cut
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 2**27
@@ -53,25 +52,14 @@ def answers(
     """
     reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
     if isinstance(run.net, Locator):
-        cut = region_of(source, reading)
+        info = source.probe()
+        cut = reading.cut(source.path, info.height, info.width)
         for answer in _locate(run, run.net, source, reading):
             yield answer if cut is None else answer.placed(cut)
     elif isinstance(run.net, Encoder):
         yield from _encode(run, run.net, source, reading)
     else:
         raise RunError(f"{run.folder}: learning has not ended; continue with --resume")
-
-
-def region_of(source: Source, reading: Reading) -> Cut | None:
-    """Return the region of interest in the frames of a source; None for whole frames.
-
-    Raises:
-        VideoError: The region does not fit.
-    """
-    if reading.roi is None:
-        return None
-    info = source.probe()
-    return reading.cut(source.path, info.height, info.width)
 
 
 def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:

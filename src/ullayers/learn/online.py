@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ullayers.learn.apply import region_of
 from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
 from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free, check_links, clear_run
@@ -186,7 +185,7 @@ def watch(
     watcher = Watcher(run.config, run.reading.channels, run.reading.size)
     run.config = watcher.config
     if folder is None:
-        yield from _sightings(watcher, source, run.reading, _pixels(run, info))
+        yield from _sightings(watcher, source, run.reading, info, _pixels(run, info))
     else:
         yield from _saved(_WatchFolder(run, watcher, source, info, resume), every)
 
@@ -223,9 +222,11 @@ def _pixels(run: Run, info: Info) -> tuple[int, int] | None:
 
 
 def _sightings(
-    watcher: Watcher, source: Source, reading: Reading, size: tuple[int, int] | None
+    watcher: Watcher, source: Source, reading: Reading, info: Info, size: tuple[int, int] | None
 ) -> Generator[Sighting, None, None]:
-    cut = region_of(source, reading) if watcher.columns == TRACK else None
+    cut = None
+    if watcher.columns == TRACK:
+        cut = reading.cut(source.path, info.height, info.width)
     clips = source.clips(1, reading)
     try:
         for clip in clips:
@@ -287,6 +288,7 @@ class _WatchFolder:
         self.run = run
         self.watcher = watcher
         self.source = source
+        self.info = info
         self.resume = resume
         self.path = run.folder / csv_name(run)
         self.table_bytes = 0
@@ -331,7 +333,7 @@ class _WatchFolder:
 
     def sightings(self) -> Generator[Sighting, None, None]:
         """Yield the answers for the frames that come next."""
-        return _sightings(self.watcher, self.source, self.reading(), self.size)
+        return _sightings(self.watcher, self.source, self.reading(), self.info, self.size)
 
     def reading(self) -> Reading:
         """Return how to read on; a camera or stream starts wherever it is."""
