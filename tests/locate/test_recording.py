@@ -106,7 +106,7 @@ def test_a_scene_fits_its_own_frames_only() -> None:
 def test_attention_chooses_between_objects() -> None:
     """Two discs move alike; the network looks at one of them."""
     places = circle(40)
-    others = np.stack([places[:, 0], HEIGHT - places[:, 1]], axis=1) + (0, 0)
+    others = np.stack([places[:, 0], HEIGHT - places[:, 1]], axis=1)
     frames = np.minimum(film(places, noise=1.0), film(others, noise=1.0))
     attention = np.zeros((40, HEIGHT, WIDTH), np.float32)
     for t, (x, y) in enumerate(others):

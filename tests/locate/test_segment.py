@@ -96,7 +96,8 @@ def test_the_chain_reaches_objects_or_background() -> None:
     values[inside < 0.1] = 0.0
     values[2:][inside[2:] > 0.9] = 0.5  # the object is known in the first half only
     chance = cells.reach(values, low=0.2, high=0.8)
-    assert chance.min() >= 0 and chance.max() <= 1
+    assert chance.min() >= 0
+    assert chance.max() <= 1
     assert chance[2:][inside[2:] > 0.9].mean() > 0.8
     assert chance[inside < 0.1].mean() < 0.1
 

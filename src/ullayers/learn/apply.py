@@ -125,10 +125,9 @@ def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, N
 def _locate(
     run: Run, net: Locator, source: Source, reading: Reading
 ) -> Generator[Answer, None, None]:
-    outlines = outline_reading(reading)
+    outlines = outline_reading(source, reading)
     recording = open_recording(source, outlines)
-    length = WINDOW_FRAMES
-    with closing(cut(source, outlines, length, WINDOW_BYTES)) as clips:
+    with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
         for clip in clips:
             located = _attend(net, clip, run, recording)
             found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
@@ -144,7 +143,8 @@ def _attend(
     net: Locator, clip: Clip, run: Run, recording: StillRecording | MovingRecording
 ) -> Located:
     """Return where the network looks in a window of frames."""
-    size = run.reading.target(*clip.frames.shape[2:])
+    # The frames are cropped to the region of interest already.
+    size = replace(run.reading, roi=None).target(*clip.frames.shape[2:])
     piece = make_piece(0, Clip(_shrunk(clip.frames, size), clip.seconds, clip.index))
     behind = None
     if isinstance(recording, StillRecording):

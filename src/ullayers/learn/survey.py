@@ -45,9 +45,17 @@ def open_recording(source: Source, reading: Reading) -> StillRecording | MovingR
     return MovingRecording()
 
 
-def outline_reading(reading: Reading) -> Reading:
-    """Return how to read frames in which objects are outlined."""
-    return replace(reading, size=None, longest=OUTLINE_SIDE)
+def outline_reading(source: Source, reading: Reading) -> Reading:
+    """Return how to read frames in which objects are outlined.
+
+    Args:
+        source: What to read.
+        reading: How the network's frames are read.
+    """
+    info = source.probe()
+    longest = replace(reading, size=None, longest=OUTLINE_SIDE)
+    # All frames have the size of the first one, also in a folder of images of different sizes.
+    return replace(reading, size=longest.target(info.height, info.width), longest=None)
 
 
 def to_pixels(frames: Tensor) -> Frames:

@@ -80,4 +80,4 @@ def _mask_covariance(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
     for mask in masks:
         if mask.any():
             total += np.cov(np.nonzero(mask)[::-1], bias=True)
-    return total / max(1, np.count_nonzero(masks.any(axis=(1, 2))))
+    return total / max(1, int(masks.any(axis=(1, 2)).sum()))

@@ -56,8 +56,8 @@ def label_parts(strength: Floats, threshold: float, attention: Floats | None = N
     """
     mask = (strength > threshold).astype(np.uint8)
     joined = cv2.dilate(mask, BRIDGE)
-    count, labels = cv2.connectedComponents(joined, connectivity=8, ltype=cv2.CV_32S)
-    labels *= mask
+    count, joined_labels = cv2.connectedComponents(joined, connectivity=8, ltype=cv2.CV_32S)
+    labels = np.asarray(joined_labels * mask, np.int32)
     rows, columns = np.nonzero(labels)
     numbers = labels[rows, columns]
     weight = strength[rows, columns].astype(float)
@@ -66,13 +66,15 @@ def label_parts(strength: Floats, threshold: float, attention: Floats | None = N
     y = np.bincount(numbers, weight * (rows + 0.5), count)
     shares = _shares(attention, labels, count)
     largest = np.argsort(-mass * shares)[:MOST_PARTS]
-    parts = [Part(x[i] / mass[i], y[i] / mass[i], mass[i] * shares[i], int(i)) for i in largest if mass[i] > 0]
-    return Labelled(np.asarray(labels, np.int32), parts)
+    parts = [
+        Part(x[i] / mass[i], y[i] / mass[i], mass[i] * shares[i], int(i))
+        for i in largest
+        if mass[i] > 0
+    ]
+    return Labelled(labels, parts)
 
 
-def _shares(
-    attention: Floats | None, labels: NDArray[np.int32], count: int
-) -> NDArray[np.float64]:
+def _shares(attention: Floats | None, labels: NDArray[np.int32], count: int) -> NDArray[np.float64]:
     """Return the factor by which each part gains from a network's attention."""
     if attention is None:
         return np.ones(count)

@@ -52,7 +52,7 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     rows = gain if gain.shape[0] == 1 else _enlarge(gain[:, :, 0], frame)[:, :1, None]
     crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
     difference = crop.difference(frame[box], rows if len(rows) == 1 else rows[box[0]])
-    difference = cv2.GaussianBlur(difference, (0, 0), NOISE_BLUR)
+    difference = np.asarray(cv2.GaussianBlur(difference, (0, 0), NOISE_BLUR), np.float32)
     inside = _enlarge(part.astype(np.float32), frame)[box] > 0.5
     if not inside.any():
         return soft
@@ -92,7 +92,7 @@ def _main_body(reached: Mask, inside: Mask) -> Mask:
             body, cv2.MORPH_OPEN, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
         )
         if (opened.astype(bool) & inside).any():
-            body = opened
+            body = np.asarray(opened, np.uint8)
     _, labels = cv2.connectedComponents(body, connectivity=8)
     touching = np.unique(labels[inside & (body > 0)])
     kept = np.isin(labels, touching[touching > 0]).astype(np.uint8)

@@ -58,8 +58,10 @@ def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
         >>> wall = cv2.GaussianBlur(rng.integers(0, 255, (60, 160, 3), np.uint8), (0, 0), 1)
         >>> still = np.stack([wall[:, :80]] * 8)
         >>> moving = np.stack([wall[:, 4 * t : 4 * t + 80] for t in range(9)])
-        >>> find_still_scene(still, still) is None, find_still_scene(moving[:-1], moving[1:]) is None
-        (False, True)
+        >>> find_still_scene(still, still) is None
+        False
+        >>> find_still_scene(moving[:-1], moving[1:]) is None
+        True
     """
     small, following = resized(sample, STILL_SIDE), resized(after, STILL_SIDE)
     view = still_scene(small)
@@ -155,9 +157,7 @@ class StillRecording:
         return contrast_outline(frame, self.scene, self.view.gain(small), part)
 
 
-def _clarity(
-    evidence: Floats, parts: NDArray[np.bool_], threshold: float
-) -> NDArray[np.float64]:
+def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> NDArray[np.float64]:
     """Return how far the evidence of an object exceeds the threshold at its peak: 0 to 1."""
     peak = np.where(parts, evidence, 0).max(axis=(1, 2))
     clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
@@ -169,8 +169,15 @@ class MovingRecording:
     """Finds the main object before a moving camera, or in few frames, window by window."""
 
     def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
-        """Find the object in the next window of frames; see `segment_motion`."""
-        return segment_motion(frames, attention)
+        """Find the object in the next window of frames; see `segment_motion`.
+
+        Nothing is found in a single frame, which shows no motion.
+        """
+        if len(frames) > 1:
+            return segment_motion(frames, attention)
+        nothing = np.zeros(len(frames))
+        places = np.full((len(frames), 2), np.nan)
+        return Segments(np.zeros(frames.shape[:3], np.uint8), places, nothing, nothing, np.nan)
 
 
 def in_parallel(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:

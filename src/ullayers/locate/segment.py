@@ -125,9 +125,7 @@ def _hypothesis(window: _Window, threshold: float) -> _Hypothesis:
     chosen = follow_object(labelled, max(strength.shape[1:]))
     parts = trim_swollen(part_masks(labelled, chosen))
     world = in_world(centroids(parts) * parts.shape[:0:-1], window.path)
-    return _Hypothesis(
-        track_objective(world, parts), chance, parts, other_masses(labelled, chosen)
-    )
+    return _Hypothesis(track_objective(world, parts), chance, parts, other_masses(labelled, chosen))
 
 
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:
@@ -173,8 +171,9 @@ def part_masks(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[np
         -1 if number is None else each.parts[number].label
         for each, number in zip(labelled, chosen, strict=True)
     ]
-    masks: NDArray[np.bool_] = np.stack([each.labels for each in labelled])
-    return masks == np.array(labels)[:, None, None]
+    all_labels = np.stack([each.labels for each in labelled])
+    masks: NDArray[np.bool_] = all_labels == np.array(labels)[:, None, None]
+    return masks
 
 
 def part_places(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[np.float64]:

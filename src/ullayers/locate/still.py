@@ -64,7 +64,8 @@ class StillScene:
             return np.full((1, 1, 1), np.median(ratio[::2, ::2]), np.float32)
         rows = np.median(ratio[:, ::2], axis=1).astype(np.float32)
         sigma = max(0.5, BAND_SMOOTHING * len(rows))
-        return np.asarray(cv2.GaussianBlur(rows, (1, 0), 0, sigmaY=sigma)).reshape(-1, 1, 1)
+        smooth = np.asarray(cv2.GaussianBlur(rows, (1, 0), 0, sigmaY=sigma), np.float32)
+        return smooth.reshape(-1, 1, 1)
 
     def levelled(self, frame: Pixels) -> Pixels:
         """Remove light changes from a frame."""
@@ -79,7 +80,8 @@ class StillScene:
         """
         values = frame / (self.gain(frame) if gain is None else gain)
         values -= self.backdrop
-        return np.sqrt(cv2.transform(np.square(values, out=values), MEAN))
+        squares = np.asarray(cv2.transform(np.square(values, out=values), MEAN), np.float32)
+        return np.sqrt(squares)
 
     def evidence(self, frame: Pixels) -> Floats:
         """Return the (height, width) difference of a frame in units of the noise.
@@ -94,7 +96,8 @@ class StillScene:
             (True, True)
         """
         squares = np.square(self.difference(frame) / self.noise)
-        return np.sqrt(cv2.GaussianBlur(squares, (0, 0), ENERGY_BLUR))
+        blurred = np.asarray(cv2.GaussianBlur(squares, (0, 0), ENERGY_BLUR), np.float32)
+        return np.sqrt(blurred)
 
 
 MEAN = np.full((1, 3), 1 / 3, np.float32)
@@ -118,7 +121,7 @@ def still_scene(sample: Frames) -> StillScene:
     return _without_resting(scene, levelled)
 
 
-def _median_over_time(frames: NDArray[np.generic]) -> Floats:
+def _median_over_time(frames: NDArray[np.uint8] | Floats) -> Floats:
     """Return the median of every pixel, computed in bands of rows to bound memory."""
     middle = np.empty(frames.shape[1:], np.float32)
     rows = max(1, ROW_BYTES // (8 * frames[:, 0].size))
