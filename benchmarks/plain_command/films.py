@@ -23,6 +23,7 @@ ROLL = 0.13  # periods by which the bands move from frame to frame
 LIGHT_DRIFT = 0.06  # relative amplitude
 NOISE = 0.02  # standard deviation of the sensor noise, for values of 0..1
 NOISE_FIELDS = 8  # different noise fields, of which frames use random shifts
+COLOUR = 0.2  # strength of the colours of a texture relative to its light and dark
 ANIMAL = (6, 10)  # half the width and length in pixels
 DARKNESS = 0.3  # brightness of an animal relative to the background
 
@@ -95,6 +96,7 @@ def texture(random: Generator, height: int, width: int) -> Floats:
     cells = 4
     while cells <= height:
         coarse = random.standard_normal((cells, cells * width // height, 3)).astype(np.float32)
+        coarse = COLOUR * coarse + coarse[..., :1]  # mostly grey
         picture += cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC) * cells**-0.3
         cells *= 2
     found: Floats = (0.5 + 0.12 * picture / picture.std()).clip(0.1, 0.9)

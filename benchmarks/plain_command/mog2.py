@@ -101,33 +101,46 @@ def locate(
         for frame in frames:
             mixture.apply(frame)
     rate = 0 if model.passes else -1
-    places = []
-    for frame in frames:
-        mask = mixture.apply(frame, learningRate=rate)
-        places.append([_position(mask, readout) for readout in readouts])
-    table = np.array(places)
+    table = np.array(
+        [_positions(mixture.apply(frame, learningRate=rate), readouts) for frame in frames]
+    )
     return {readout: filled(table[:, i]) for i, readout in enumerate(readouts)}
 
 
-def _position(mask: Image, readout: Readout) -> tuple[float, float]:
-    """Return x and y in 0..1, NaN without foreground."""
-    lowest = SHADOW if readout.without_shadows else 0
-    foreground = (mask > lowest).astype(np.uint8)
-    if readout.opening:
-        kernel = np.ones((readout.opening, readout.opening), np.uint8)
-        foreground = cv2.morphologyEx(foreground, cv2.MORPH_OPEN, kernel)  # type: ignore[assignment]
-    height, width = mask.shape
-    if readout.largest:
-        count, _, sizes, centres = cv2.connectedComponentsWithStats(foreground)
-        if count < 2:  # the first component is the background
-            return np.nan, np.nan
-        x, y = centres[1 + sizes[1:, cv2.CC_STAT_AREA].argmax()]
-    else:
-        moments = cv2.moments(foreground, binaryImage=True)
-        if not moments["m00"]:
-            return np.nan, np.nan
-        x, y = moments["m10"] / moments["m00"], moments["m01"] / moments["m00"]
-    return (x + 0.5) / width, (y + 0.5) / height
+def _positions(mask: Image, readouts: list[Readout]) -> list[tuple[float, float]]:
+    """Return x and y in 0..1 for every way to read them, NaN without foreground."""
+    foregrounds = {readout[:2]: _foreground(mask, *readout[:2]) for readout in readouts}
+    return [
+        (_largest if readout.largest else _centroid)(foregrounds[readout[:2]])
+        for readout in readouts
+    ]
+
+
+def _foreground(mask: Image, without_shadows: bool, opening: int) -> Image:
+    lowest = SHADOW if without_shadows else 0
+    _, foreground = cv2.threshold(mask, lowest, 1, cv2.THRESH_BINARY)
+    if opening:
+        kernel = np.ones((opening, opening), np.uint8)
+        foreground = cv2.morphologyEx(foreground, cv2.MORPH_OPEN, kernel)
+    return foreground
+
+
+def _largest(foreground: Image) -> tuple[float, float]:
+    """Return the centroid of the largest component."""
+    count, _, sizes, centres = cv2.connectedComponentsWithStats(foreground)
+    if count < 2:  # the first component is the background
+        return np.nan, np.nan
+    x, y = centres[1 + sizes[1:, cv2.CC_STAT_AREA].argmax()]
+    return (x + 0.5) / foreground.shape[1], (y + 0.5) / foreground.shape[0]
+
+
+def _centroid(foreground: Image) -> tuple[float, float]:
+    """Return the centroid of all foreground."""
+    moments = cv2.moments(foreground, binaryImage=True)
+    if not moments["m00"]:
+        return np.nan, np.nan
+    x, y = moments["m10"] / moments["m00"], moments["m01"] / moments["m00"]
+    return (x + 0.5) / foreground.shape[1], (y + 0.5) / foreground.shape[0]
 
 
 class _Frames:
