@@ -47,9 +47,7 @@ class Readout(NamedTuple):
 
 MODELS = [
     Model(threshold, history, passes)
-    for threshold, (history, passes) in product(
-        (8, 16, 32, 64), ((100, 0), (500, 0), (0, 1), (0, 4))
-    )
+    for threshold, (history, passes) in product((8, 16, 32, 64), ((100, 0), (500, 0), (0, 1)))
 ]
 READOUTS = [Readout(*each) for each in product((False, True), (0, 3, 5), (False, True))]
 
