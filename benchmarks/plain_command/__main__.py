@@ -107,34 +107,39 @@ def run_seeds(data_set: DataSet, out: Path, seeds: int) -> Row:
 
 
 def run(data_set: DataSet, place: Path, seed: int) -> Row:
-    """Run the command on every input, and score its tracks."""
+    """Run the command on every input, and score its tracks and masks."""
     tracks: dict[str, Track] = {}
+    details: dict[str, Row] = {film.name: {} for film in data_set.films}
     finished: list[Finished] = []
-    overlaps: dict[str, float] = {}
     for source in data_set.inputs:
         folder = place / source.stem
         options = (*data_set.options, "--seed", str(seed))
         finished.append(ul_or_fail("learn", source, "--out", folder, *options))
         if data_set.apply_to:
-            applied = place / "applied"
-            finished.append(ul_or_fail("apply", folder, data_set.apply_to, "--out", applied))
-            folder = applied
-        tracks |= read_tracks(folder)
+            learned, folder = folder, place / "applied"
+            finished.append(ul_or_fail("apply", learned, data_set.apply_to, "--out", folder))
+        found = read_tracks(folder)
+        tracks |= found
+        if len(found) == 1:
+            details[next(iter(found))]["seconds"] = finished[-1].seconds
         if "--masks" in data_set.options:
-            overlaps |= mean_overlaps(data_set.films, folder)
-    for film in data_set.films:
-        if len(tracks[film.name].frames) != len(film.truth):
-            raise CommandError(
-                f"{film.name}: expected {len(film.truth)} rows, got {len(tracks[film.name].frames)}"
-            )
+            for name, overlap in mean_overlaps(data_set.films, folder).items():
+                details[name]["IoU of masks"] = overlap
+    check_complete(data_set.films, tracks)
     scores = score_tracks(data_set, [tracks[film.name] for film in data_set.films])
-    if overlaps:
-        scores["IoU of masks"] = float(np.mean(list(overlaps.values())))
-    details = [details_of(data_set, film, tracks[film.name]) for film in data_set.films]
-    for detail in details:
-        if detail["film"] in overlaps:
-            detail["IoU of masks"] = overlaps[detail["film"]]
+    if "--masks" in data_set.options:
+        overlaps = [detail["IoU of masks"] for detail in details.values()]
+        scores["IoU of masks"] = float(np.mean(overlaps))
+    for film in data_set.films:
+        details[film.name] |= details_of(data_set, film, tracks[film.name])
     return {"scores": scores | costs(finished), "films": details}
+
+
+def check_complete(films: list[Film], tracks: dict[str, Track]) -> None:
+    for film in films:
+        rows = len(tracks[film.name].frames) if film.name in tracks else 0
+        if rows != len(film.truth):
+            raise CommandError(f"{film.name}: expected {len(film.truth)} rows, got {rows}")
 
 
 def score_tracks(data_set: DataSet, tracks: list[Track]) -> Scores:
@@ -146,8 +151,8 @@ def score_tracks(data_set: DataSet, tracks: list[Track]) -> Scores:
 
 def details_of(data_set: DataSet, film: Film, track: Track) -> Row:
     if len(data_set.films) == 1 or data_set.name == "pillow":  # throws are too short
-        return {"film": film.name}
-    return {"film": film.name, **score_tracks(replace(data_set, films=[film]), [track])}
+        return {}
+    return score_tracks(replace(data_set, films=[film]), [track])
 
 
 def mean_overlaps(films: list[Film], folder: Path) -> dict[str, float]:
@@ -175,26 +180,33 @@ def run_nothing(out: Path, seeds: int) -> Row:
     films = sorted(prepared(out / "inputs" / NOTHING, write).glob("*.mp4"))
     runs = []
     for seed in range(seeds):
-        details: list[Row] = []
+        details: dict[str, Row] = {}
         for film in films:
             folder = out / "runs" / NOTHING / f"seed{seed}" / film.stem
             finished = ul("learn", film, "--out", folder, "--seed", str(seed))
             if finished.code not in (0, USER_ERROR):
                 raise SystemExit(f"{film}: exit code {finished.code}\n{finished.output}")
             trusted = finished.code == 0 and bool(read_summary(folder)["trusted"])
-            details.append({"film": film.stem, "trusted": trusted, "exit code": finished.code})
-        count = float(sum(detail["trusted"] for detail in details))
+            details[film.stem] = {"trusted": trusted, "exit code": finished.code}
+        count = float(sum(detail["trusted"] for detail in details.values()))
         runs.append({"scores": {"films that are trusted": count}, "films": details})
     return {"set": NOTHING, "seeds": runs}
 
 
 def cached_mog2(data_set: DataSet, cache: Path) -> Row:
-    known: dict[str, Row] = json.loads(cache.read_text()) if cache.exists() else {}
-    if data_set.name not in known:
-        known[data_set.name] = best_of_mog2(data_set)
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        cache.write_text(json.dumps(known, indent=2))
+    if data_set.name not in (known := read_cache(cache)):
+        result = best_of_mog2(data_set)
+        # Read again: another process may have written in the meantime.
+        known = read_cache(cache) | {data_set.name: result}
+        cache.write_text(json.dumps(known, indent=2), encoding="utf-8")
     return known[data_set.name]
+
+
+def read_cache(cache: Path) -> dict[str, Row]:
+    known: dict[str, Row] = {}
+    if cache.exists():
+        known = json.loads(cache.read_text(encoding="utf-8"))
+    return known
 
 
 def report(row: Row) -> None:
