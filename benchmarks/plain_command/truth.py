@@ -1,0 +1,136 @@
+"""Ground truth of different kinds, and the scores of positions and masks against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Bools = NDArray[np.bool_]
+
+CONFIDENT = 0.5
+CLOSE = 0.05  # of the width: a confident position must be at least as close as this
+OPAQUE = 127  # a pixel of a mask above this belongs to the object
+
+
+class Track(NamedTuple):
+    """Frame numbers (time,), x and y in 0..1 (time, 2) and confidences (time,) of a sequence."""
+
+    frames: NDArray[np.int64]
+    positions: Floats
+    confidence: Floats
+
+
+class Truth(Protocol):
+    """Where the object is in each frame of a sequence."""
+
+    def __len__(self) -> int:
+        """Return the number of frames."""
+
+    def errors(self, track: Track) -> Floats:
+        """Return how far each position is from the object, in widths of the frame.
+
+        Positions that are missing are infinitely far. Frames without truth are NaN.
+        """
+
+
+@dataclass(frozen=True)
+class Points:
+    """One or several objects as points.
+
+    Attributes:
+        points: (time, objects, 2) x and y in 0..1; NaN where unknown. If only y is NaN, the error
+            is that of x.
+        aspect: Height divided by width of the frames.
+    """
+
+    points: Floats
+    aspect: float
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def errors(self, track: Track) -> Floats:
+        """Return the distance to the nearest object."""
+        true = self.points[track.frames]
+        difference = (track.positions[:, None] - true) * [1, self.aspect]
+        known = np.isfinite(true[..., 0])
+        only_x = known & ~np.isfinite(true[..., 1])
+        difference[..., 1] = np.where(only_x, 0, difference[..., 1])
+        distances = np.hypot(difference[..., 0], difference[..., 1])
+        distances = np.where(np.isnan(distances) | ~known, np.inf, distances).min(1)
+        return np.where(known.any(1), distances, np.nan)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Several objects as boxes: left, top, right and bottom in 0..1, (objects, 4) per frame."""
+
+    boxes: list[Floats]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def errors(self, track: Track) -> Floats:
+        """Return 0 inside a box and infinity elsewhere."""
+        inside = [
+            ((boxes[:, :2] <= position) & (position <= boxes[:, 2:])).all(1).any()
+            for boxes, position in zip(
+                (self.boxes[frame] for frame in track.frames), track.positions, strict=True
+            )
+        ]
+        return np.where(inside, 0.0, np.inf)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """One object as a mask in each frame, (time, height, width)."""
+
+    masks: Bools
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def errors(self, track: Track) -> Floats:
+        """Return 0 on the mask and infinity elsewhere."""
+        height, width = self.masks.shape[1:]
+        known = ~np.isnan(track.positions.sum(1))
+        at: Floats = np.where(known[:, None], track.positions, 0.0) * [width, height]
+        columns, rows = at.astype(int).T
+        columns, rows = columns.clip(0, width - 1), rows.clip(0, height - 1)
+        on_mask = self.masks[track.frames, rows, columns]
+        return np.where(known & on_mask, 0.0, np.inf)
+
+    def overlaps(self, folder: Path) -> Floats:
+        """Return the intersection over union with the mask images of a folder, per frame."""
+        height, width = self.masks.shape[1:]
+        files = sorted(folder.glob("*.png"))
+        if len(files) != len(self.masks):
+            raise ValueError(f"expected {len(self.masks)} masks in {folder}, got {len(files)}")
+        scores = []
+        for file, true in zip(files, self.masks, strict=True):
+            image: Any = cv2.imread(str(file), cv2.IMREAD_GRAYSCALE)
+            found = cv2.resize(image, (width, height), interpolation=cv2.INTER_NEAREST) > OPAQUE
+            union = (found | true).sum()
+            scores.append((found & true).sum() / union if union else 1.0)
+        return np.array(scores)
+
+
+def calibration(errors: Floats, confidence: Floats) -> dict[str, float]:
+    """Return the share of confident frames, and how many of them are close to the object."""
+    confident = confidence >= CONFIDENT
+    judged = errors[confident & ~np.isnan(errors)]
+    return {
+        "confident frames": float(confident.mean()),
+        "confident frames that are right": share(judged <= CLOSE),
+    }
+
+
+def share(hits: Bools) -> float:
+    """Return the share of hits, NaN if there is nothing to count."""
+    return float(hits.mean()) if len(hits) else float("nan")
