@@ -52,10 +52,10 @@ def test_same_as_on_the_cpu(
 
 
 def assert_follows(fused: nn.Module, wide: nn.Module, calls: Tensor) -> None:
-    """Call after call, a layer on the GPU gives what one in float64 gives on the CPU."""
+    """Call after call, a layer on the GPU gives what one on the CPU, usually in float64, gives."""
     for i, y in enumerate(calls):
         got, state = run(fused, y, "cuda")
-        expected, exact = run(wide, y.double(), "cpu")
+        expected, exact = run(wide, y.to(wide.short_cov.dtype), "cpu")
         error, size = float((got - expected).norm()), float(expected.norm())
         assert error <= 1e-4 * size, i
     for name, value in exact.items():
@@ -90,6 +90,32 @@ def test_chunks_of_a_single_stream(d: int, steps: int) -> None:
     chunks[3] = float("nan")
     chunks[4, 0] = float("inf")
     assert_follows(fused, wide, chunks)
+
+
+@pytest.mark.parametrize("d", [1, 5, 64, 100, 256])
+@pytest.mark.parametrize("steps", [1, 10])
+def test_jumps_of_scale(d: int, steps: int) -> None:
+    torch.manual_seed(0)
+    fused, wide = UL1d(d).cuda(), UL1d(d).double()
+    scale = torch.tensor([1e-9, 1e-4, 1.0]).repeat_interleave(30)
+    frames = (scale[:, None] * torch.randn(90, d)).view(-1, steps, d)
+    said = fused.explain(frames[0].cuda().requires_grad_())
+    assert said.splitlines()[1] == TRITON
+    assert_follows(fused, wide, frames)
+
+
+@pytest.mark.parametrize("d", [1, 5, 64, 100, 256])
+@pytest.mark.parametrize("small", [1e-41, 1e-38, 1e-20])
+def test_frames_of_tiny_scale_do_not_affect_later_gradients(d: int, small: float) -> None:
+    """Gradients of tiny frames do not fit float32, and differ from those of a float64 layer."""
+    torch.manual_seed(0)
+    fused, same = UL1d(d).cuda(), UL1d(d)
+    for frame in small * torch.randn(50, 1, d):
+        got, state = run(fused, frame, "cuda")
+        run(same, frame, "cpu")
+        assert bool(got.isfinite().all())
+        assert all(bool(value.isfinite().all()) for value in state.values())
+    assert_follows(fused, same, torch.randn(40, 1, d))
 
 
 def test_state_moves_between_devices() -> None:

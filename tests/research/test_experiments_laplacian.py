@@ -199,7 +199,9 @@ class Small:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     folder = tmp_path_factory.mktemp("laplacian")
     progress: list[str] = []
-    outcome = laplacian.run(Setting(Path(), folder, (0,), quick=True, progress=progress.append))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.cpu_count", lambda: 1)  # each worker process takes seconds to start
+        outcome = laplacian.run(Setting(Path(), folder, (0,), quick=True, progress=progress.append))
     return Small(folder, outcome, progress)
 
 

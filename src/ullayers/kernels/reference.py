@@ -33,14 +33,14 @@ def reference(
     y: Tensor, state: State, rates: Rates, active: Tensor, scatter: Tensor | None = None
 ) -> Result:
     """Run Eq. 6-11 one step at a time; the arguments are those of `torch.advance.advance`."""
+    origin, whole = anchored(y, state, active)
     clip = None
     if rates.long_term == "clip":
-        origin, whole = anchored(y, state, active)
-        clip = ClipMeans(clip_mean(whole, active) + origin.anchor, active.sum(0) > 1)
+        clip = ClipMeans(clip_mean(whole, active), active.sum(0) > 1)
     steps = []
     for t in range(len(y)):
         extra = None if scatter is None else scatter[t]
-        step = _Step(rates, active[t], clip).run(y[t], state, extra)
+        step = _Step(rates, active[t], clip, origin.anchor).run(y[t], state, extra)
         state = step.state
         steps.append(step)
     scatter_gradient = None
@@ -76,6 +76,7 @@ class _Step:
     rates: Rates
     on: Tensor  # (S,) bool, streams that have a frame
     clip: ClipMeans | None
+    origin: Tensor  # (S, d), which the clip means are relative to
 
     def run(self, frame: Tensor, state: State, scatter: Tensor | None) -> Result:
         """Return the gradients (S, d) and (S, d, d) of one frame (S, d), and the next state."""
@@ -113,7 +114,8 @@ class _Step:
         counted = had_past
         short, short_evidence = _step_mean(state.short, state.short_evidence, x, on, rates.mu)
         if self.clip is not None:
-            long = self.clip.mean - state.anchor
+            # Frames are near each other: their difference has no rounding errors of their offset.
+            long = self.clip.mean + (self.origin - state.anchor)
             long_evidence = torch.ones_like(state.long_evidence)
             counted = on & self.clip.long_enough
         elif rates.long_term == "shared":

@@ -21,6 +21,7 @@ class Settings(NamedTuple):
     ridge_low: float  # lower limit of the ridge, relative to the trace
     noise: float  # lower limit of the diagonal, relative to the trace of the other covariance
     jump: float  # see `covariance.pull_share`
+    smallest_share: float  # likewise
     centred: bool
     carry_on: bool  # whether streams may continue, if the buffer `continues` allows it
     known: float  # evidence of means before the first frame

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ullayers.kernels.covariance import JUMP, RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
+from ullayers.kernels.covariance import (
+    JUMP,
+    RIDGE_HIGH,
+    RIDGE_LOW,
+    SMALLEST_SHARE,
+    noise_share,
+    ridge_period,
+)
 from ullayers.kernels.numba.compiling import run
 from ullayers.kernels.schema import NAMES
 from ullayers.kernels.state import Rates
@@ -98,6 +105,7 @@ def prepare(
         ridge_low=RIDGE_LOW * ridge,
         noise=noise_share(torch.float64) / d,
         jump=JUMP,
+        smallest_share=SMALLEST_SHARE,
         centred=rates.centred,
         carry_on=False,
         known=known,

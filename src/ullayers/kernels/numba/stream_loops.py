@@ -231,7 +231,8 @@ def update_pull_share(covs: Covs, before: float, settings: Settings) -> None:
     after = trace(covs.totals[1]) / evidence
     covs.pull_share[0] = 1.0
     if after > (1.0 + settings.jump * settings.rates[1] / evidence) * before:
-        covs.pull_share[0] = np.sqrt(before / after)
+        share = np.sqrt(before / after)
+        covs.pull_share[0] = share if share >= settings.smallest_share else 0.0
 
 
 @compiled

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ullayers.kernels.covariance import RIDGE_HIGH, RIDGE_LOW, noise_share, ridge_period
+from ullayers.kernels.covariance import (
+    JUMP,
+    RIDGE_HIGH,
+    RIDGE_LOW,
+    SMALLEST_SHARE,
+    noise_share,
+    ridge_period,
+)
 from ullayers.kernels.state import Rates
 
 PIVOT = 16  # features that are eliminated at a time
@@ -83,6 +90,8 @@ def _numbers(rates: Rates, d: int) -> dict[str, float]:
         "high": RIDGE_HIGH * ridge,
         "low": RIDGE_LOW * ridge,
         "noise": noise_share(torch.float64) / d,
+        "jump": JUMP,
+        "smallest_share": SMALLEST_SHARE,
     }
 
 
@@ -111,7 +120,7 @@ def _workspace(width: int, tile: int, device: torch.device) -> dict[str, Tensor]
         "roots": 2 * PIVOT * PIVOT,
         "vectors": 2 * 3 * width,  # right-hand side, its scale, deviation that enters W or B
         "halves": 2 * tiles * tile,  # L^-1 times the right-hand side
-        "notes": 2 * 4,  # weights of old and new, ridge, the mean's evidence
+        "notes": 2 * 4 + 1,  # weights of old and new, ridge, the mean's evidence; pull's share
     }
     numbers = torch.empty(sum(sizes.values()), dtype=torch.float64, device=device)
     flags, bad = torch.empty(4 + 2 * tiles, dtype=torch.int32, device=device).split([4, 2 * tiles])

@@ -39,6 +39,13 @@ def write_pair(value, rest, at, exactly, mask):
 
 
 @triton.jit
+def fitting(value, dtype: tl.constexpr):
+    """Convert to a narrower dtype; values too large for it become zero instead of infinite."""
+    narrow = value.to(dtype)
+    return tl.where(tl.abs(narrow.to(tl.float32)) < float("inf"), narrow, 0.0)
+
+
+@triton.jit
 def lag_behind(mean, rest, x, share, goes_on, c, inside):
     """Return frame minus moving average after the frame; `share` is what the lag keeps."""
     return (x - tl.where(goes_on, pair(mean, rest, c, inside), 0.0)) * share
@@ -59,11 +66,19 @@ def spread(value, rest, deviation, held, brought, c, inside, D: tl.constexpr):
 
 
 @triton.jit
+def pull_share(before, after, frame_weight, jump, smallest):
+    """Return the share of the pull that a step keeps; see `covariance.pull_share`."""
+    jumps = after > (1 + jump * frame_weight) * before
+    share = tl.where(jumps, tl.sqrt(before / after), 1.0)
+    return tl.where(share < smallest, 0.0, share)
+
+
+@triton.jit
 def frame_numbers(
     y, short_mean, short_mean_rest, long_mean, long_mean_rest, short_evidence, long_evidence,
     short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence, ridges, steps, goes_on,
-    largest, known, mu, mu_keep, eps, eps_keep, mu_period, eps_period, high, low, noise, which,
-    D: tl.constexpr, WIDTH: tl.constexpr,
+    largest, known, mu, mu_keep, eps, eps_keep, mu_period, eps_period, high, low, noise, jump,
+    smallest_share, which, D: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Return all numbers that the step of W or B needs beside the covariance itself."""
     c = tl.arange(0, WIDTH)
@@ -87,9 +102,12 @@ def frame_numbers(
     w_trace, b_trace = tl.sum(w_spread, 0), tl.sum(b_spread, 0)
     w_before = w_seen * tl.sum(pair(short_cov, short_cov_rest, c * (D + 1), inside), 0)
     b_before = b_seen * tl.sum(pair(long_cov, long_cov_rest, c * (D + 1), inside), 0)
+    b_weight = tl.maximum(b_held + b_brought, 1e-300)
+    size_before, size_after = b_before / tl.maximum(b_seen, 1e-300), b_trace / b_weight
+    kept = pull_share(size_before, size_after, eps / b_weight, jump, smallest_share)
     held, brought = tl.where(is_w, w_held, b_held), tl.where(is_w, w_brought, b_brought)
     trace, other = tl.where(is_w, w_trace, b_trace), tl.where(is_w, b_trace, w_trace)
-    other /= tl.maximum(tl.where(is_w, b_held + b_brought, w_held + w_brought), 1e-300)
+    other /= tl.where(is_w, b_weight, tl.maximum(w_held + w_brought, 1e-300))
     renews = tl.load(steps) % tl.where(is_w, mu_period, eps_period) == 0
     ridge = high * tl.where(is_w, w_before, b_before)
     ridge = tl.where(renews, ridge, tl.load(ridges + which).to(tl.float64))
@@ -97,7 +115,9 @@ def frame_numbers(
     level = tl.maximum(tl.maximum(ridge, low * trace), noise * other * (held + brought))
     level = tl.where(trace > 0, level, 1.0)
     evidence, solvable = tl.where(is_w, grown, longer), counted & (trace > 0)
-    return usable, counted, solvable, share, long_share, held, brought, ridge, level, evidence
+    return (
+        usable, counted, solvable, share, long_share, held, brought, ridge, level, evidence, kept
+    )  # fmt: skip
 
 
 @triton.jit
@@ -105,7 +125,7 @@ def frame_begin(
     y, short_mean, short_mean_rest, long_mean, long_mean_rest, short_evidence, long_evidence,
     short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence, ridge_level, steps, continues,
     matrices, scratch, inverses, roots, vectors, halves, notes, flags, bad, largest, known,
-    mu, mu_keep, eps, eps_keep, mu_period, eps_period, high, low, noise,
+    mu, mu_keep, eps, eps_keep, mu_period, eps_period, high, low, noise, jump, smallest_share,
     CARRY: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
     PIVOT: tl.constexpr,
 ):  # fmt: skip
@@ -116,12 +136,12 @@ def frame_begin(
     TILES: tl.constexpr = WIDTH // TILE
     place, which = tl.program_id(0), tl.program_id(1)
     goes_on, is_w = (tl.load(continues) != 0) & CARRY, which == 0
-    usable, counted, solvable, share, long_share, held, brought, ridge, level, evidence = (
+    usable, counted, solvable, share, long_share, held, brought, ridge, level, evidence, kept = (
         frame_numbers(
             y, short_mean, short_mean_rest, long_mean, long_mean_rest, short_evidence,
             long_evidence, short_cov, short_cov_rest, long_cov, long_cov_rest, cov_evidence,
             ridge_level, steps, goes_on, largest, known, mu, mu_keep, eps, eps_keep, mu_period,
-            eps_period, high, low, noise, which, D, WIDTH,
+            eps_period, high, low, noise, jump, smallest_share, which, D, WIDTH,
         )
     )  # fmt: skip
     value, rest = short_cov, short_cov_rest
@@ -160,6 +180,7 @@ def frame_begin(
         tl.store(put + 1, brought)
         tl.store(put + 2, ridge)
         tl.store(put + 3, evidence)
+        tl.store(notes + 8, kept)
         tl.store(flags, usable.to(tl.int32))
         tl.store(flags + 1, counted.to(tl.int32))
         tl.store(flags + 2 + which, solvable.to(tl.int32))
@@ -289,10 +310,11 @@ def frame_end(
         counted = tl.load(flags + 1) > 0
         if CENTRED:
             rate, keep = exact(eps, eps_keep)
+            keep *= tl.load(notes + 8)
             drift = keep * tl.load(pull + row, mask=inside, other=0.0).to(tl.float64) + rate * g
             g = tl.where(counted, g - drift, 0.0)
-            tl.store(pull + row, drift.to(tl.float32), mask=inside & counted)
-        tl.store(gradient + row, (g * scale).to(gradient.dtype.element_ty), mask=inside)
+            tl.store(pull + row, fitting(drift, tl.float32), mask=inside & counted)
+        tl.store(gradient + row, fitting(g * scale, gradient.dtype.element_ty), mask=inside)
         x = tl.load(y + row, mask=inside, other=0.0).to(tl.float32).to(tl.float64)
         within = tl.load(entered + row)
         far = within + tl.load(entered + 3 * WIDTH + row)

@@ -60,7 +60,7 @@ VIEWS = {
     "rendered": "heads3d, rendered heads",
 }
 STEPS = {"boxes": 600, "followed": 600, "whole": 600, "rendered": 300}
-QUICK_STEPS = 150
+QUICK_STEPS = 75
 UNSEEN_RENDERED = {9, 10, 11}
 QUADRATIC_COMPONENTS = 24  # principal components whose products are the quadratic features
 COLUMNS = ["mean absolute error, degrees", "correlation of the sine"]

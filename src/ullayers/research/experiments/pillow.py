@@ -249,7 +249,10 @@ def _pictures(
     found: dict[str, list[Tracked]],
 ) -> list[Picture]:
     shown = range(TRAINED, len(throws), 4)
-    overlays = overlay_figure([throws[i] for i in shown], [mean[i] for i in shown], (162, 288), 6)
+    columns = 2 if setting.quick else 6
+    overlays = overlay_figure(
+        [throws[i] for i in shown], [mean[i] for i in shown], (162, 288), columns
+    )
     return [
         setting.picture(
             overlays,

@@ -26,6 +26,7 @@ COUNTS = (1, 2, 4)  # labelled views per object
 ABLATED = 2  # labelled views in the table of ablations
 CLIP = 24  # frames per object and step, half a turn of the video
 STEPS = 300
+QUICK_STEPS = 100
 LR = 3e-3
 CODE = 2  # index of the last hidden layer, whose output is the code
 UNITS = 16  # of the last hidden layer; 14 objects differ in 13 directions
@@ -94,7 +95,7 @@ RECIPES = MAIN | ABLATIONS
 SUPERVISED = " (supervised)"  # labels only
 SEMI = " (semi-supervised)"  # labels and video
 
-Job = tuple[str, str, int, int]  # data, row, labelled views, seed
+Job = tuple[str, str, int, int, int]  # data, row, labelled views, seed, steps
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def draw(views: Views, generator: torch.Generator, halves: bool = False) -> Tens
     return views.frames[torch.arange(objects)[:, None], shown].flatten(0, 1)
 
 
-def learn(views: Views, recipe: Recipe, seed: int, steps: int = STEPS) -> Stages:
+def learn(views: Views, recipe: Recipe, seed: int, steps: int) -> Stages:
     """Train on all labelled views and, if there is a cost on video, a clip of every object."""
     generator = seeded(seed)
     weights = dict.fromkeys(recipe.where, recipe.weight) if recipe.cost == "ul" else {}
@@ -255,12 +256,12 @@ def nearest(views: Views, codes: Tensor) -> tuple[float, float]:
 
 def one_score(job: Job) -> tuple[float, float, float, float]:
     """Return percentages correct on video and held-out views: class scores, then nearest view."""
-    data, row, count, seed = job
+    data, row, count, seed, steps = job
     views = read_views(data, count, seed)
     if row in (PIXELS, SFA):
         return np.nan, np.nan, *nearest(views, _plain_codes(views, row))
     recipe = RECIPES[row]
-    net = learn(views, recipe, seed)
+    net = learn(views, recipe, seed, steps)
     with torch.no_grad():
         outputs = net(views.frames.flatten(0, 1))
     codes = outputs[CODE].unflatten(0, views.frames.shape[:2])
@@ -286,12 +287,13 @@ def run(setting: Setting) -> Outcome:
     seeds = setting.seeds[:1] if setting.quick else setting.seeds
     main = (PIXELS, ALONE, LAST, UNLABELLED) if setting.quick else (PIXELS, SFA, *MAIN)
     others = () if setting.quick else tuple(ABLATIONS)
+    steps = QUICK_STEPS if setting.quick else STEPS
     data = str(setting.data)
-    jobs: list[Job] = [(data, row, n, seed) for row in main for n in counts for seed in seeds]
-    jobs += [(data, row, ABLATED, seed) for row in others for seed in seeds]
+    cells = [(row, n) for row in main for n in counts] + [(row, ABLATED) for row in others]
+    jobs: list[Job] = [(data, row, n, seed, steps) for row, n in cells for seed in seeds]
     found = setting.each_by_job(one_score, jobs)
     scores = {
-        (row, n): np.array([found[data, row, n, seed] for seed in seeds]) for _, row, n, _ in jobs
+        (row, n): np.array([found[data, row, n, seed, steps] for seed in seeds]) for row, n in cells
     }
     tables = [
         _by_count("percent correct, class scores", main, counts, scores, 0),

@@ -36,6 +36,7 @@ from ullayers.research.experiments.heads import (
 
 LABELLED = (1, 2, 4)  # number of labelled people
 STEPS = 200
+QUICK_STEPS = 100
 BATCH = 64  # labelled pictures per step
 ALONE = "supervised alone"
 BOTH = "supervised + UL layer, weight 0.1"
@@ -43,15 +44,16 @@ HEAVY = "supervised + UL layer, weight 1"
 AFTER = "UL layer first, then a linear map from the labels"
 WEIGHT = {ALONE: 0.0, BOTH: 0.1, HEAVY: 1.0}
 
-Job = tuple[str, str, int, int]  # data, row, labelled people, seed
+Job = tuple[str, str, int, int, int]  # data, row, labelled people, seed, steps
 
 
 def run(setting: Setting) -> Outcome:
     """Compare labels alone with labels and a UL layer on the video of all training people."""
     counts = LABELLED[:1] if setting.quick else LABELLED
     rows = (ALONE, BOTH) if setting.quick else (*WEIGHT, AFTER)
+    steps = QUICK_STEPS if setting.quick else STEPS
     jobs: list[Job] = [
-        (str(setting.data), row, count, seed)
+        (str(setting.data), row, count, seed, steps)
         for row in rows
         for count in counts
         for seed in setting.seeds
@@ -70,30 +72,30 @@ def run(setting: Setting) -> Outcome:
 
 def few_labels(job: Job) -> float:
     """Return the mean absolute error in degrees on unseen people."""
-    data, row, count, seed = job
+    data, row, count, seed, steps = job
     heads = read_heads(data, "boxes")
     chosen = np.random.default_rng(seed).choice(sorted(PEOPLE), count, replace=False)
     labelled = heads.of(set(chosen.tolist()))
     unseen = heads.of(UNSEEN)
     if row == AFTER:
-        net = _learn_without_labels(data, seed)
+        net = _learn_without_labels(data, seed, steps)
         known = codes(net, heads, labelled)
         decoded = decode_angle(known, heads.angles(labelled), codes(net, heads, unseen))
     else:
-        net = _learn_with_labels(heads, labelled, WEIGHT[row], seed)
+        net = _learn_with_labels(heads, labelled, WEIGHT[row], seed, steps)
         with torch.no_grad():
             decoded = net.embed(heads.pictures(unseen)).double().numpy()
     return score(decoded, heads.angles(unseen))[0]
 
 
 @cache
-def _learn_without_labels(data: str, seed: int) -> Encoder:
+def _learn_without_labels(data: str, seed: int, steps: int) -> Encoder:
     heads = read_heads(data, "boxes")
-    return learn(videos(heads, PEOPLE, seed), seed, steps=STEPS)
+    return learn(videos(heads, PEOPLE, seed), seed, steps=steps)
 
 
 def _learn_with_labels(
-    heads: Heads, labelled: NDArray[np.int64], weight: float, seed: int
+    heads: Heads, labelled: NDArray[np.int64], weight: float, seed: int, steps: int
 ) -> Encoder:
     """Train on a batch of labelled pictures per step and, if weighted, clips of all people."""
     config = Config(task="orient", seed=seed).resolved(many=True)
@@ -104,7 +106,7 @@ def _learn_with_labels(
     pictures = heads.pictures(labelled)
     targets = torch.from_numpy(sine_and_cosine(heads.angles(labelled))).float()
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(STEPS):
+    for _ in range(steps):
         trial.optimizer.zero_grad()
         if weight:
             clips = trial.draw(config.batch, trial.generator)

@@ -249,7 +249,8 @@ def _claims(walks: Walks, quick: bool) -> list[Claim]:
 
 def _pictures(setting: Setting, walks: Walks) -> list[Picture]:
     answers = walks.found[OURS][0].answers
-    masks = overlay_figure(walks.scenes, answers, (216, 144), 9, begin=0.5)
+    columns = 2 if setting.quick else 9
+    masks = overlay_figure(walks.scenes, answers, (216, 144), columns, begin=0.5)
     return [
         setting.picture(
             _scatter(walks),
