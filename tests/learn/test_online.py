@@ -188,7 +188,7 @@ def test_a_folder_keeps_table_checkpoint_and_network(
     assert json.loads((out / "config.json").read_text())["result"]["frames"] == 60
     applied = tmp_path / "applied"
     apply = ("apply", out, video, "--max-frames", "9", "--out", applied, "--quiet")
-    assert here(*apply) == (0, "", "")
+    assert here(*apply)[:2] == (0, "")  # nine noisy frames show too little to be sure
     assert len((applied / "tracks.csv").read_text().splitlines()) == 10
 
 

@@ -296,7 +296,7 @@ def test_a_short_video_is_decoded_once_to_learn_and_once_to_locate(
     monkeypatch.setattr(Source, "clips", counted)
     run = learn(film, tmp_path / "run")
     assert sum(len(part.index) for part in answers(run, sources_of(run)[0])) == 40
-    assert [reading.size for reading in passes] == [run.reading.size, (24, 32)]
+    assert [reading.size for reading in passes] == [run.reading.size, (48, 64)]
 
 
 def test_a_run_says_what_is_missing(finished: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from ullayers.cli.failures import say
 from ullayers.learn.runs import Run
 from ullayers.output.export import Exported
 from ullayers.output.summary import (
+    excessive_crowded_share,
     excessive_unsure_share,
     risen_objective,
     summary_lines,
@@ -56,7 +57,13 @@ def _warn(arguments: Namespace, run: Run, exported: Exported) -> None:
         say(
             arguments.command,
             f"warning: nothing trustworthy was found: unsure in {share:.1%} of frames; look at "
-            f"overlay.mp4{option}",
+            f"overlay.mp4{option}, or use a part of the video: --roi, --start, --end",
+        )
+    if (share := excessive_crowded_share(exported)) is not None:
+        say(
+            arguments.command,
+            f"warning: something else of similar size moves in {share:.1%} of frames; choose one "
+            "object with --roi",
         )
     rise = risen_objective(run)
     if arguments.command != "apply" and rise is not None:

@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-MASK_WEIGHT = 0.01  # of the mask's own covariance in W; larger masks must move more smoothly
 MIN_FOUND = 0.6  # share of frames that a track must cover to be judged
 MIN_FRAMES = 4
 PIXEL_VARIANCE = 1 / 12  # of a position that is known to a pixel
@@ -41,25 +40,22 @@ def in_world(positions: Positions, path: NDArray[np.float64]) -> Positions:
     return np.stack(places)
 
 
-def track_objective(positions: Positions, masks: NDArray[np.bool_]) -> float:
+def track_objective(positions: Positions) -> float:
     """Return J of a track: (log det W - log det B) / 2.
 
-    W is the covariance of steps and, weakly, that of the mask around its centroid, without which a
-    mask that covers several objects would win because it moves smoothly. B is the covariance of
-    the positions.
+    W is the covariance of its steps, B that of its positions. The size of masks does not enter, or
+    masks would shrink onto a part of the object.
 
     Args:
-        positions: (time, 2) in world coordinates, in pixels of the masks; NaN where not found.
-        masks: (time, height, width) bool.
+        positions: (time, 2) in world coordinates, in pixels or cells; NaN where not found.
 
     Returns:
         J, or infinity if the object was found in too few frames.
 
     Example:
-        >>> masks = np.ones((50, 4, 4), bool)
         >>> walk = np.cumsum(np.random.default_rng(0).normal(size=(50, 2)), axis=0)
         >>> jumps = np.random.default_rng(0).permutation(walk)
-        >>> track_objective(walk, masks) < track_objective(jumps, masks)
+        >>> track_objective(walk) < track_objective(jumps)
         True
     """
     found = ~np.isnan(positions[:, 0])
@@ -69,15 +65,6 @@ def track_objective(positions: Positions, masks: NDArray[np.bool_]) -> float:
     steps = np.diff(filled, axis=0)
     centred = filled - filled.mean(0)
     floor = PIXEL_VARIANCE * np.eye(2)
-    within = steps.T @ steps / (2 * len(steps)) + MASK_WEIGHT * _mask_covariance(masks) + floor
+    within = steps.T @ steps / (2 * len(steps)) + floor
     between = centred.T @ centred / len(centred) + floor
     return float(np.linalg.slogdet(within)[1] - np.linalg.slogdet(between)[1]) / 2
-
-
-def _mask_covariance(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the mean covariance of the pixels of each mask around their centroid."""
-    total = np.zeros((2, 2))
-    for mask in masks:
-        if mask.any():
-            total += np.cov(np.nonzero(mask)[::-1], bias=True)
-    return total / max(1, int(masks.any(axis=(1, 2)).sum()))

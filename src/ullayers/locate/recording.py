@@ -146,7 +146,7 @@ class StillRecording:
         chosen = self.path.follow([each.parts for each in labelled])
         parts = part_masks(labelled, chosen)
         soft = np.stack(in_parallel(self._outline, frames, small, parts))
-        objective = track_objective(part_places(labelled, chosen), parts)
+        objective = track_objective(part_places(labelled, chosen))
         confidence = _clarity(evidence, parts, self.threshold)
         others = other_masses(labelled, chosen)
         return Segments(soft, centroids(soft >= EDGE), confidence, others, objective)

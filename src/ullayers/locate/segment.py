@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
-from ullayers.locate.evidence import motion_evidence
+from ullayers.locate.evidence import clip_largest, motion_evidence
 from ullayers.locate.flow import Floats, Frames
 from ullayers.locate.judge import in_world, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts, trim_swollen
@@ -21,8 +21,8 @@ MIN_EVIDENCE = 1.5  # times the median of a frame; less is not motion
 # Cells below the first are background and cells above the second are objects, relative to the
 # threshold; between them, the chain decides.
 BACKGROUND, OBJECT = 0.5, 1.2
-SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's
-SPLIT_GAIN = 0.75  # by which J must fall for a higher threshold, which cuts off parts
+SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's: higher ones split objects
+CLEAR_GAIN = 0.75  # by which another hypothesis must lower J to be preferred to the first one
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class Segments:
 
 @dataclass(frozen=True)
 class _Hypothesis:
-    """A threshold, and the object that it leads to."""
+    """A kind of evidence and a threshold, and the object that they lead to."""
 
     objective: float
+    strength: Floats
     chance: Floats
     parts: NDArray[np.bool_]
     others: NDArray[np.float64]
@@ -85,47 +86,69 @@ def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 
     cell = cell_side(*small.shape[1:3])
     evidence = motion_evidence(small)
     chain = cell_chain(small, cell, seed)
-    combined = cell_means(evidence.combined, cell)
-    # The product keeps the detail of the evidence and the certainty of the consensus.
-    strength: Floats = np.sqrt(combined * chain.walk(combined))
-    window = _Window(strength, chain, in_cells(evidence.path, cell), attention)
+    kinds = [evidence.combined, clip_largest(evidence.deviation)]
+    window = _Window(
+        [_agreed(cell_means(kind, cell), chain) for kind in kinds],
+        chain,
+        in_cells(evidence.path, cell),
+        attention,
+    )
     best = _best_hypothesis(window)
     soft = np.stack(
         [edge_outline(*each) for each in zip(frames, best.chance, best.parts, strict=True)]
     )
     objective = best.objective if np.isfinite(best.objective) else np.nan
-    support = explained_share(strength, best.parts)
+    support = explained_share(best.strength, best.parts)
     return Segments(soft, centroids(soft >= EDGE), support, best.others, objective)
+
+
+def _agreed(values: Floats, chain: CellChain) -> Floats:
+    """Return the evidence of cells after consensus.
+
+    The product keeps the detail of the evidence and the certainty of the consensus.
+    """
+    strength: Floats = np.sqrt(values * chain.walk(values))
+    return strength
 
 
 @dataclass(frozen=True)
 class _Window:
-    """What hypotheses are made of: strength of cells, their chain, the camera's path, attention."""
+    """What hypotheses are made of.
 
-    strength: Floats
+    Attributes:
+        strengths: Evidence of cells for each kind, first the one to prefer.
+        chain: The chain of the cells.
+        path: Homographies of cells along the camera's path.
+        attention: Masks of a network.
+    """
+
+    strengths: list[Floats]
     chain: CellChain
     path: NDArray[np.float64]
     attention: Floats | None
 
 
 def _best_hypothesis(window: _Window) -> _Hypothesis:
-    """Compare thresholds by J; a higher one must lower J clearly."""
-    threshold = max(otsu_threshold(window.strength), MIN_EVIDENCE)
-    best, *others = (_hypothesis(window, threshold * factor) for factor in SELECTIVITY)
-    for other in others:
-        if other.objective < best.objective - SPLIT_GAIN:
+    """Compare thresholds and kinds of evidence by J; the first one wins unless J falls clearly."""
+    first, *others = window.strengths
+    tried = [_hypothesis(window, first, factor) for factor in SELECTIVITY]
+    tried += [_hypothesis(window, strength, SELECTIVITY[0]) for strength in others]
+    best = tried[0]
+    for other in tried[1:]:
+        if other.objective < best.objective - CLEAR_GAIN:
             best = other
     return best
 
 
-def _hypothesis(window: _Window, threshold: float) -> _Hypothesis:
-    strength = window.strength
+def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypothesis:
+    threshold = selectivity * max(otsu_threshold(strength), MIN_EVIDENCE)
     chance = window.chain.reach(strength, BACKGROUND * threshold, OBJECT * threshold)
     labelled = label_all(np.where(chance > 0.5, strength, 0), 0.0, window.attention)
     chosen = follow_object(labelled, max(strength.shape[1:]))
     parts = trim_swollen(part_masks(labelled, chosen))
     world = in_world(centroids(parts) * parts.shape[:0:-1], window.path)
-    return _Hypothesis(track_objective(world, parts), chance, parts, other_masses(labelled, chosen))
+    others = other_masses(labelled, chosen)
+    return _Hypothesis(track_objective(world), strength, chance, parts, others)
 
 
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:

@@ -154,7 +154,7 @@ def _without_resting(scene: StillScene, levelled: Frames) -> StillScene:
                 continue
             part = (labels == number).astype(np.uint8)
             inside = cv2.dilate(part, SQUARE) > 0
-            outline = inside & (cv2.erode(part, SQUARE) == 0)
+            outline = inside & (cv2.erode(part, SQUARE, borderValue=0) == 0)
             in_frame, in_backdrop = (float(np.mean(edge[outline])) for edge in edges)
             if in_backdrop > RESTING_EDGES * in_frame:
                 alike = _frames_alike(levelled, frame, inside, scene.noise)

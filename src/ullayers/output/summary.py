@@ -54,7 +54,7 @@ def distrust_reasons(run: Run, exported: Exported) -> list[str]:
         reasons.append(f"J rose during training, from {rise[0]:.2f} to {rise[1]:.2f}.")
     if (share := excessive_unsure_share(run, exported)) is not None:
         reasons.append(f"The confidence is below {SURE} in {share:.1%} of the frames.")
-    if (share := crowded_share(exported)) > MAX_CROWDED:
+    if (share := excessive_crowded_share(exported)) is not None:
         reasons.append(
             f"In {share:.1%} of the frames, something else moves that is about as large; the "
             "position is that of one of them."
@@ -62,10 +62,11 @@ def distrust_reasons(run: Run, exported: Exported) -> list[str]:
     return reasons
 
 
-def crowded_share(exported: Exported) -> float:
-    """Return the share of frames in which another object is about as large as the one found."""
+def excessive_crowded_share(exported: Exported) -> float | None:
+    """Return the share of frames with another object of similar size if it is too large."""
     known = [answer.others for answer in exported.answers if answer.others is not None]
-    return float(np.mean(np.concatenate(known) > EQUAL)) if known else 0.0
+    share = float(np.mean(np.concatenate(known) > EQUAL)) if known else 0.0
+    return share if share > MAX_CROWDED else None
 
 
 def risen_objective(run: Run) -> tuple[float, float] | None:
