@@ -83,6 +83,22 @@ def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) ->
     ]
 
 
+def test_several_equal_objects_are_named(run: Run, tmp_path: Path) -> None:
+    frames, _ = ball(40, 96, 128)
+    mirrored = ball(40, 96, 128)[0][:, ::-1, ::-1]
+    is_ball = (mirrored[..., 0] > 200) & (mirrored[..., 1] < 60)
+    frames[is_ball] = 250, 30, 30
+    alone = find_sources([write_film(tmp_path / "one.mp4", ball(40, 96, 128)[0])])
+    both = find_sources([write_film(tmp_path / "two.mp4", frames)])
+    reasons = []
+    for name, sources in (("one", alone), ("two", both)):
+        export(run, sources, tmp_path / name, ExportOptions())
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        reasons.append([reason for reason in summary["reasons"] if "something else" in reason])
+    assert reasons[0] == []
+    assert len(reasons[1]) == 1
+
+
 @contextmanager
 def counted_frames() -> Iterator[list[int]]:
     """Count the frames that every reader hands on, a number for each pass over a source."""
