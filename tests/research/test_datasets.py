@@ -77,6 +77,24 @@ def test_turntables_and_heads(tmp_path: Path) -> None:
     assert datasets.panning_heads(tmp_path)[0].truth["pan"].tolist() == [-10, -5, 0, 40]
 
 
+def test_truth_of_the_pillow_is_optional(tmp_path: Path) -> None:
+    folder = tmp_path / "labelfree" / "cushion"
+    folder.mkdir(parents=True)
+    for number in (1, 2, 7):
+        (folder / f"cushion-{number:04d}.jpg").touch()
+    first, second = datasets.thrown_pillow(tmp_path)
+    assert np.isnan([*first.truth["x"], *second.truth["y"]]).all()
+    table = folder.with_name("cushion_truth.csv")
+    table.write_text("image,x,y\ncushion-0002.jpg,0.25,0.5\n")
+    first, second = datasets.thrown_pillow(tmp_path)
+    np.testing.assert_equal(first.truth["x"], [np.nan, 0.25])
+    np.testing.assert_equal(first.truth["y"], [np.nan, 0.5])
+    assert np.isnan(second.truth["x"]).all()
+    table.write_text("image,x,y\ncushion-0002.jpg,left,0.5\n")
+    with pytest.raises(VideoError, match="columns image, x and y"):
+        datasets.thrown_pillow(tmp_path)
+
+
 def test_missing_data_says_where_it_was_looked_for(tmp_path: Path) -> None:
     for read in (datasets.walking, datasets.thrown_pillow, datasets.head_poses, datasets.turntable):
         with pytest.raises(VideoError, match="--data"):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from PIL import Image
 
 import ullayers.research.experiments.pillow as pillow
 import ullayers.research.experiments.tracked as tracked
 import ullayers.research.experiments.walk as walk
+from ullayers.learn.config import Config
+from ullayers.learn.results import TRACK
 from ullayers.research.datasets import Sequence
 
 
@@ -41,6 +47,52 @@ def test_a_mirrored_track_is_turned() -> None:
     truth = np.linspace(0, 1, 5)[:, None]
     [found] = walk._unmirrored([1 - np.linspace(0, 1, 9)[:, None]], [truth])
     assert found[0, 0] < found[-1, 0]
+
+
+def test_distances_count_where_the_truth_is_known() -> None:
+    throw = Sequence("a", (Path("x"),) * 3, {"x": np.array([0.1, np.nan, 0.5]), "y": np.zeros(3)})
+    found = np.array([[0.1, 0.3], [0.9, 0.9], [0.5, 0.1]])
+    assert pillow.median_distance([throw], [found]) == pytest.approx(0.2)
+    unknown = Sequence("b", (Path("x"),), {"x": np.array([np.nan]), "y": np.array([np.nan])})
+    assert np.isnan(pillow.median_distance([unknown], [found[:1]]))
+
+
+@pytest.fixture(scope="module")
+def ball(tmp_path_factory: pytest.TempPathFactory) -> Sequence:
+    """A ball that moves to the right in twelve pictures."""
+    folder = tmp_path_factory.mktemp("ball")
+    wall = np.random.default_rng(0).integers(60, 90, (48, 64, 3), np.uint8)
+    for time in range(12):
+        frame = wall.copy()
+        frame[20:30, 4 + 4 * time : 14 + 4 * time] = 230
+        Image.fromarray(frame).save(folder / f"{time:02d}.png")
+    x = (9 + 4 * np.arange(12)) / 64
+    return Sequence("ball", tuple(sorted(folder.iterdir())), {"x": x})
+
+
+def test_ours_is_the_command_without_options(ball: Sequence, tmp_path: Path) -> None:
+    options = ("--seed", "4", "--steps", "2", "--restarts", "1", "--quiet")
+    with tracked.folder_of([ball]) as inputs:
+        for command in (
+            ("learn", inputs, "--out", tmp_path / "run", *options),
+            ("apply", tmp_path / "run", inputs, "--out", tmp_path / "new", "--quiet"),
+        ):
+            subprocess.run([sys.executable, "-m", "ullayers", *command], check=True)
+    said = np.genfromtxt(tmp_path / "new" / "tracks.csv", delimiter=",", names=True)
+    run = tracked.learn([ball], Config(seed=4, steps=2, restarts=1))
+    [found] = tracked.apply(run, [ball]).answers
+    for name, values in zip(TRACK, found.values.T, strict=True):
+        np.testing.assert_allclose(values, said[name], atol=2e-6)
+
+
+def test_rows_without_training_find_what_moves(ball: Sequence) -> None:
+    for found in (
+        tracked.apply(tracked.untrained([ball], seed=0), [ball]),
+        tracked.apply_without_network([ball]),
+    ):
+        assert np.abs(found.positions[0][:, 0] - ball.truth["x"]).max() < 0.05
+        assert found.answers[0].masks is not None
+        assert len(found.answers[0].masks) == len(ball)
 
 
 def test_free_flight_of_noise_is_far_from_it() -> None:

@@ -129,7 +129,7 @@ def _locate(
     recording = open_recording(source, outlines)
     with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
         for clip in clips:
-            located = _attend(net, clip, run, recording)
+            located = attend(net, clip, run, recording)
             found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
             values = _values(found, located)
             for start in range(0, len(clip.index), FRAMES_PER_CALL):
@@ -139,10 +139,17 @@ def _locate(
 
 
 @torch.no_grad()
-def _attend(
+def attend(
     net: Locator, clip: Clip, run: Run, recording: StillRecording | MovingRecording
 ) -> Located:
-    """Return where the network looks in a window of frames."""
+    """Return where the network of a run looks in a window of frames.
+
+    Args:
+        net: The network of the run.
+        clip: The window, read as `outline_reading` says.
+        run: The run.
+        recording: From `open_recording`.
+    """
     # The frames are cropped to the region of interest already.
     size = replace(run.reading, roi=None).target(*clip.frames.shape[2:])
     piece = make_piece(0, Clip(_shrunk(clip.frames, size), clip.seconds, clip.index))

@@ -5,6 +5,7 @@ The truth is for scores and for methods that are marked as supervised.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterable
@@ -78,10 +79,31 @@ def _centre(rects: list[dict[str, float]], half: int) -> float:
 
 
 def thrown_pillow(folder: str | Path) -> list[Sequence]:
-    """Return a pillow thrown in a room (`labelfree/cushion`), one sequence per throw, no truth."""
+    """Return a pillow thrown in a room (`labelfree/cushion`), one sequence per throw.
+
+    The published data have no truth. Truth "x" and "y", in 0..1 of the frame, is read from
+    `labelfree/cushion_truth.csv` (columns image, x, y) if there is one, and NaN elsewhere.
+    """
     place = _subfolder(folder, "labelfree/cushion")
     name = re.compile(r"(?P<what>\w+)-(?P<number>\d+)\.jpg")
-    return [Sequence(files[0].stem, files) for files in _runs(place.glob("*.jpg"), name, ("what",))]
+    known = _pillow_truth(place.with_name("cushion_truth.csv"))
+    found = []
+    for files in _runs(place.glob("*.jpg"), name, ("what",)):
+        x, y = np.array([known.get(file.name, (np.nan, np.nan)) for file in files]).T
+        found.append(Sequence(files[0].stem, files, {"x": x, "y": y}))
+    return found
+
+
+def _pillow_truth(file: Path) -> dict[str, tuple[float, float]]:
+    if not file.exists():
+        return {}
+    try:
+        with open(file, encoding="utf-8", newline="") as opened:
+            return {
+                row["image"]: (float(row["x"]), float(row["y"])) for row in csv.DictReader(opened)
+            }
+    except (ValueError, KeyError, TypeError) as error:
+        raise VideoError(f"{file}: expected columns image, x and y") from error
 
 
 def head_poses(folder: str | Path) -> list[Sequence]:

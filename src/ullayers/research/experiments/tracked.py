@@ -17,20 +17,22 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
 
-from ullayers.learn.apply import answers
+from ullayers.learn.apply import WINDOW_BYTES, WINDOW_FRAMES, answers
 from ullayers.learn.config import Config
-from ullayers.learn.footage import gather
+from ullayers.learn.footage import cut, gather
 from ullayers.learn.models import Locator
 from ullayers.learn.results import TRACK, Answer, header
 from ullayers.learn.run_result import RunResult
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, plan_run
+from ullayers.learn.survey import open_recording, outline_reading, to_pixels
+from ullayers.locate.judge import fill_gaps
 from ullayers.output.overlay import draw_track
 from ullayers.research.baselines import Coder, random_weights, similarity_codes, slow_codes
 from ullayers.research.datasets import Sequence as Pictures
 from ullayers.research.datasets import load
 from ullayers.research.experiments.common import Floats, Setting
-from ullayers.video.reader import find_sources
+from ullayers.video.reader import Reading, Source, find_sources
 
 Size = tuple[int, int]
 Job = tuple[str, str, int, bool]  # data, row, seed, quick
@@ -40,6 +42,8 @@ STRIDE = 2  # pixels between two averages
 CODES = 8  # size of the codes that positions are decoded from
 QUICK_CONFIG: dict[str, Any] = {"steps": 60, "restarts": 1}
 UNLEARNED = "ours before learning (random weights)"
+WITHOUT = "ours without the network"
+NETWORK = "the network's mask alone"
 MOG2 = "background subtraction (MOG2)"
 CODERS = {
     "linear slow features": partial(slow_codes, outputs=CODES, components=50),
@@ -87,13 +91,23 @@ def folder_of(sequences: Sequence[Pictures]) -> Iterator[str]:
         yield place
 
 
-def learn(train: Sequence[Pictures], size: Size, config: Config) -> Run:
+def learn(train: Sequence[Pictures], config: Config) -> Run:
     """Run `ul learn` on sequences."""
     with folder_of(train) as inputs, tempfile.TemporaryDirectory() as place:
-        run, sources = plan_run([inputs], f"{place}/run", config, size=size)
+        run, sources = plan_run([inputs], f"{place}/run", config)
         for _ in learn_run(run, sources):
             pass
     return run
+
+
+def untrained(train: Sequence[Pictures], seed: int) -> Run:
+    """Return what `ul learn` starts from."""
+    config = Config(seed=seed).resolved(many=True)
+    with folder_of(train) as inputs:
+        run, _ = plan_run([inputs], f"{inputs}/run", config)
+    assert run.reading.size is not None
+    net = random_weights(config, "clip", run.reading.channels, run.reading.size, seed)
+    return replace(run, net=net, result=RunResult(kind="clip"))
 
 
 def apply(run: Run, sequences: Sequence[Pictures]) -> Tracked:
@@ -109,20 +123,36 @@ def _joined(parts: list[Answer]) -> Answer:
     return replace(Answer.join(parts), masks=masks)
 
 
-def apply_unlearned(
-    sequences: Sequence[Pictures],
-    size: Size,
-    seed: int,
-    teach: Callable[[Locator], None] = lambda net: None,
-) -> Tracked:
-    """Run `ul apply` with random weights, or with weights that `teach` has trained."""
-    config = Config(seed=seed).resolved(many=True)
-    net = random_weights(config, "clip", 3, size, seed)
-    assert isinstance(net, Locator)
-    teach(net)
+def apply_without_network(sequences: Sequence[Pictures]) -> Tracked:
+    """Run what `ul apply` does, without the attention of a network."""
     with folder_of(sequences) as inputs:
-        run, _ = plan_run([inputs], f"{inputs}/run", config, size=size)
-    return apply(replace(run, net=net, result=RunResult(kind="clip")), sequences)
+        parts = {source.name: _segment(source) for source in find_sources([inputs])}
+    found = [_joined(parts[pictures.name]) for pictures in sequences]
+    return Tracked([answer.values[:, :2] for answer in found], found)
+
+
+def _segment(source: Source) -> list[Answer]:
+    reading = outline_reading(source, Reading())
+    recording = open_recording(source, reading)
+    found = []
+    for clip in cut(source, reading, WINDOW_FRAMES, WINDOW_BYTES):
+        segments = recording.segment(to_pixels(clip.frames))
+        places = np.nan_to_num(fill_gaps(segments.positions), nan=0.5)
+        values = np.column_stack([places, segments.confidence])
+        index, seconds = clip.index.numpy(), clip.seconds.numpy()
+        found.append(Answer(source.name, index, seconds, TRACK, values, segments.soft))
+    return found
+
+
+@torch.no_grad()
+def apply_network(net: Locator, seen: Sequence[torch.Tensor]) -> Tracked:
+    """Return the centroids of a network's masks, as version 0.1 did.
+
+    Args:
+        net: A trained network.
+        seen: Its input for each sequence, from `foregrounds`.
+    """
+    return Tracked([net(frames).centroid.numpy() for frames in seen])
 
 
 def foregrounds(sequences: Sequence[Pictures], size: Size) -> list[torch.Tensor]:
