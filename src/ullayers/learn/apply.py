@@ -27,7 +27,7 @@ from ullayers.video.frames import Render
 from ullayers.video.reader import Clip, Reading, Source
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
-WINDOW_BYTES = 2**27
+WINDOW_BYTES = 2**26
 
 
 def answers(
@@ -152,12 +152,14 @@ def attend(
     """
     # The frames are cropped to the region of interest already.
     size = replace(run.reading, roi=None).target(*clip.frames.shape[2:])
-    piece = make_piece(0, Clip(_shrunk(clip.frames, size), clip.seconds, clip.index))
-    behind = None
+    small = Clip(_shrunk(clip.frames, size), clip.seconds, clip.index)
     if isinstance(recording, StillRecording):
         behind = _as_background(recording.scene, size, run.reading.channels)
+        piece = Piece(0, small, None, behind)
+    else:
+        piece = make_piece(0, small)
     parts = [
-        net(piece.foreground(slice(i, i + FRAMES_PER_CALL), behind).to(run.config.device))
+        net(piece.foreground(slice(i, i + FRAMES_PER_CALL)).to(run.config.device))
         for i in range(0, len(piece), FRAMES_PER_CALL)
     ]
     return Located(*(torch.cat(each).cpu() for each in zip(*parts, strict=True)))
