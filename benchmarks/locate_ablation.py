@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import cv2
 import numpy as np
 from benchmarks.plain_command.data_sets import SETS, DataSet, Film
 from benchmarks.plain_command.truth import Masks, Track
@@ -43,7 +44,7 @@ from ullayers.locate.recording import StillRecording
 from ullayers.research.baselines import random_weights
 from ullayers.video.reader import Clip, Reading, Source, find_sources
 
-MOUSE_EVERY = 8  # of the windows of the longest recording, one in this many is used
+MOUSE_EVERY = 20  # of the windows of the longest recording, one in this many is used
 CENTRE = 0.5  # of the frame: the position where nothing was found
 UNTRAINED = "+ network, random weights"
 TRAINED = "+ network, trained with the UL cost"
@@ -258,7 +259,13 @@ def located(
     return Found(clip.index.numpy(), np.where(np.isnan(places), unknown, places), masks)
 
 
-def mean_overlap(found: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+def mean_overlap(masks: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+    """Return the mean intersection over union; the masks may be a pixel smaller than the truth."""
+    size = true.shape[:0:-1]
+    images = (
+        cv2.resize(mask.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) for mask in masks
+    )
+    found = np.stack(list(images)).astype(bool)
     both, either = (found & true).sum((1, 2)), (found | true).sum((1, 2))
     return float(np.mean(np.where(either > 0, both / np.maximum(either, 1), 1.0)))
 
