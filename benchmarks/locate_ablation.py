@@ -133,12 +133,12 @@ class Window:
         return self.outline(self.chain.reach(self.strength, low, high))
 
     def one_object(self) -> NDArray[np.bool_]:
-        """Return masks of one object, at Otsu's threshold."""
-        with patch.object(segment, "SELECTIVITY", (1.0,)):
+        """Return masks of one object, from the first hypothesis."""
+        with patch.object(segment, "CLEAR_GAIN", np.inf):
             return self.chosen_by_j()
 
     def chosen_by_j(self) -> NDArray[np.bool_]:
-        """Return masks of one object, at the threshold with the lowest J."""
+        """Return masks of one object, from the hypothesis that J prefers."""
         return segment.segment_motion(self.frames).masks
 
 
@@ -153,7 +153,7 @@ STAGES: dict[str, Callable[[Window], NDArray[np.bool_]]] = {
     "+ consensus": lambda window: window.above_threshold(window.strength),
     "+ chance to reach an object": Window.reached,
     "+ path of one object": Window.one_object,
-    "+ threshold chosen by J": Window.chosen_by_j,
+    "+ hypothesis chosen by J": Window.chosen_by_j,
 }
 ROWS = [*STAGES, STILL, UNTRAINED, TRAINED, LOCAL]
 

@@ -69,8 +69,7 @@ network only weighs moving parts against each other. With the first seed, traini
 the held-out throws: in two of them the thrower's arms are no longer taken for the pillow, in one
 the pillow is lost in its last two frames. "The network's mask alone" is the centroid of the trained
 mask. In 6 % of the held-out frames, mostly the fastest ones, nothing is found and the last position
-is repeated with a confidence of 0; only a third of the frames have a confidence of at least one
-half, as the thrower moves as well.
+is repeated with a confidence of 0.
 
 No truth is published, so there is no supervised row. In free flight x is linear in time and y is a
 parabola. The residuals are the distances of the held-out throws from the best such paths, and "free
