@@ -1,6 +1,6 @@
 """What each stage of locating brings: the same frames, with one stage more in each row.
 
-    python -m benchmarks.locate_ablation [--only walk davis ...] [--json FILE]
+    python benchmarks/locate_ablation.py [--only walk davis ...] [--json FILE]
 
 ULLAYERS_DATA names the folder of the data sets. Rows without a network need no training; the last
 ones train a network with `ul learn`'s defaults and one seed. The truth is used to score only.
@@ -14,17 +14,17 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import cv2
 import numpy as np
-from benchmarks.plain_command.data_sets import SETS, DataSet, Film
-from benchmarks.plain_command.truth import Masks, Track
 from numpy.typing import NDArray
+from plain_command.data_sets import SETS, DataSet, Film
+from plain_command.truth import Masks, Track
 
 from ullayers.learn.apply import WINDOW_BYTES, WINDOW_FRAMES, attend
 from ullayers.learn.config import Config
@@ -35,7 +35,8 @@ from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, plan_run
 from ullayers.learn.survey import open_recording, outline_reading, to_pixels
 from ullayers.locate import segment
-from ullayers.locate.consensus import CellChain, cell_means, cell_side
+from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
+from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import Floats, Frames
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.outline import EDGE, edge_outline
@@ -43,7 +44,7 @@ from ullayers.locate.recording import StillRecording
 from ullayers.research.baselines import random_weights
 from ullayers.video.reader import Clip, Reading, Source, find_sources
 
-MOUSE_EVERY = 8  # of the windows of the longest recording, one in this many is used
+MOUSE_EVERY = 20  # of the windows of the longest recording, one in this many is used
 CENTRE = 0.5  # of the frame: the position where nothing was found
 UNTRAINED = "+ network, random weights"
 TRAINED = "+ network, trained with the UL cost"
@@ -64,10 +65,27 @@ COLUMNS = {
 Scores = dict[str, dict[str, float]]  # row, name of the score
 
 
+def remember_last(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of frames that repeats its last result for the same arguments."""
+    kept: list[tuple[Frames, tuple[Any, ...], Any]] = []
+
+    def call(frames: Frames, *rest: Any) -> Any:
+        if not (kept and kept[0][1] == rest and np.array_equal(kept[0][0], frames)):
+            kept[:] = [(frames, rest, function(frames, *rest))]
+        return kept[0][2]
+
+    return call
+
+
+# Rows share the evidence and the chain of a window.
+evidence_once = remember_last(motion_evidence)
+chain_once = remember_last(cell_chain)
+
+
 class Found(NamedTuple):
     """Frame numbers, positions and masks that a row finds in a window."""
 
-    index: NDArray[np.int64]
+    numbers: NDArray[np.int64]
     positions: NDArray[np.float64]
     masks: NDArray[np.bool_]
 
@@ -87,9 +105,11 @@ class Window:
         """Compute what all rows share."""
         small = segment.resized(frames, segment.ANALYSIS_SIDE)
         cell = cell_side(*small.shape[1:3])
-        found = segment.motion_evidence(small)
-        kinds = (cell_means(kind, cell) for kind in (found.flow, found.deviation, found.combined))
-        return cls(frames, *kinds, segment.cell_chain(small, cell, 0))
+        found = evidence_once(small)
+        flow, deviation, both = (
+            cell_means(kind, cell) for kind in (found.flow, found.deviation, found.combined)
+        )
+        return cls(frames, flow, deviation, both, chain_once(small, cell, 0))
 
     @property
     def strength(self) -> Floats:
@@ -113,12 +133,12 @@ class Window:
         return self.outline(self.chain.reach(self.strength, low, high))
 
     def one_object(self) -> NDArray[np.bool_]:
-        """Return masks of one object, at Otsu's threshold."""
-        with patch.object(segment, "SELECTIVITY", (1.0,)):
+        """Return masks of one object, from the first hypothesis."""
+        with patch.object(segment, "CLEAR_GAIN", np.inf):
             return self.chosen_by_j()
 
     def chosen_by_j(self) -> NDArray[np.bool_]:
-        """Return masks of one object, at the threshold with the lowest J."""
+        """Return masks of one object, from the hypothesis that J prefers."""
         return segment.segment_motion(self.frames).masks
 
 
@@ -133,7 +153,7 @@ STAGES: dict[str, Callable[[Window], NDArray[np.bool_]]] = {
     "+ consensus": lambda window: window.above_threshold(window.strength),
     "+ chance to reach an object": Window.reached,
     "+ path of one object": Window.one_object,
-    "+ threshold chosen by J": Window.chosen_by_j,
+    "+ hypothesis chosen by J": Window.chosen_by_j,
 }
 ROWS = [*STAGES, STILL, UNTRAINED, TRAINED, LOCAL]
 
@@ -144,7 +164,10 @@ def main() -> None:
     scores: dict[str, Scores] = {}
     if arguments.json and arguments.json.exists():
         scores = json.loads(arguments.json.read_text(encoding="utf-8"))
-    with remembered_windows():
+    with (
+        patch.object(segment, "motion_evidence", evidence_once),
+        patch.object(segment, "cell_chain", chain_once),
+    ):
         for name in arguments.only:
             scores[name] = score_set(
                 SETS[name](data, arguments.out), learned_from(name, data, arguments.out)
@@ -155,7 +178,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.locate_ablation")
+    parser = argparse.ArgumentParser(prog="python benchmarks/locate_ablation.py")
     parser.add_argument("--only", nargs="+", choices=COLUMNS, default=list(COLUMNS), metavar="NAME")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="add the scores to those in a file"
@@ -173,26 +196,6 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def remembered_windows() -> ExitStack:
-    """Compute evidence and chain of a window once for all rows."""
-    stack = ExitStack()
-    for name in ("motion_evidence", "cell_chain"):
-        stack.enter_context(patch.object(segment, name, remember_last(getattr(segment, name))))
-    return stack
-
-
-def remember_last(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of frames that repeats its last result for the same arguments."""
-    kept: list[tuple[Frames, tuple[Any, ...], Any]] = []
-
-    def call(frames: Frames, *rest: Any) -> Any:
-        if not (kept and kept[0][1] == rest and np.array_equal(kept[0][0], frames)):
-            kept[:] = [(frames, rest, function(frames, *rest))]
-        return kept[0][2]
-
-    return call
-
-
 def learned_from(name: str, data: Path, place: Path) -> Callable[[Film], Path]:
     """Return what the network for a film is trained on."""
     if name == "davis":  # every film alone
@@ -207,7 +210,7 @@ def score_set(data_set: DataSet, learned_from: Callable[[Film], Path]) -> Scores
     overlaps: dict[str, list[float]] = {row: [] for row in ROWS}
     for film in data_set.films:
         for row, found in locate_film(film, networks(learned_from(film)), every).items():
-            tracks[row].append(Track(found.index, found.positions, np.ones(len(found.index))))
+            tracks[row].append(Track(found.numbers, found.positions, np.ones(len(found.numbers))))
             if isinstance(film.truth, Masks):
                 overlaps[row].append(mean_overlap(found.masks, film.truth.masks))
     truths = [film.truth for film in data_set.films]
@@ -258,7 +261,13 @@ def located(
     return Found(clip.index.numpy(), np.where(np.isnan(places), unknown, places), masks)
 
 
-def mean_overlap(found: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+def mean_overlap(masks: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+    """Return the mean intersection over union; the masks may be a pixel smaller than the truth."""
+    size = true.shape[:0:-1]
+    images = (
+        cv2.resize(mask.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) for mask in masks
+    )
+    found = np.stack(list(images)).astype(bool)
     both, either = (found & true).sum((1, 2)), (found | true).sum((1, 2))
     return float(np.mean(np.where(either > 0, both / np.maximum(either, 1), 1.0)))
 
