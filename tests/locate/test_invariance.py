@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -44,8 +45,8 @@ def found_x(change: Callable[[Frames], Frames]) -> list[NDArray[np.float64]]:
     found = []
     for scene in walking(DATA):
         if scene.name in SCENES:
-            images = [cv2.imread(str(file)) for file in scene.files]
-            frames = np.ascontiguousarray(np.stack(images)[..., ::-1])  # type: ignore[arg-type]
+            images: list[Any] = [cv2.imread(str(file)) for file in scene.files]
+            frames = np.ascontiguousarray(np.stack(images)[..., ::-1])
             found.append(fill_gaps(segment_motion(change(frames)).positions)[:, 0])
     return found
 

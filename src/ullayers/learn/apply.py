@@ -172,11 +172,11 @@ def _as_background(scene: StillScene, size: tuple[int, int], channels: int) -> T
 
 def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize frames to those that the network has learned from."""
-    images = [
-        cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
-        for image in frames.permute(0, 2, 3, 1).numpy()
+    planes = [
+        cv2.resize(plane, size[::-1], interpolation=cv2.INTER_AREA)
+        for plane in frames.flatten(0, 1).numpy()
     ]
-    return torch.from_numpy(np.stack(images)).view(len(frames), *size, -1).permute(0, 3, 1, 2)
+    return torch.from_numpy(np.stack(planes)).view(*frames.shape[:2], *size)
 
 
 def _values(found: Segments, located: Located) -> NDArray[np.float64]:

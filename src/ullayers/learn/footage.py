@@ -293,7 +293,9 @@ def open_sources(
 
 
 def natural_stride(infos: Sequence[Info], max_frames: int | None = None) -> int:
-    """Return the stride that leaves about six frames per second, or fewer skipped if there are few.
+    """Return the stride that leaves about six frames per second; short sources are not thinned.
+
+    The shortest source decides, as all have the same stride.
 
     Args:
         infos: What the headers of the sources say.
@@ -304,11 +306,16 @@ def natural_stride(infos: Sequence[Info], max_frames: int | None = None) -> int:
         5
         >>> natural_stride([Info(64, 48, 25.0, 600)])
         1
+        >>> natural_stride([Info(64, 48, 25.0, 13)] * 100)
+        1
     """
-    rate = max(info.rate or TARGET_RATE for info in infos)
     most = max_frames or 10**9
-    total = sum(min(info.frames or ENOUGH_FRAMES * rate, most) for info in infos)
-    return max(1, min(round(rate / TARGET_RATE), int(total // ENOUGH_FRAMES)))
+    strides = []
+    for info in infos:
+        rate = info.rate or TARGET_RATE
+        frames = min(info.frames or ENOUGH_FRAMES * rate, most)
+        strides.append(max(1, min(round(rate / TARGET_RATE), int(frames // ENOUGH_FRAMES))))
+    return min(strides)
 
 
 def expected_frames(infos: Sequence[Info], reading: Reading) -> int | None:

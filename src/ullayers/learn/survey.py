@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -60,7 +61,10 @@ def outline_reading(source: Source, reading: Reading) -> Reading:
 
 def to_pixels(frames: Tensor) -> Frames:
     """Return frames (time, 3 or 1, height, width) as (time, height, width, 3)."""
-    return np.ascontiguousarray(frames.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
+    pixels = np.empty((len(frames), *frames.shape[2:], 3), np.uint8)
+    for image, frame in zip(pixels, frames.expand(-1, 3, -1, -1).numpy(), strict=True):
+        cv2.merge(list(frame), dst=image)  # twice as fast as copying with other strides
+    return pixels
 
 
 def _every(reading: Reading, step: int) -> Reading:
