@@ -63,6 +63,8 @@ def test_world_coordinates_undo_the_camera() -> None:
     shifts = np.stack([np.array([[1, 0, 2.0 * t], [0, 1, 0], [0, 0, 1]]) for t in range(5)])
     seen = np.stack([-2.0 * np.arange(5), np.ones(5)], axis=1)  # a fixed point, camera pans
     np.testing.assert_allclose(in_world(seen, shifts), np.tile([0.0, 1.0], (5, 1)), atol=1e-9)
+    seen[2] = np.nan
+    assert np.isnan(in_world(seen, shifts)).any(1).tolist() == [False, False, True, False, False]
 
 
 def test_gaps_are_filled() -> None:

@@ -136,3 +136,12 @@ def test_a_real_film_with_a_moving_camera(name: str) -> None:
     truth = read(Path(DATA, "davis", "masks", name), cv2.IMREAD_GRAYSCALE)
     found = segment_motion(np.ascontiguousarray(frames[..., ::-1]).astype(np.uint8))
     assert overlap(found.masks, truth > 127) > 0.5
+
+
+def test_a_camera_that_pans_over_a_still_scene_shows_nothing() -> None:
+    rng = np.random.default_rng(0)
+    wall = cv2.GaussianBlur(rng.normal(0, 80, (120, 300, 3)).astype(np.float32), (0, 0), 2) + 120
+    frames = np.stack([wall[:, 2 * t : 2 * t + 160] for t in range(60)])
+    frames += rng.normal(0, 4, frames.shape)
+    found = segment_motion(frames.clip(0, 255).astype(np.uint8))
+    assert np.mean(found.confidence >= 0.5) < 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,14 +29,13 @@ def in_world(positions: Positions, path: NDArray[np.float64]) -> Positions:
     """Map positions in pixels of each frame to those of one frame, along the camera's path.
 
     Args:
-        positions: (time, 2) x, y in pixels.
+        positions: (time, 2) x, y in pixels; NaN stays NaN.
         path: (time, 3, 3) homographies.
     """
-    places = [
-        cv2.perspectiveTransform(place[None, None], matrix)[0, 0]
-        for place, matrix in zip(positions, path, strict=True)
-    ]
-    return np.stack(places)
+    homogeneous = np.column_stack([positions, np.ones(len(positions))])
+    moved = np.einsum("tij,tj->ti", path, homogeneous)
+    world: Positions = moved[:, :2] / moved[:, 2:]
+    return world
 
 
 def track_objective(positions: Positions) -> float:

@@ -21,6 +21,7 @@ MIN_EVIDENCE = 1.5  # times the median of a frame; less is not motion
 # Cells below the first are background and cells above the second are objects, relative to the
 # threshold; between them, the chain decides.
 BACKGROUND, OBJECT = 0.5, 1.2
+LARGEST_OBJECT = 0.5  # of the frame: what covers more is the background
 SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's: higher ones split objects
 # Confidence per share of the evidence that an object explains. On DAVIS, at least 95 % of the
 # positions with a confidence of one half or more are on the object.
@@ -60,6 +61,7 @@ class _Hypothesis:
 
     objective: float
     strength: Floats
+    clarity: NDArray[np.float64]
     chance: Floats
     parts: NDArray[np.bool_]
     others: NDArray[np.float64]
@@ -101,7 +103,7 @@ def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 
         [edge_outline(*each) for each in zip(frames, best.chance, best.parts, strict=True)]
     )
     objective = best.objective if np.isfinite(best.objective) else np.nan
-    confidence = CALIBRATION * explained_share(best.strength, best.parts)
+    confidence = CALIBRATION * explained_share(best.strength, best.parts) * best.clarity
     return Segments(soft, centroids(soft >= EDGE), confidence, best.others, objective)
 
 
@@ -149,9 +151,11 @@ def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypot
     labelled = label_all(np.where(chance > 0.5, strength, 0), 0.0, window.attention)
     chosen = follow_object(labelled, max(strength.shape[1:]))
     parts = trim_swollen(part_masks(labelled, chosen))
+    parts[parts.mean(axis=(1, 2)) > LARGEST_OBJECT] = False
     world = in_world(centroids(parts) * parts.shape[:0:-1], window.path)
     others = other_masses(labelled, chosen)
-    return _Hypothesis(track_objective(world), strength, chance, parts, others)
+    clarity = np.minimum(np.where(parts, strength, 0).max(axis=(1, 2)) / (2 * threshold), 1)
+    return _Hypothesis(track_objective(world), strength, clarity, chance, parts, others)
 
 
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:
