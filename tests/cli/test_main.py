@@ -152,7 +152,10 @@ def test_videos_of_all_shapes(tmp_path: Path, here: UlCommand, shape: str) -> No
     size, options, small = SHAPES[shape]
     film, run = write_ball(tmp_path / "a.mp4", 20, *size), tmp_path / "run"
     quick = ("--steps", "2", "--restarts", "1", "--quiet", "--out", run)
-    assert here("learn", film, *options, *quick) == (0, "", "")
+    code, said, errors = here("learn", film, *options, *quick)
+    assert (code, said) == (0, "")
+    # In films of a few pixels, a result may be unsure.
+    assert errors == "" or errors.startswith("ul learn: warning: nothing trustworthy was found")
     config = json.loads((run / "config.json").read_text())
     assert config["reading"]["size"] == small
     count = {"few": 9, "every third": 10}.get(shape, 20)

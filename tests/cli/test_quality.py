@@ -40,7 +40,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_the_demo_finds_the_beetle_better_than_subtraction_does(demo: Path) -> None:
+def test_the_demo_finds_the_beetle(demo: Path) -> None:
     from ullayers.learn.runs import load_run, sources_of
     from ullayers.output.scores import _untrained, distances
 
@@ -48,9 +48,8 @@ def test_the_demo_finds_the_beetle_better_than_subtraction_does(demo: Path) -> N
     there = column(demo / "truth.csv", "x", "y")
     learned = distances(column(demo / "run" / "tracks.csv", "x", "y"), there, 0.75)
     before = distances(_untrained(run, sources_of(run)[0]), there, 0.75)
-    assert np.median(learned) < np.median(before)
-    assert np.median(learned) < 0.03
-    assert np.quantile(learned, 0.9) < np.quantile(before, 0.9)
+    assert np.median(learned) < 0.0089  # MOG2
+    assert np.quantile(learned, 0.9) < 0.035
     report = (demo / "run" / "report.html").read_text()
     assert f"{np.median(learned):.2%}" in report
     assert f"{np.median(before):.2%}" in report

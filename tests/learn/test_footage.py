@@ -186,7 +186,8 @@ def test_bad_sources_are_listed_or_raised(tmp_path: Path) -> None:
         ([Info(64, 48, 120.0, 10_000)], None, 20),
         ([Info(64, 48, None, None)], None, 1),
         ([Info(64, 48, 4.0, 10_000)], None, 1),
-        ([Info(64, 48, 30.0, 300)] * 20, None, 5),
+        ([Info(64, 48, 30.0, 300)] * 20, None, 1),  # short ones are not thinned
+        ([Info(64, 48, 30.0, 10_000), Info(64, 48, 30.0, 13)], None, 1),
         ([Info(64, 48, 30.0, None)], None, 5),
     ],
 )

@@ -61,7 +61,6 @@ class _Hypothesis:
 
     objective: float
     strength: Floats
-    clarity: NDArray[np.float64]
     chance: Floats
     parts: NDArray[np.bool_]
     others: NDArray[np.float64]
@@ -103,7 +102,8 @@ def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 
         [edge_outline(*each) for each in zip(frames, best.chance, best.parts, strict=True)]
     )
     objective = best.objective if np.isfinite(best.objective) else np.nan
-    confidence = CALIBRATION * explained_share(best.strength, best.parts) * best.clarity
+    shares = [explained_share(strength, best.parts) for strength in window.strengths]
+    confidence = CALIBRATION * np.max(shares, axis=0) * contrast(best.strength, best.parts)
     return Segments(soft, centroids(soft >= EDGE), confidence, best.others, objective)
 
 
@@ -154,8 +154,7 @@ def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypot
     parts[parts.mean(axis=(1, 2)) > LARGEST_OBJECT] = False
     world = in_world(centroids(parts) * parts.shape[:0:-1], window.path)
     others = other_masses(labelled, chosen)
-    clarity = np.minimum(np.where(parts, strength, 0).max(axis=(1, 2)) / (2 * threshold), 1)
-    return _Hypothesis(track_objective(world), strength, clarity, chance, parts, others)
+    return _Hypothesis(track_objective(world), strength, chance, parts, others)
 
 
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:
@@ -182,6 +181,15 @@ def explained_share(strength: Floats, parts: NDArray[np.bool_]) -> NDArray[np.fl
     inside = np.where(parts, excess, 0).sum(axis=(1, 2))
     share: NDArray[np.float64] = (inside / np.maximum(total, 1e-9)).astype(float)
     return share
+
+
+def contrast(strength: Floats, parts: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return how far an object stands out: 0 if it is as strong as the median, 1 from 4 times."""
+    area = parts.sum(axis=(1, 2))
+    inside = np.where(parts, strength, 0).sum(axis=(1, 2)) / np.maximum(area, 1)
+    ratio = inside / np.maximum(np.median(strength, axis=(1, 2)), 1e-9)
+    clear: NDArray[np.float64] = np.clip(np.log2(np.maximum(ratio, 1)) / 2, 0, 1).astype(float)
+    return clear
 
 
 def other_masses(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[np.float64]:

@@ -43,8 +43,8 @@ def score(run: Run, source: Source, found: Answer, truth: Path) -> list[tuple[st
         ("90 % of the frames are within", f"{np.quantile(learned, 0.9):.2%}"),
         ("correlation of x", f"{correlation[0]:.4f}"),
         ("correlation of y", f"{correlation[1]:.4f}"),
-        ("median before training (background subtraction)", f"{np.median(untrained):.2%}"),
-        ("90 % before training", f"{np.quantile(untrained, 0.9):.2%}"),
+        ("median with an untrained network", f"{np.median(untrained):.2%}"),
+        ("90 % with an untrained network", f"{np.quantile(untrained, 0.9):.2%}"),
     ]
 
 
