@@ -26,6 +26,7 @@ SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's: higher o
 # Confidence per share of the evidence that an object explains. On DAVIS, at least 95 % of the
 # positions with a confidence of one half or more are on the object.
 CALIBRATION = 0.8
+MISSING_COST = 10.0  # of J, if the object is found in no frame
 CLEAR_GAIN = 0.75  # by which another hypothesis must lower J to be preferred to the first one
 
 
@@ -64,6 +65,11 @@ class _Hypothesis:
     chance: Floats
     parts: NDArray[np.bool_]
     others: NDArray[np.float64]
+
+    @property
+    def cost(self) -> float:
+        """What hypotheses are compared by: J, and a price for frames without the object."""
+        return self.objective + MISSING_COST * float(np.mean(~self.parts.any(axis=(1, 2))))
 
 
 def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 0) -> Segments:
@@ -140,7 +146,7 @@ def _best_hypothesis(window: _Window) -> _Hypothesis:
     tried += [_hypothesis(window, strength, SELECTIVITY[0]) for strength in others]
     best = tried[0]
     for other in tried[1:]:
-        if other.objective < best.objective - CLEAR_GAIN:
+        if other.cost < best.cost - CLEAR_GAIN:
             best = other
     return best
 
