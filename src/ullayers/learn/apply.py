@@ -27,7 +27,7 @@ from ullayers.video.frames import Render
 from ullayers.video.reader import Clip, Reading, Source
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
-WINDOW_BYTES = 2**26
+WINDOW_BYTES = 3 * 2**24
 
 
 def answers(
