@@ -88,9 +88,15 @@ method was developed on these sequences, so the numbers are optimistic.
 
 def run(setting: Setting) -> Outcome:
     """Learn on first halves, score on second halves and on whole sequences."""
-    rows = {OURS: setting.seeds[:1] if setting.quick else setting.seeds, WITHOUT: (0,)}
+    rows = {OURS: setting.seeds[:1] if setting.quick else setting.seeds}
     if not setting.quick:
-        rows |= {UNLEARNED: (0,), MOG2: (0,), PHYSICS: setting.seeds, SUPERVISED: setting.seeds}
+        rows |= {
+            WITHOUT: (0,),
+            UNLEARNED: (0,),
+            MOG2: (0,),
+            PHYSICS: setting.seeds,
+            SUPERVISED: setting.seeds,
+        }
         rows |= {name + BY_LABELS: (0,) for name in CODERS}
     found: dict[str, list[Tracked]] = {}
     for methods in setting.each(run_method, make_jobs(setting, rows)):
@@ -240,10 +246,14 @@ def _table(walks: Walks) -> Table:
 
 def _by_scene(walks: Walks) -> Table:
     which = [
-        (OURS, "whole"),
-        (WITHOUT, "whole"),
-        (ALONE, "second"),
-        (WITHOUT + SHOWN_ALONE, "second"),
+        (name, half)
+        for name, half in (
+            (OURS, "whole"),
+            (WITHOUT, "whole"),
+            (ALONE, "second"),
+            (WITHOUT + SHOWN_ALONE, "second"),
+        )
+        if name in walks.found
     ]
     table = Table(
         "r of x in each scene",
