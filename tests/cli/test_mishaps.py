@@ -170,7 +170,7 @@ def test_headers_that_do_not_know_how_long_they_are(tmp_path: Path, here: UlComm
     film, run = write_raw(tmp_path / "a.h264", ball(90)[0]), tmp_path / "run"
     assert here("learn", film, "--out", run, *QUICK) == (0, "", "")
     config = json.loads((run / "config.json").read_text())
-    assert (config["reading"]["stride"], config["result"]["frames"]) == (1, 90)
+    assert (config["result"]["strides"], config["result"]["frames"]) == ({"a": 1}, 90)
     assert here("learn", film, "--out", run, *QUICK, "--stride", "3", "--force") == (0, "", "")
     assert json.loads((run / "config.json").read_text())["result"]["frames"] == 30, "as it was told"
 

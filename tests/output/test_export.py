@@ -91,7 +91,7 @@ def test_what_lies_beyond_the_last_frame_is_not_looked_at(
         find_sources([write_pictures(tmp_path / name, part, "bmp")])[0]
         for name, part in (("whole", frames), ("first", frames[:40]))
     )
-    slow = replace(of_kind(run, "stream"), reading=replace(run.reading, stride=5))
+    slow = replace(of_kind(run, "stream"), reading=replace(run.reading, stride=5), natural=False)
     most = -(-40 // stride)
     a, b = (
         np.concatenate([a.values for a in answers(slow, source, stride=stride, max_frames=most)])

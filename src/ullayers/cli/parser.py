@@ -139,7 +139,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
     reading = add_reading_options(
         parser,
         stride="Train on every Nth frame; the table has all frames in any case. (default: about "
-        "six frames per second, or all frames of short videos)",
+        "six frames per second of each input, or all frames of a short one)",
         max_frames=MAX_FRAMES_HELP,
     )
     reading.add_argument(

@@ -100,10 +100,11 @@ def first_piece(run: Run, source: Source) -> Piece:
     Raises:
         VideoError: The source cannot be read.
     """
-    kept = _kept(run, source, run.reading)
+    reading = run.reading_of(source)
+    kept = _kept(run, source, reading)
     if kept:
         return kept[0]
-    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
+    reading = replace(reading, max_frames=min(reading.max_frames or PIECE, PIECE))
     with closing(cut(source, reading)) as clips:
         return make_piece(0, next(clips))
 
@@ -119,7 +120,8 @@ def _rows(clip: Clip, rows: slice) -> Clip:
 
 def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
     """Yield clips that cover as much time as those learned from, if memory allows."""
-    return cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride))
+    learned = run.reading_of(source).stride
+    return cut(source, reading, max(1, PIECE * learned // reading.stride))
 
 
 def _locate(

@@ -23,6 +23,7 @@ class RunResult:
         steps: Optimizer steps of the winner; while watching, frames.
         frames: Number of frames that were read.
         sources: Names of the sources.
+        strides: Stride with which each source was read, by its name.
         bad: Inputs that could not be read, with their errors.
         camera: Whether the camera moves in some source.
         torch: Version of PyTorch.
@@ -42,6 +43,7 @@ class RunResult:
     steps: int | None = None
     frames: int | None = None
     sources: list[str] = field(default_factory=list)
+    strides: dict[str, int] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     camera: bool | None = None
     torch: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 
 from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
 from ullayers.learn.folders import check_links, clear_run
-from ullayers.learn.footage import ENOUGH_FRAMES, Footage, gather
+from ullayers.learn.footage import Footage, gather
 from ullayers.learn.models import weights
 from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_config import MAX_METRICS_BYTES
@@ -79,11 +79,13 @@ def learn_run(
 
 
 def _gather(run: Run, sources: Sequence[Source], progress: Callable[[int], None]) -> Footage:
-    footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
-    if run.natural and run.reading.stride > 1 and footage.seen < ENOUGH_FRAMES:
-        # There are fewer frames than the headers said.
-        run.reading = replace(run.reading, stride=1, max_frames=run.max_frames)
-        footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
+    footage = gather(
+        sources,
+        run.reading,
+        natural=run.natural,
+        skip_bad=run.skip_bad,
+        progress=progress,
+    )
     run.bad |= footage.bad
     remedies = _remedies(run.reading, run.max_frames)
     if not footage.pieces and remedies:
@@ -220,6 +222,7 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
         steps=len(best.history),
         frames=footage.seen,
         sources=footage.names,
+        strides={footage.names[i]: reading.stride for i, reading in footage.readings.items()},
         bad=run.bad,
         camera=any(piece.path is not None for piece in footage.pieces),
         torch=torch.__version__,
@@ -228,4 +231,4 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
     run.write_config()
     if footage.complete:
         for number, source in enumerate(sources):
-            run.pieces[source, run.reading] = footage.of_source(number)
+            run.pieces[source, footage.readings[number]] = footage.of_source(number)

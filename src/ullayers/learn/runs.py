@@ -14,7 +14,7 @@ from torch import Tensor
 from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.config import Config, choose_device
 from ullayers.learn.folders import check_apart, check_free, check_links
-from ullayers.learn.footage import LongMean, Piece, natural_stride, open_sources
+from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
 from ullayers.learn.models import Model, weights
 from ullayers.learn.run_config import (
     ReadingEntry,
@@ -27,7 +27,7 @@ from ullayers.learn.run_result import RunResult
 from ullayers.learn.trainer import build
 from ullayers.video.atomic_files import write_json
 from ullayers.video.follow import SIDE
-from ullayers.video.frames import info_between, kept_frames
+from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError
 from ullayers.video.region import Region
 
@@ -43,16 +43,16 @@ class Run:
         folder: The folder.
         inputs: Paths that were given.
         config: What to learn and how, resolved.
-        reading: How the videos are read for learning.
-        max_frames: Frames of each source that count, before the stride of `reading`; those
-            before its start do not.
+        reading: How the videos are read for learning; see `reading_of`.
+        max_frames: Frames of each source that count, before a stride; those before the start of
+            `reading` do not.
         skip_bad: Whether unreadable inputs are left out.
         result: Outcome of learning; None until it has ended.
         net: The network; None until learning has ended.
         bad: Inputs that were left out, with their errors.
         masks: Whether every mask is written as a picture.
         fresh: Whether learning starts from the beginning, whatever is in the folder.
-        natural: Whether the stride was chosen from the headers.
+        natural: Whether each source has a stride of its own, chosen from its header.
         pieces: Frames by source and reading, if learning has just read and kept all of them.
     """
 
@@ -91,6 +91,15 @@ class Run:
         """Whether learning has ended and everything that `ul learn` writes is there."""
         return self.net is not None and not self.missing()
 
+    def reading_of(self, source: Source) -> Reading:
+        """Return how learning reads a source."""
+        return natural_reading(self.reading, source.probe()) if self.natural else self.reading
+
+    @property
+    def stride(self) -> int | None:
+        """The stride of all sources; None if each has its own."""
+        return None if self.natural else self.reading.stride
+
     def missing(self) -> list[str]:
         """Return the names of the results of `ul learn` that are not in the folder.
 
@@ -109,7 +118,7 @@ class Run:
             "inputs": self.inputs,
             "skip_bad": self.skip_bad,
             "masks": self.masks,
-            "reading": asdict(ReadingEntry.of(self.reading, self.max_frames)),
+            "reading": asdict(ReadingEntry.of(self.reading, self.stride, self.max_frames)),
             "learn": asdict(self.config),
             "result": {} if self.result is None else asdict(self.result),
         }
@@ -169,7 +178,8 @@ def plan_run(
         size: Size of the frames to learn from: the longer side, or (height, width). All sources
             are resized to the size of the first one. Pictures of one folder may differ in size
             only if both sides are given. None is 64, or 128 with `follow`.
-        stride: Learn from every `stride`-th frame; None takes about six per second.
+        stride: Learn from every `stride`-th frame; None takes about six per second of each source,
+            or all frames if it is short.
         max_frames: Frames of each source that count, from `start` on.
         grey: Learn without colour.
         follow: Learn a code of a square around what moves instead of the whole frame.
@@ -189,15 +199,13 @@ def plan_run(
     check_apart(folder, sources)
     check_region(roi, sources, infos, skip_bad=skip_bad)
     shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)
-    used = [info_between(info, start, end) for info in infos]
-    every = stride or natural_stride(used, max_frames)
     reading = Reading(
         size=shape,
         grey=grey,
         start=start,
         end=end,
-        stride=every,
-        max_frames=kept_frames(max_frames, every),
+        stride=stride or 1,
+        max_frames=kept_frames(max_frames, stride or 1),
         roi=roi,
         mixed=isinstance(size, tuple),
         follow=follow,
@@ -322,6 +330,7 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         skip_bad=entries.skip_bad,
         result=entries.result,
         masks=entries.masks,
+        natural=entries.reading.stride is None,
     )
     run.config = replace(run.config, device=choose_device(device or run.config.device))
     check_device(run.config.device)

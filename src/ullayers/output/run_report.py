@@ -48,7 +48,7 @@ def report_run(
     records = valid_records(run.records())
     contents = Contents(
         title=_title(run),
-        config=_settings(run),
+        config=_settings(run, sources),
         records=records,
         winner=run.outcome.trial or 0,
         answers=done.answers,
@@ -71,17 +71,16 @@ def _title(run: Run) -> str:
     return title if len(names) == 1 else f"{title} and {len(names) - 1} more"
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:
     """Return all settings, with names and values for people."""
     height, width = run.reading.size or (0, 0)
-    stride = run.reading.stride
     reading = {
         "size": f"{width} x {height} pixels",
         "colour": not run.reading.grey,
         "crop around motion": run.reading.follow,
         "region of interest": "whole frame" if run.reading.roi is None else str(run.reading.roi),
         "time range": _format_range(run.reading),
-        "frames": "all" if stride == 1 else f"one in {stride}",
+        "frames": _kept_frames({run.reading_of(source).stride for source in sources}),
         "frames per source": "all" if run.max_frames is None else f"the first {run.max_frames}",
     }
     learning = vars(run.config) | {
@@ -108,6 +107,19 @@ def _format_range(reading: Reading) -> str:
     if not reading.start:
         return "all" if reading.end is None else f"up to {reading.end:g} s"
     return f"from {reading.start:g} s" + ("" if reading.end is None else f" to {reading.end:g} s")
+
+
+def _kept_frames(strides: set[int]) -> str:
+    """Describe which frames of the sources were read.
+
+    >>> _kept_frames({1}), _kept_frames({5}), _kept_frames({4, 5}), _kept_frames({1, 5})
+    ('all', 'one in 5', 'one in 4 to 5', 'all of short sources, else one in 5')
+    """
+    thinned = sorted(strides - {1})
+    if not thinned:
+        return "all"
+    among = f"{thinned[0]} to {thinned[-1]}" if len(thinned) > 1 else str(thinned[0])
+    return f"all of short sources, else one in {among}" if 1 in strides else f"one in {among}"
 
 
 def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
