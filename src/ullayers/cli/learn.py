@@ -146,7 +146,8 @@ class _ReadingProgress(Progress):
 
 
 def _show_step(progress: Progress, learner: Learner, record: Record) -> None:
-    progress.to(learner.done, f"J {record.objective:.2f} ({record.kind})")
+    held_out = "" if record.held_out is None else f", {record.held_out:.2f} on held-out frames"
+    progress.to(learner.done, f"J {record.objective:.2f} ({record.kind}){held_out}")
 
 
 def _write_outputs(

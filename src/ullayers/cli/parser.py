@@ -144,10 +144,11 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
     )
     reading.add_argument(
         "--follow",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         default=None,
         help="For orient and features: use a square around whatever moves instead of the whole "
-        "frame. Frames are then read at --size 128.",
+        "frame. Frames are then read at --size 128. (default: for orient, if what moves covers "
+        "less than half of the frame)",
     )
     _add_training_options(parser, "steps", "restarts", "long_mean")
     add_general_options(

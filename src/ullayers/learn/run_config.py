@@ -135,6 +135,8 @@ class MetricsEntry:
     rank: float | None
     features: int
     seconds: float
+    training: float | None = None
+    held_out: float | None = None
 
 
 @dataclass(frozen=True)

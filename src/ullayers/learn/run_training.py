@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
+from ullayers.learn.code_trial import CodeTrial
 from ullayers.learn.folders import check_links, clear_run
 from ullayers.learn.footage import Footage, gather
 from ullayers.learn.models import weights
@@ -171,6 +172,9 @@ def _recorded(
             if board is not None:
                 board.add_scalar(f"J/{record.kind}-{record.seed}", record.objective, record.step)
                 board.add_scalar(f"rank/{record.kind}-{record.seed}", record.rank, record.step)
+                if record.held_out is not None:
+                    name = f"J held out/{record.kind}-{record.seed}"
+                    board.add_scalar(name, record.held_out, record.step)
             if done % CHECKPOINT_STEPS == 0:
                 _save_checkpoint(run, learner, record.seconds)
             try:
@@ -203,20 +207,37 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
     save_state(run.folder / "checkpoint", tensors, rest)
 
 
+def _objective(trial: Trial | CodeTrial) -> float:
+    return trial.check().training if isinstance(trial, CodeTrial) else trial.score()
+
+
+def _checked(trial: Trial | CodeTrial) -> dict[str, Any]:
+    """Return J of the trained network and, for a code, what is known on held-out frames."""
+    if not isinstance(trial, CodeTrial):
+        return {"objective": trial.score()}
+    check = trial.check()
+    return {
+        "objective": check.training,
+        "held_out_objective": None if check.held_out is None else finite(check.held_out),
+        "held_out_frames": sum(int(apart.sum()) for apart in trial.clips.held_out),
+        "held_out_correlation": trial.correlation(),
+    }
+
+
 def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
     best = learner.best
     footage = learner.footage
     check_weights(best.net)
-    objective = best.score()
-    if not abs(objective) < 1e30:
+    checked = _checked(best)
+    if not abs(checked["objective"]) < 1e30:
         raise RunError("nothing could be learned: J is not finite; does enough move in the video?")
-    start = Trial(footage, run.config, best.kind, best.seed).score()
+    start = _objective(learner.new_trial(learner.winner))
     run.net = best.net
     run.result = RunResult(
         kind=best.kind,
         seed=best.seed,
         trial=learner.winner,
-        objective=objective,
+        **checked,
         start=start if abs(start) < 1e30 else None,
         scores=[finite(score) for score in learner.scores],
         steps=len(best.history),

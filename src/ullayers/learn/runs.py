@@ -14,6 +14,7 @@ from torch import Tensor
 from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.config import Config, choose_device
 from ullayers.learn.folders import check_apart, check_free, check_links
+from ullayers.learn.following import covers_little
 from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
 from ullayers.learn.models import Model, weights
 from ullayers.learn.run_config import (
@@ -161,7 +162,7 @@ def plan_run(
     stride: int | None = None,
     max_frames: int | None = None,
     grey: bool = False,
-    follow: bool = False,
+    follow: bool | None = None,
     start: float = 0.0,
     end: float | None = None,
     roi: Region | None = None,
@@ -182,7 +183,8 @@ def plan_run(
             or all frames if it is short.
         max_frames: Frames of each source that count, from `start` on.
         grey: Learn without colour.
-        follow: Learn a code of a square around what moves instead of the whole frame.
+        follow: Learn a code of a square around what moves instead of the whole frame. None does so
+            for `orient` if what moves covers less than half of the frame.
         start: Use frames of each source from this time on, in seconds.
         end: Use frames before this time; None for no limit.
         roi: Use only this part of the frames; None for all of them.
@@ -208,8 +210,11 @@ def plan_run(
         max_frames=kept_frames(max_frames, stride or 1),
         roi=roi,
         mixed=isinstance(size, tuple),
-        follow=follow,
+        follow=bool(follow),
     )
+    if follow is None and config.task == "orient" and covers_little(sources, reading):
+        shape = small_size(size or FOLLOW_SIZE, infos[0], roi)
+        reading = replace(reading, size=shape, follow=True)
     run = Run(
         folder=Path(folder),
         inputs=absolute(inputs),
@@ -225,7 +230,7 @@ def plan_run(
     return run, sources
 
 
-def _check_options(config: Config, *, masks: bool, follow: bool) -> None:
+def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
     if masks and config.task != "locate":
         raise RunError(f"--task {config.task} has no masks; leave out --masks")
     if follow and config.task == "locate":

@@ -10,22 +10,23 @@ import copy
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from ullayers.learn.code_trial import Check, CodeTrial
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, Piece
-from ullayers.learn.models import Encoder, Model
+from ullayers.learn.held_out import enough_to_hold_out
+from ullayers.learn.models import Model
 from ullayers.learn.trainer import Trainer
 from ullayers.learn.typed_json import AnyFloat
 from ullayers.video.reader import VideoError
 
 WINDOW = 20  # steps over which J is averaged to see whether it still falls
 EVALUATION_CLIPS = 16  # clips on which trials are compared
-FRAMES_PER_CALL = 64  # frames that pass through a network at once when nothing is learned
 CODEC_NOISE = 4.5 / 255  # smaller changes from frame to frame are noise of the codec
 KEY_FRAME_CHANGE = 24 / 255  # a key frame may differ by this much from the frames before it, once
 MOTION_WINDOW = 8  # frames in which something that moves changes more than once
@@ -44,6 +45,8 @@ class Record:
         rank: Collapse meter: number of independent directions in which the output varies.
         features: Largest possible rank.
         seconds: Time since training began.
+        training: J of the code on training frames; None but for every 25th step of a code.
+        held_out: The same on frames that are held out.
     """
 
     trial: int
@@ -54,10 +57,12 @@ class Record:
     rank: float
     features: int
     seconds: float
+    training: float | None = None
+    held_out: float | None = None
 
 
 class Trial:
-    """One network with one seed and one kind of long-term mean.
+    """One network with one seed and one kind of long-term mean; `CodeTrial` is for codes.
 
     Args:
         footage: From `gather`.
@@ -135,6 +140,16 @@ class Trial:
         """Whether J has stopped falling."""
         return self.trainer.settled()
 
+    def state(self, prefix: str) -> dict[str, Tensor]:
+        """Return network, optimizer and random numbers as named tensors."""
+        random = {f"{prefix}generator": self.generator.get_state()}
+        return self.trainer.state(prefix) | random
+
+    def load(self, tensors: dict[str, Tensor], history: list[float], prefix: str) -> None:
+        """Continue from a `state` and the history that belongs to it."""
+        self.trainer.load(tensors, history, prefix)
+        self.generator.set_state(tensors[f"{prefix}generator"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerState:
@@ -143,10 +158,12 @@ class LearnerState:
     Attributes:
         scores: Evaluation J of the trials that have been compared.
         histories: J of every step of each trial; NaN or infinite if nothing has varied.
+        checks: J of every check of each trial, for a code.
     """
 
     scores: list[AnyFloat]
     histories: list[list[AnyFloat]]
+    checks: list[list[Check]] = field(default_factory=list)
 
 
 class Learner:
@@ -182,13 +199,16 @@ class Learner:
     def __init__(self, footage: Footage, config: Config) -> None:
         _check(footage, config)
         self.footage = footage
-        self.config = config.resolved(many=len({p.source for p in footage.pieces}) > 1)
+        self.config = config.resolved(
+            many=len({piece.source for piece in footage.pieces}) > 1,
+            checked=enough_to_hold_out([len(piece) for piece in footage.pieces]),
+        )
         kinds: list[LongMean] = ["clip", "stream"]
         if self.config.long_mean is not None:
             kinds = [self.config.long_mean]
         seeds = range(self.config.seed, self.config.seed + self.config.restarts)
         self.plan = [(kind, seed) for seed in seeds for kind in kinds]
-        self.trials: list[Trial] = []
+        self.trials: list[Trial | CodeTrial] = []
         self.scores: list[float] = []
         self.began = time.perf_counter()
 
@@ -201,6 +221,7 @@ class Learner:
     @property
     def trial_steps(self) -> int:
         """Steps after which trials are compared."""
+        assert self.config.trial_steps is not None, "expected a resolved configuration"
         return min(self.config.trial_steps, self.steps)
 
     @property
@@ -228,13 +249,18 @@ class Learner:
         return min(ranking)[2]
 
     @property
-    def best(self) -> Trial:
+    def best(self) -> Trial | CodeTrial:
         """The trial that won."""
         return self.trials[self.winner]
 
     def start(self) -> None:
         """Start the next trial. The first one shows whether the options suit the footage."""
-        self.trials.append(Trial(self.footage, self.config, *self.plan[len(self.trials)]))
+        self.trials.append(self.new_trial(len(self.trials)))
+
+    def new_trial(self, number: int) -> Trial | CodeTrial:
+        """Return a trial of the plan before its first step."""
+        kind = Trial if self.config.task == "locate" else CodeTrial
+        return kind(self.footage, self.config, *self.plan[number])
 
     def __iter__(self) -> Iterator[Record]:
         while len(self.scores) < len(self.plan):
@@ -248,11 +274,14 @@ class Learner:
         while not self._finished():
             self.best.step()
             yield self._record(self.winner)
-        self._finish()
+        if isinstance(self.best, CodeTrial):
+            self.best.finish()
+        self.best.net.eval()
 
     def _record(self, number: int) -> Record:
         trial = self.trials[number]
         health = trial.net.cost.health()
+        check = trial.last_check if isinstance(trial, CodeTrial) else None
         return Record(
             trial=number,
             step=len(trial.history),
@@ -262,21 +291,25 @@ class Learner:
             rank=health.rank,
             features=health.features,
             seconds=round(time.perf_counter() - self.began, 3),
+            training=None if check is None else check.training,
+            held_out=None if check is None else check.held_out,
         )
-
-    def _finish(self) -> None:
-        net = self.best.net.eval()
-        if isinstance(net, Encoder):
-            solve_readout(net, self.footage, self.config.device)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything needed to continue: tensors, and JSON values."""
         tensors: dict[str, Tensor] = {}
         for i, trial in enumerate(self.trials):
-            tensors |= trial.trainer.state(f"{i}.")
-            tensors[f"{i}.generator"] = trial.generator.get_state()
-        histories = [list(trial.history) for trial in self.trials]
-        return tensors, {"scores": self.scores, "histories": histories}
+            tensors |= trial.state(f"{i}.")
+        rest = {
+            "scores": self.scores,
+            "histories": [list(trial.history) for trial in self.trials],
+            "checks": [
+                [asdict(check) for check in trial.checks]
+                for trial in self.trials
+                if isinstance(trial, CodeTrial)
+            ],
+        }
+        return tensors, rest
 
     def load(self, tensors: dict[str, Tensor], state: LearnerState) -> Self:
         """Continue from a `state`.
@@ -288,9 +321,11 @@ class Learner:
         self.scores = list(state.scores)
         self.trials = []
         for i, history in enumerate(state.histories):
-            trial = Trial(self.footage, self.config, *self.plan[i])
-            trial.trainer.load(tensors, history, f"{i}.")
-            trial.generator.set_state(tensors[f"{i}.generator"])
+            trial = self.new_trial(i)
+            if isinstance(trial, CodeTrial):
+                trial.load(tensors, history, state.checks[i], f"{i}.")
+            else:
+                trial.load(tensors, history, f"{i}.")
             self.trials.append(trial)
         return self
 
@@ -305,39 +340,6 @@ class Learner:
             most = self.steps if i < compared else self.trial_steps
             if not fewest <= len(history) <= most:
                 raise ValueError(f"expected {fewest} to {most} steps, got {len(history)}")
-
-
-def solve_readout(net: Encoder, footage: Footage, device: str) -> None:
-    """Solve the last layer in closed form: slowest first, uncorrelated, unit variance.
-
-    Raises:
-        VideoError: Fewer features vary than the code has numbers.
-    """
-    # Imported here: scikit-learn takes a second to load, and only codes need it.
-    from ullayers.exact.slow_features import RankError, SlowFeatures
-
-    outputs = [_outputs(net, piece, device) for piece in footage.pieces]
-    middle = torch.cat(outputs).double().mean(0).cpu()
-    # Around each sequence's own mean, or the slowest feature would be which sequence it is.
-    rows = [(y - y.mean(0) if net.by_clip else y).double().cpu().numpy() for y in outputs]
-    codes = len(net.readout)
-    try:
-        slow = SlowFeatures(codes).fit(rows)
-    except RankError as error:
-        raise VideoError(
-            f"fewer than {codes} features vary in this footage: ask for fewer"
-        ) from error
-    spread = torch.cat(outputs).double().cpu() - middle
-    components = torch.from_numpy(slow.components_)
-    scale = (spread @ components.T).square().mean(0).sqrt()
-    net.mean.copy_(middle)
-    net.readout.copy_(components / scale[:, None])
-
-
-@torch.no_grad()
-def _outputs(net: Encoder, piece: Piece, device: str) -> Tensor:
-    parts = piece.clip.frames.split(FRAMES_PER_CALL)
-    return torch.cat([net((part.float() / 255).to(device)) for part in parts])
 
 
 def _check(footage: Footage, config: Config) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.output.motion import Motion
+from ullayers.output.ring import is_ring, ring_angles
 
 Floats = NDArray[np.floating[Any]]
 
@@ -99,12 +100,16 @@ def time_chart(answer: Answer, width: int) -> Chart:
     'over time'
     """
     is_track = answer.columns == TRACK
-    figure = _figure(width, 260 if is_track else 220)
-    panels = figure.subplots(2 if is_track else 1, 1, sharex=True, squeeze=False)[:, 0]
+    angles = ring_angles(answer.values) if is_ring([answer]) else None
+    is_double = is_track or angles is not None
+    figure = _figure(width, 260 if is_double else 220)
+    panels = figure.subplots(2 if is_double else 1, 1, sharex=True, squeeze=False)[:, 0]
     if is_track:
         _draw_track(list(panels), answer, width)
     else:
         _draw_code(panels[0], answer, width)
+    if angles is not None:
+        _draw_angles(panels[1], answer.seconds, angles)
     for axes in panels:
         axes.margins(x=0.01)
     panels[-1].set_xlabel("time (s)")
@@ -123,6 +128,14 @@ def _draw_code(axes: Axes, answer: Answer, width: int) -> None:
     for column in range(min(len(answer.columns), MAX_CURVES)):
         _draw_curve(axes, answer, column, width)
     _add_legend(axes)
+
+
+def _draw_angles(axes: Axes, seconds: Floats, angles: Floats) -> None:
+    """Draw angles in degrees as dots, since a line would jump at every full turn."""
+    rows = np.linspace(0, len(angles) - 1, min(len(angles), MAX_POINTS)).astype(int)
+    axes.plot(seconds[rows], angles[rows], ".", color=LINES[2], markersize=3)
+    axes.set(ylim=(0, 360), yticks=[0, 90, 180, 270, 360])
+    _label_y(axes, "angle (degrees)")
 
 
 def _draw_curve(axes: Axes, answer: Answer, column: int, width: int) -> None:
@@ -307,6 +320,38 @@ def training_chart(
         _mark_full_rank(axes, max(int(record.get("features") or 0) for record in records))
     _add_legend(axes)
     return _chart(figure, label)
+
+
+def held_out_chart(records: Sequence[dict[str, Any]], winner: int) -> Chart | None:
+    """Draw J of the code of the kept trial, on training and on held-out frames.
+
+    Args:
+        records: Training records with `trial`, `step`, `training` and `held_out`.
+        winner: The trial that was kept.
+
+    Returns:
+        The chart, or None if nothing was held out.
+
+    Example:
+        >>> record = {"trial": 0, "step": 25, "training": -2.1, "held_out": -2.0}
+        >>> held_out_chart([record], 0).label, held_out_chart([{"trial": 0, "step": 1}], 0)
+        ('J on held-out frames', None)
+    """
+    kept = [record for record in records if record["trial"] == winner]
+    lines = {key: list(_series(kept, key).values()) for key in ("held_out", "training")}
+    if not lines["held_out"] or not lines["training"]:
+        return None
+    figure = _figure(NARROW, 250)
+    axes = figure.subplots()
+    for name, key, look in (
+        ("training frames", "training", OTHER_LINE),
+        ("held-out frames", "held_out", KEPT_LINE),
+    ):
+        axes.plot(*lines[key][0].T, marker="o", markersize=3, label=name, **look)
+    axes.set_xlabel("training step")
+    _label_y(axes, "J")
+    _add_legend(axes)
+    return _chart(figure, "J on held-out frames")
 
 
 KEPT_LINE: dict[str, Any] = {"color": KEPT, "linewidth": 2.4}

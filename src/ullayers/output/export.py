@@ -355,4 +355,5 @@ def _rows(answer: Answer, rows: slice) -> Answer:
         values=answer.values[rows],
         masks=None if answer.masks is None else answer.masks[rows],
         others=None if answer.others is None else answer.others[rows],
+        crops=None if answer.crops is None else answer.crops[rows],
     )

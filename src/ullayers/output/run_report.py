@@ -20,6 +20,7 @@ from ullayers.learn.runs import Run
 from ullayers.output.display import display_size
 from ullayers.output.exported import Exported
 from ullayers.output.report import Contents, Sample, valid_records, write_report
+from ullayers.output.ring import is_ring
 from ullayers.output.summary import distrust_reasons
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.single_frames import frames_at
@@ -126,7 +127,8 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     facts = [
         ("frames", f"{done.frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("evaluation J", f"{run.outcome.objective:.2f}".replace("-", "\N{MINUS SIGN}")),
+        ("evaluation J", _format_objective(run.outcome.objective)),
+        *_held_out_facts(run, done),
         *_training_facts(records, run.outcome.trial or 0),
         ("long-term mean", run.kind),
     ]
@@ -134,6 +136,20 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
         confidence = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(confidence):.2f}"))
         facts.append(("camera", "moving, compensated" if run.outcome.camera else "static"))
+    return facts
+
+
+def _format_objective(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _held_out_facts(run: Run, done: Exported) -> list[tuple[str, str]]:
+    """Return J on held-out frames and the shape of a code."""
+    facts = []
+    if run.outcome.held_out_objective is not None:
+        facts.append(("J on held-out frames", _format_objective(run.outcome.held_out_objective)))
+    if is_ring(done.answers):
+        facts.append(("shape of the code", "closed ring"))
     return facts
 
 
@@ -191,8 +207,9 @@ def _sample(
 ) -> Sample:
     frame = picture.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
     mask = masks[row] / np.float32(255) if row in masks else None
+    crop = None if answer.crops is None else answer.crops[row]
     seconds = float(answer.seconds[row])
-    return Sample(answer.sequence, seconds, frame, mask, answer.values[row], answer.box)
+    return Sample(answer.sequence, seconds, frame, mask, answer.values[row], answer.box, crop)
 
 
 def _read_samples(

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece, make_piece
 from ullayers.learn.models import Encoder, Locator
-from ullayers.learn.training import Trial, solve_readout
+from ullayers.learn.readout import solve_readout
+from ullayers.learn.training import Trial
 from ullayers.nn.layers import UL1d, UL2d, backward, sequences
 from ullayers.research.datasets import load, walking
 from ullayers.research.experiments.common import (
