@@ -73,6 +73,8 @@ class CodeClips:
         self._shares = torch.where(counts > 1, counts, 0.0)
         lengths = counts.clamp(max=config.clip)
         self._mean_length = float((self._shares * lengths).sum() / self._shares.sum())
+        # No more than all of them, or there would be copies only.
+        self._step_frames = min(config.batch * config.clip, float(self._shares.sum()))
 
     @property
     def checked(self) -> bool:
@@ -92,7 +94,7 @@ class CodeClips:
             count: Number of clips; None for a training step. Short sequences give short clips, and
                 more of them.
         """
-        count = count or round(self.config.batch * self.config.clip / self._mean_length)
+        count = count or max(1, round(self._step_frames / self._mean_length))
         numbers = torch.multinomial(self._shares, count, True, generator=generator).tolist()
         return self._batch((i, self._draw_rows(i, generator)) for i in numbers)
 
@@ -108,7 +110,7 @@ class CodeClips:
     def check_training(self) -> CodeBatch:
         """Return training frames on which J is checked, the same for all trials."""
         generator = torch.Generator().manual_seed(self.config.seed)
-        return self.draw(generator, round(CHECKED_FRAMES / self._mean_length))
+        return self.draw(generator, max(1, round(CHECKED_FRAMES / self._mean_length)))
 
     def check_held_out(self) -> CodeBatch:
         """Return held-out frames on which J is checked: evenly spread blocks, joined by source."""

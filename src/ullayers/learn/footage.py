@@ -201,7 +201,8 @@ def make_piece(number: int, clip: Clip) -> Piece:
         clip: Consecutive frames.
     """
     frames = clip.frames.float() / 255
-    path = find_path(frames)
+    # Squares that follow an object say nothing about the camera.
+    path = find_path(frames) if clip.crops is None else None
     return Piece(number, clip, path, backdrop(frames, path))
 
 

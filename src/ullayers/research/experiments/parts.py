@@ -184,7 +184,7 @@ def pan_part(job: Job) -> tuple[tuple[float, float], Floats]:
     """Return error and correlation on unseen people, and their layer scores (layers, 2)."""
     data, row, seed = job
     change = PAN[row]
-    heads = read_heads(data, "boxes")
+    heads = read_heads(data)
     known = heads.of(PEOPLE)
     unseen = heads.of(UNSEEN)
     footage = videos(heads, PEOPLE, seed) if change.get("wander", True) else sweeps(heads, PEOPLE)

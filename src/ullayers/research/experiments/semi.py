@@ -73,7 +73,7 @@ def run(setting: Setting) -> Outcome:
 def few_labels(job: Job) -> float:
     """Return the mean absolute error in degrees on unseen people."""
     data, row, count, seed, steps = job
-    heads = read_heads(data, "boxes")
+    heads = read_heads(data)
     chosen = np.random.default_rng(seed).choice(sorted(PEOPLE), count, replace=False)
     labelled = heads.of(set(chosen.tolist()))
     unseen = heads.of(UNSEEN)
@@ -90,7 +90,7 @@ def few_labels(job: Job) -> float:
 
 @cache
 def _learn_without_labels(data: str, seed: int, steps: int) -> Encoder:
-    heads = read_heads(data, "boxes")
+    heads = read_heads(data)
     return learn(videos(heads, PEOPLE, seed), seed, steps=steps)
 
 
