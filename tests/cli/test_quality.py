@@ -79,7 +79,7 @@ MOUSE_FRAMES = 1500  # of 10,000; all of them are located by benchmarks/plain_co
 @pytest.mark.timeout(900)
 def test_the_mouse_is_found(tmp_path: Path) -> None:
     video = Path(DATA) / "tracktor" / "videos" / "mouse_video.mp4"
-    short = "--max-frames", MOUSE_FRAMES
+    short = "--max-frames", str(MOUSE_FRAMES)
     with start("learn", video, "--out", tmp_path / "run", "--quiet", *short) as process:
         out, errors = process.communicate()
         assert (process.returncode, out, errors) == (0, "", "")

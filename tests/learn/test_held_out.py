@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from tests.films import as_footage, still, turning
+from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.code_clips import CodeClips, closes
-from ullayers.learn.code_trial import CHECK_STEPS, CodeTrial
-from ullayers.learn.config import Config
+from ullayers.learn.code_trial import CodeTrial
+from ullayers.learn.config import Config, Task
 from ullayers.learn.held_out import held_out_correlation, held_out_frames
 from ullayers.learn.models import code_steps
+from ullayers.learn.trial import CHECK_STEPS, PATIENCE, Check, Trial
 
 
 @pytest.mark.parametrize("lengths", [[32], [40, 13, 500], [13] * 60, [3000], [1] * 100])
@@ -114,3 +116,30 @@ def test_a_trial_continues_from_its_state() -> None:
     assert first.checks == second.checks
     with pytest.raises(ValueError, match="expected 2 checks"):
         second.load(first.state("0."), list(first.history), first.checks[:1], "0.")
+
+
+def test_clips_to_locate_from_leave_out_the_held_out_stretch() -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (100, 16, 16, 3), dtype=np.uint8)
+    config = Config(clip=20, batch=4).resolved(many=False)
+    trial = ClipTrial(as_footage(frames), config, "clip", 0)
+    assert trial.held_out == [range(40, 60)]
+    starts = []
+    trial._read = lambda piece, rows: starts.append(rows.start) or torch.zeros(1)  # type: ignore
+    trial.draw(2000, torch.Generator().manual_seed(0))
+    assert set(starts) == set(range(21)) | set(range(60, 81))
+
+
+@pytest.mark.parametrize("task", ["locate", "orient"])
+def test_training_stops_when_held_out_frames_gain_nothing(task: Task) -> None:
+    trial = make_trial(task)
+    falling = [-1.0 - 0.1 * i for i in range(40)]
+    trial.checks = [Check(value, value) for value in falling]
+    assert not trial.settled()
+    trial.checks += [Check(-9.0, falling[-1])] * (PATIENCE[task] // CHECK_STEPS)
+    assert trial.settled(), "however much J falls on training frames"
+
+
+def make_trial(task: Task) -> Trial:
+    kind = ClipTrial if task == "locate" else CodeTrial
+    config = Config(task=task, clip=12).resolved(many=False)
+    return kind(as_footage(turning(64, 16)[0]), config, "stream", 0)

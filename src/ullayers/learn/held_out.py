@@ -50,6 +50,38 @@ def held_out_frames(lengths: Sequence[int]) -> list[Tensor]:
     return held_out
 
 
+def held_out_stretches(lengths: Sequence[int], clip: int) -> list[range]:
+    """Choose the frames that are held out if whole clips are learned from.
+
+    Of a sequence of four clips or more, it is the clip in its middle; of shorter ones, every fourth
+    sequence.
+
+    Args:
+        lengths: Number of frames of each sequence.
+        clip: Number of frames of a clip.
+
+    Returns:
+        For each sequence, the numbers of the frames that are held out.
+
+    Example:
+        >>> held_out_stretches([100, 30], 20)
+        [range(40, 60), range(0, 0)]
+        >>> held_out_stretches([30] * 5, 20)
+        [range(0, 0), range(0, 30), range(0, 0), range(0, 0), range(0, 0)]
+    """
+    stretches = []
+    short = 0
+    for length in lengths:
+        if length >= HELD_OUT_PERIOD * clip:
+            start = (length - clip) // 2
+            stretches.append(range(start, start + clip))
+        else:
+            is_held_out = short % HELD_OUT_PERIOD == 1 and len(lengths) >= HELD_OUT_PERIOD
+            stretches.append(range(length) if is_held_out else range(0))
+            short += 1
+    return stretches
+
+
 def held_out_correlation(codes: Sequence[Tensor], held_out: Sequence[Tensor]) -> list[float]:
     """Return the correlation of held-out frames with their neighbours in time, for each code.
 

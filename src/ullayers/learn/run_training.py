@@ -22,7 +22,8 @@ from ullayers.learn.run_config import MAX_METRICS_BYTES
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run
 from ullayers.learn.trainer import check_weights
-from ullayers.learn.training import Learner, LearnerState, Record, Trial
+from ullayers.learn.training import Learner, LearnerState, Record
+from ullayers.learn.trial import Trial
 from ullayers.learn.typed_json import from_json
 from ullayers.video.atomic_files import replacing, sweep
 from ullayers.video.reader import Reading, Source, VideoError
@@ -207,20 +208,14 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
     save_state(run.folder / "checkpoint", tensors, rest)
 
 
-def _objective(trial: Trial | CodeTrial) -> float:
-    return trial.check().training if isinstance(trial, CodeTrial) else trial.score()
-
-
-def _checked(trial: Trial | CodeTrial) -> dict[str, Any]:
-    """Return J of the trained network and, for a code, what is known on held-out frames."""
-    if not isinstance(trial, CodeTrial):
-        return {"objective": trial.score()}
+def _checked(trial: Trial) -> dict[str, Any]:
+    """Return J of the trained network and what is known on held-out frames."""
     check = trial.check()
     return {
         "objective": check.training,
         "held_out_objective": None if check.held_out is None else finite(check.held_out),
-        "held_out_frames": sum(int(apart.sum()) for apart in trial.clips.held_out),
-        "held_out_correlation": trial.correlation(),
+        "held_out_frames": trial.held_out_count,
+        "held_out_correlation": trial.correlation() if isinstance(trial, CodeTrial) else None,
     }
 
 
@@ -231,7 +226,7 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
     checked = _checked(best)
     if not abs(checked["objective"]) < 1e30:
         raise RunError("nothing could be learned: J is not finite; does enough move in the video?")
-    start = _objective(learner.new_trial(learner.winner))
+    start = learner.new_trial(learner.winner).check().training
     run.net = best.net
     run.result = RunResult(
         kind=best.kind,

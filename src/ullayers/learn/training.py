@@ -6,27 +6,22 @@ any step and continued to the same weights, bit for bit.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
-from ullayers.learn.code_trial import Check, CodeTrial
+from ullayers.learn.clip_trial import ClipTrial
+from ullayers.learn.code_trial import CodeTrial
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, Piece
 from ullayers.learn.held_out import enough_to_hold_out
-from ullayers.learn.models import Model
-from ullayers.learn.trainer import Trainer
+from ullayers.learn.trial import Check, Trial
 from ullayers.learn.typed_json import AnyFloat
 from ullayers.video.reader import VideoError
 
-WINDOW = 20  # steps over which J is averaged to see whether it still falls
-EVALUATION_CLIPS = 16  # clips on which trials are compared
 CODEC_NOISE = 4.5 / 255  # smaller changes from frame to frame are noise of the codec
 KEY_FRAME_CHANGE = 24 / 255  # a key frame may differ by this much from the frames before it, once
 MOTION_WINDOW = 8  # frames in which something that moves changes more than once
@@ -45,7 +40,7 @@ class Record:
         rank: Collapse meter: number of independent directions in which the output varies.
         features: Largest possible rank.
         seconds: Time since training began.
-        training: J of the code on training frames; None but for every 25th step of a code.
+        training: J on training frames after every 25th step; None after others.
         held_out: The same on frames that are held out.
     """
 
@@ -61,96 +56,6 @@ class Record:
     held_out: float | None = None
 
 
-class Trial:
-    """One network with one seed and one kind of long-term mean; `CodeTrial` is for codes.
-
-    Args:
-        footage: From `gather`.
-        config: What to learn and how, resolved.
-        kind: Reference mean for long-term variation.
-        seed: Seed of the initial weights and of the clips.
-    """
-
-    def __init__(self, footage: Footage, config: Config, kind: LongMean, seed: int) -> None:
-        self.footage = footage
-        self.config = config
-        self.kind = kind
-        self.seed = seed
-        self.behind = footage.backdrops() if kind == "stream" else {}
-        self.shares = torch.tensor([float(len(piece)) for piece in footage.pieces])
-        self.generator = torch.Generator().manual_seed(seed)
-        channels, height, width = footage.pieces[0].clip.frames.shape[1:]
-        self.trainer = Trainer(config, kind, channels, (height, width), seed=seed, window=WINDOW)
-        self.net.get_ready(torch.cat(self._evaluation_clips()))
-
-    @property
-    def net(self) -> Model:
-        """The network."""
-        return self.trainer.net
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of the network."""
-        return self.trainer.optimizer
-
-    @property
-    def history(self) -> deque[float]:
-        """J of every step."""
-        return self.trainer.history
-
-    def draw(self, count: int, generator: torch.Generator) -> list[Tensor]:
-        """Draw random clips, from anywhere in the footage with equal probability."""
-        numbers = torch.multinomial(self.shares, count, True, generator=generator).tolist()
-        return [self._draw_from(self.footage.pieces[i], generator) for i in numbers]
-
-    def _draw_from(self, piece: Piece, generator: torch.Generator) -> Tensor:
-        length = min(self.config.clip, len(piece))
-        start = int(torch.randint(len(piece) - length + 1, (), generator=generator))
-        rows = slice(start, start + length)
-        if self.net.sees == "foreground":
-            clip = piece.foreground(rows, self.behind.get(piece.source))
-        else:
-            clip = piece.clip.frames[rows].float() / 255
-        return clip.to(self.config.device)
-
-    def _evaluation_clips(self) -> list[Tensor]:
-        """Draw the clips on which all trials are compared."""
-        return self.draw(EVALUATION_CLIPS, torch.Generator().manual_seed(self.config.seed))
-
-    def step(self) -> None:
-        """Learn from one batch of clips."""
-        clips = self.draw(self.config.batch, self.generator)
-        frames = torch.cat(clips)
-        # An object may be anywhere, but a mirrored orientation is a different one.
-        if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
-            frames = frames.flip(-1)
-        self.trainer.step(frames, [len(clip) for clip in clips])
-
-    def score(self) -> float:
-        """Return the evaluation J: on the same clips for all trials, with their statistics only."""
-        judge = copy.deepcopy(self.net).eval()
-        judge.cost.reset()
-        judge.cost.train()
-        clips = self._evaluation_clips()
-        with torch.no_grad():
-            judge.learn_from(torch.cat(clips), [len(clip) for clip in clips])
-        return float(judge.cost.objective)
-
-    def settled(self) -> bool:
-        """Whether J has stopped falling."""
-        return self.trainer.settled()
-
-    def state(self, prefix: str) -> dict[str, Tensor]:
-        """Return network, optimizer and random numbers as named tensors."""
-        random = {f"{prefix}generator": self.generator.get_state()}
-        return self.trainer.state(prefix) | random
-
-    def load(self, tensors: dict[str, Tensor], history: list[float], prefix: str) -> None:
-        """Continue from a `state` and the history that belongs to it."""
-        self.trainer.load(tensors, history, prefix)
-        self.generator.set_state(tensors[f"{prefix}generator"])
-
-
 @dataclass(frozen=True, kw_only=True)
 class LearnerState:
     """What a checkpoint says of a `Learner`, beside its tensors.
@@ -158,12 +63,12 @@ class LearnerState:
     Attributes:
         scores: Evaluation J of the trials that have been compared.
         histories: J of every step of each trial; NaN or infinite if nothing has varied.
-        checks: J of every check of each trial, for a code.
+        checks: J of every check of each trial; None in checkpoints of version 0.1.
     """
 
     scores: list[AnyFloat]
     histories: list[list[AnyFloat]]
-    checks: list[list[Check]] = field(default_factory=list)
+    checks: list[list[Check]] | None = None
 
 
 class Learner:
@@ -208,7 +113,7 @@ class Learner:
             kinds = [self.config.long_mean]
         seeds = range(self.config.seed, self.config.seed + self.config.restarts)
         self.plan = [(kind, seed) for seed in seeds for kind in kinds]
-        self.trials: list[Trial | CodeTrial] = []
+        self.trials: list[Trial] = []
         self.scores: list[float] = []
         self.began = time.perf_counter()
 
@@ -249,7 +154,7 @@ class Learner:
         return min(ranking)[2]
 
     @property
-    def best(self) -> Trial | CodeTrial:
+    def best(self) -> Trial:
         """The trial that won."""
         return self.trials[self.winner]
 
@@ -257,10 +162,10 @@ class Learner:
         """Start the next trial. The first one shows whether the options suit the footage."""
         self.trials.append(self.new_trial(len(self.trials)))
 
-    def new_trial(self, number: int) -> Trial | CodeTrial:
+    def new_trial(self, number: int) -> Trial:
         """Return a trial of the plan before its first step."""
-        kind = Trial if self.config.task == "locate" else CodeTrial
-        return kind(self.footage, self.config, *self.plan[number])
+        made = ClipTrial if self.config.task == "locate" else CodeTrial
+        return made(self.footage, self.config, *self.plan[number])
 
     def __iter__(self) -> Iterator[Record]:
         while len(self.scores) < len(self.plan):
@@ -274,14 +179,12 @@ class Learner:
         while not self._finished():
             self.best.step()
             yield self._record(self.winner)
-        if isinstance(self.best, CodeTrial):
-            self.best.finish()
-        self.best.net.eval()
+        self.best.finish()
 
     def _record(self, number: int) -> Record:
         trial = self.trials[number]
         health = trial.net.cost.health()
-        check = trial.last_check if isinstance(trial, CodeTrial) else None
+        check = trial.last_check
         return Record(
             trial=number,
             step=len(trial.history),
@@ -303,11 +206,7 @@ class Learner:
         rest = {
             "scores": self.scores,
             "histories": [list(trial.history) for trial in self.trials],
-            "checks": [
-                [asdict(check) for check in trial.checks]
-                for trial in self.trials
-                if isinstance(trial, CodeTrial)
-            ],
+            "checks": [[asdict(check) for check in trial.checks] for trial in self.trials],
         }
         return tensors, rest
 
@@ -322,10 +221,8 @@ class Learner:
         self.trials = []
         for i, history in enumerate(state.histories):
             trial = self.new_trial(i)
-            if isinstance(trial, CodeTrial):
-                trial.load(tensors, history, state.checks[i], f"{i}.")
-            else:
-                trial.load(tensors, history, f"{i}.")
+            checks = None if state.checks is None else state.checks[i]
+            trial.load(tensors, history, checks, f"{i}.")
             self.trials.append(trial)
         return self
 

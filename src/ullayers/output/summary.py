@@ -77,7 +77,7 @@ def excessive_crowded_share(exported: Exported) -> float | None:
 def unknown_code_reasons(run: Run) -> list[str]:
     """Return why a code may know nothing about what the frames show, one sentence each."""
     outcome = run.outcome
-    if outcome.held_out_frames == 0:
+    if run.config.task != "locate" and outcome.held_out_frames == 0:
         number = _frames(outcome.frames or 0)
         return [f"There are only {number}, too few to hold some out and check the code on them."]
     correlations = outcome.held_out_correlation

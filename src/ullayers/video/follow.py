@@ -22,8 +22,8 @@ SAMPLES_PER_PIXEL = 2  # in each direction, against aliasing
 def follow(clip: Clip, side: int = SIDE) -> Clip:
     """Crop every frame to a square around what moves.
 
-    The crop is centred on the foreground of each frame. Its size follows from the foreground of the
-    whole clip, so that an object keeps its size while it turns.
+    The crop is centred on the foreground of each frame. Its size is that of the foreground in most
+    frames of the clip, so that an object keeps its size while it turns.
 
     Args:
         clip: Consecutive frames.
@@ -38,9 +38,10 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
         (torch.Size([9, 1, 16, 16]), True)
     """
     energy = _foreground_energy(clip.frames)
-    centre, _ = _moments(energy)
-    _, variance = _moments(energy.mean(0, keepdim=True))
-    radius = variance.sum().sqrt().clamp(min=side / 8)  # if hardly anything moves
+    centre, variance = _moments(energy)
+    # The variance of a disc is half its squared radius. All squares have the same size, or the
+    # object would seem to grow and shrink.
+    radius = (2 * variance.sum(1)).sqrt().median().clamp(min=side / 8)  # if hardly anything moves
     height, width = clip.frames.shape[-2:]
     corners = torch.cat([centre - radius, centre + radius], 1)
     return replace(

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.config import Config
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Trial
 from ullayers.nn.layers import backward
 from ullayers.research.experiments.common import (
     Claim,
@@ -99,7 +99,7 @@ def _learn_with_labels(
 ) -> Encoder:
     """Train on a batch of labelled pictures per step and, if weighted, clips of all people."""
     config = Config(task="orient", seed=seed).resolved(many=True)
-    trial = Trial(videos(heads, PEOPLE, seed), config, "clip", seed)
+    trial = ClipTrial(videos(heads, PEOPLE, seed), config, "clip", seed)
     net = trial.net
     assert isinstance(net, Encoder)
     net.cost.weight = weight
