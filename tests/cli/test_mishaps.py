@@ -193,8 +193,8 @@ def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand)
         check_refused(here(*watched, "--lr", "1e5"), "diverged", "smaller --lr")
     check_refused(here("learn", film, "--lr", "1e9", *how), "below 1e6")
     code, said, errors = here("learn", film, *how, "--lr", "10", "--restarts", "1")
-    assert (code, said, errors.count("\n")) == (0, "", 1)
-    assert "warning: nothing trustworthy was learned: J rose from" in errors
+    assert (code, said) == (0, "")
+    assert "warning: nothing trustworthy was learned: " in errors
 
 
 def test_noise_is_not_passed_off_as_something_found(tmp_path: Path, here: UlCommand) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import ullayers.output.charts as charts
 import ullayers.output.pictures as pictures
+import ullayers.output.training_charts as training_charts
 from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.output.motion import SMOOTHING_SECONDS, measure_motion
 from ullayers.output.overlay import draw_crops, draw_track
@@ -324,9 +325,9 @@ def _training(records: Sequence[dict[str, Any]], winner: int) -> Section | None:
     if not records:
         return None
     return {
-        "objective": charts.training_chart(records, winner, "objective", "J"),
-        "rank": charts.training_chart(records, winner, "rank", "effective rank"),
-        "held_out": charts.held_out_chart(records, winner),
+        "objective": training_charts.training_chart(records, winner, "objective", "J"),
+        "rank": training_charts.training_chart(records, winner, "rank", "effective rank"),
+        "held_out": training_charts.held_out_chart(records, winner),
         "trials": len({record["trial"] for record in records}),
         "kinds": len({str(record.get("kind")) for record in records}),
         "winner": winner,
