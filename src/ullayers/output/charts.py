@@ -311,6 +311,7 @@ def _widen(axes: Axes, least: float) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of a size in pixels of the page."""
     return Figure(figsize=(width / 72, height / 72), layout="constrained")
 
 
