@@ -29,6 +29,7 @@ from tests.films import (
     write_pictures,
     write_timed,
 )
+from ullayers.learn.results import CROP
 from ullayers.video.reader import find_sources, read_all
 
 
@@ -98,7 +99,8 @@ def test_settings_are_in_words(place: Path) -> None:
 
 def test_codes_have_a_table_of_their_own(place: Path) -> None:
     rows = read_table(place / "codes" / "codes.csv")
-    assert list(rows[0]) == ["sequence", "frame", "time", "y0", "y1"]
+    # The ball covers little of the frame, so a square around it is used.
+    assert list(rows[0]) == ["sequence", "frame", "time", "y0", "y1", *CROP]
     assert len(rows) == 40
     assert not (place / "codes" / "tracks.csv").exists()
     values = column(place / "codes" / "codes.csv", "y0", "y1")

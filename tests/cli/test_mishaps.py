@@ -170,7 +170,7 @@ def test_headers_that_do_not_know_how_long_they_are(tmp_path: Path, here: UlComm
     film, run = write_raw(tmp_path / "a.h264", ball(90)[0]), tmp_path / "run"
     assert here("learn", film, "--out", run, *QUICK) == (0, "", "")
     config = json.loads((run / "config.json").read_text())
-    assert (config["reading"]["stride"], config["result"]["frames"]) == (1, 90)
+    assert (config["result"]["strides"], config["result"]["frames"]) == ({"a": 1}, 90)
     assert here("learn", film, "--out", run, *QUICK, "--stride", "3", "--force") == (0, "", "")
     assert json.loads((run / "config.json").read_text())["result"]["frames"] == 30, "as it was told"
 
@@ -193,8 +193,8 @@ def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand)
         check_refused(here(*watched, "--lr", "1e5"), "diverged", "smaller --lr")
     check_refused(here("learn", film, "--lr", "1e9", *how), "below 1e6")
     code, said, errors = here("learn", film, *how, "--lr", "10", "--restarts", "1")
-    assert (code, said, errors.count("\n")) == (0, "", 1)
-    assert "warning: nothing trustworthy was learned: J rose from" in errors
+    assert (code, said) == (0, "")
+    assert "warning: nothing trustworthy was learned: " in errors
 
 
 def test_noise_is_not_passed_off_as_something_found(tmp_path: Path, here: UlCommand) -> None:

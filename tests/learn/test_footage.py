@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.films import ball, still, write_ball, write_film, write_pictures, write_truncated
+from tests.films import (
+    ball,
+    still,
+    write_ball,
+    write_film,
+    write_pictures,
+    write_raw,
+    write_truncated,
+)
 from ullayers.learn.footage import (
     PIECE,
     Footage,
@@ -21,7 +29,7 @@ from ullayers.learn.footage import (
     expected_frames,
     gather,
     make_piece,
-    natural_stride,
+    natural_reading,
     open_sources,
 )
 from ullayers.video.reader import Clip, Info, Reading, VideoError, find_sources
@@ -177,24 +185,50 @@ def test_bad_sources_are_listed_or_raised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("infos", "most", "stride"),
+    ("rate", "frames", "most", "stride", "kept"),
     [
-        ([Info(64, 48, 30.0, 10_000)], None, 5),
-        ([Info(64, 48, 30.0, 1200)], None, 2),  # five would leave too few
-        ([Info(64, 48, 30.0, 100)], None, 1),
-        ([Info(64, 48, 30.0, 10_000)], 600, 1),
-        ([Info(64, 48, 120.0, 10_000)], None, 20),
-        ([Info(64, 48, None, None)], None, 1),
-        ([Info(64, 48, 4.0, 10_000)], None, 1),
-        ([Info(64, 48, 30.0, 300)] * 20, None, 1),  # short ones are not thinned
-        ([Info(64, 48, 30.0, 10_000), Info(64, 48, 30.0, 13)], None, 1),
-        ([Info(64, 48, 30.0, None)], None, 5),
+        (30.0, 10_000, None, 5, None),
+        (30.0, 1200, None, 2, None),  # five would leave too few
+        (30.0, 999, None, 1, None),
+        (30.0, 10_000, 600, 1, 600),
+        (30.0, 10_000, 2001, 4, 501),
+        (120.0, 10_000, None, 20, None),
+        (None, None, None, 1, None),
+        (4.0, 10_000, None, 1, None),
+        (30.0, None, None, 5, None),
     ],
 )
 def test_stride_follows_the_rate_if_enough_is_left(
-    infos: list[Info], most: int | None, stride: int
+    rate: float | None, frames: int | None, most: int | None, stride: int, kept: int | None
 ) -> None:
-    assert natural_stride(infos, most) == stride
+    reading = natural_reading(Reading(max_frames=most), Info(64, 48, rate, frames))
+    assert (reading.stride, reading.max_frames) == (stride, kept)
+
+
+def test_short_sequences_are_not_thinned_however_many_there_are(tmp_path: Path) -> None:
+    lengths = [13] * 40 + [1200]
+    for number, count in enumerate(lengths):
+        write_pictures(tmp_path / f"{number:02d}", still(count, 4, 4), "bmp")
+    footage = gather(find_sources([str(tmp_path)]), Reading(), natural=True)
+    steps = [piece.clip.index.diff().unique().tolist() for piece in footage.pieces]
+    assert steps == [[1]] * 40 + [[2]] * 2
+    assert [reading.stride for reading in footage.readings.values()] == [1] * 40 + [2]
+    assert footage.seen == 40 * 13 + 600
+
+
+def test_a_source_that_is_shorter_than_its_header_says_is_not_thinned(tmp_path: Path) -> None:
+    [source] = find_sources([write_raw(tmp_path / "a.h264", ball(90, 16, 16)[0])])
+    assert natural_reading(Reading(), source.probe()).stride > 1
+    footage = gather([source], Reading(), natural=True)
+    assert (footage.seen, footage.readings[0].stride) == (90, 1)
+    path = Path(write_truncated(tmp_path / "b.mp4", 1000))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
+    [broken] = find_sources([str(path)])
+    assert natural_reading(Reading(), broken.probe()).stride > 1
+    footage = gather([broken], Reading(), natural=True, skip_bad=True)
+    assert 100 < footage.seen < 500
+    assert footage.readings[0].stride == 1
+    assert "broken" in footage.bad["b"]
 
 
 def test_pictures_that_change_size_need_one_to_be_given(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def test_planning_writes_nothing(film: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     assert run.reading.size == (48, 64)
     assert (run.reading.stride, run.reading.max_frames) == (4, 8)
+    assert run.stride == 4
+    assert plan_run([film], tmp_path / "run", SHORT)[0].stride is None, "each has its own"
     assert run.inputs == [film]
     assert [source.name for source in sources] == ["ball"]
 

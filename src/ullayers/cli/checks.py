@@ -57,7 +57,12 @@ def check_same_options(arguments: Namespace, run: Run, probe: Callable[[], Info]
         run: The run to resume.
         probe: Returns the size of the first input, which turns --size into height and width.
     """
-    own = {**vars(run.reading), **vars(run.config), "max_frames": run.max_frames}
+    own = {
+        **vars(run.reading),
+        **vars(run.config),
+        "stride": run.stride,
+        "max_frames": run.max_frames,
+    }
     given = {**config_values(arguments), **given_reading(arguments)}
     given.pop("device", None)  # a run may continue on another device
     for name, value in given.items():

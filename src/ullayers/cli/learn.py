@@ -21,6 +21,7 @@ from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
+from ullayers.learn.footage import expected_frames
 from ullayers.learn.regular_files import open_regular
 from ullayers.learn.results import read_answers
 from ullayers.learn.run_training import learn_run
@@ -134,22 +135,19 @@ class _ReadingProgress(Progress):
 
     def __init__(self, run: Run, sources: Sequence[Source], stop: StopFlag, quiet: bool) -> None:
         super().__init__("reading", "frames", quiet=quiet)
-        self.run = run
-        self.sources = sources
         self.stop = stop
-        self.stride = 0
+        totals = [expected_frames([s.probe()], run.reading_of(s)) for s in sources]
+        self.total = None if None in totals else sum(filter(None, totals))
 
     def show(self, count: int) -> None:
         """Show the number of frames that were read, and stop if asked to."""
-        if self.stride != self.run.reading.stride:  # short videos are read again without a stride
-            self.stride = self.run.reading.stride
-            self.total = count_frames(self.sources, self.run.reading)
         self.to(count)
         self.stop.check()
 
 
 def _show_step(progress: Progress, learner: Learner, record: Record) -> None:
-    progress.to(learner.done, f"J {record.objective:.2f} ({record.kind})")
+    held_out = "" if record.held_out is None else f", {record.held_out:.2f} on held-out frames"
+    progress.to(learner.done, f"J {record.objective:.2f} ({record.kind}){held_out}")
 
 
 def _write_outputs(

@@ -139,15 +139,16 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
     reading = add_reading_options(
         parser,
         stride="Train on every Nth frame; the table has all frames in any case. (default: about "
-        "six frames per second, or all frames of short videos)",
+        "six frames per second of each input, or all frames of a short one)",
         max_frames=MAX_FRAMES_HELP,
     )
     reading.add_argument(
         "--follow",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         default=None,
         help="For orient and features: use a square around whatever moves instead of the whole "
-        "frame. Frames are then read at --size 128.",
+        "frame. Frames are then read at --size 128. (default: for orient, if what moves covers "
+        "less than half of the frame)",
     )
     _add_training_options(parser, "steps", "restarts", "long_mean")
     add_general_options(

@@ -13,6 +13,7 @@ from ullayers.output.summary import (
     excessive_unsure_share,
     risen_objective,
     summary_lines,
+    unknown_code_reasons,
 )
 
 
@@ -64,6 +65,12 @@ def _warn(arguments: Namespace, run: Run, exported: Exported) -> None:
             arguments.command,
             f"warning: something else of similar size moves in {share:.1%} of frames; choose one "
             "object with --roi",
+        )
+    for reason in unknown_code_reasons(run):
+        text = reason.rstrip(".")
+        say(
+            arguments.command,
+            f"warning: nothing trustworthy was learned: {text[0].lower()}{text[1:]}",
         )
     rise = risen_objective(run)
     if arguments.command != "apply" and rise is not None:

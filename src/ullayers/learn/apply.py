@@ -15,10 +15,10 @@ from torch import Tensor
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.footage import PIECE, Piece, cut, make_piece
 from ullayers.learn.models import Encoder, Located, Locator
+from ullayers.learn.readout import FRAMES_PER_CALL
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
 from ullayers.learn.survey import open_recording, outline_reading, to_pixels
-from ullayers.learn.training import FRAMES_PER_CALL
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.recording import MovingRecording, StillRecording
 from ullayers.locate.segment import Segments
@@ -52,14 +52,15 @@ def answers(
     """
     reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
     if isinstance(run.net, Locator):
-        info = source.probe()
-        cut = reading.cut(source.path, info.height, info.width)
-        for answer in _locate(run, run.net, source, reading):
-            yield answer if cut is None else answer.placed(cut)
+        found = _locate(run, run.net, source, reading)
     elif isinstance(run.net, Encoder):
-        yield from _encode(run, run.net, source, reading)
+        found = _encode(run, run.net, source, reading)
     else:
         raise RunError(f"{run.folder}: learning has not ended; continue with --resume")
+    info = source.probe()
+    cut = reading.cut(source.path, info.height, info.width)
+    for answer in found:
+        yield answer if cut is None else answer.placed(cut)
 
 
 def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
@@ -100,26 +101,24 @@ def first_piece(run: Run, source: Source) -> Piece:
     Raises:
         VideoError: The source cannot be read.
     """
-    kept = _kept(run, source, run.reading)
+    reading = run.reading_of(source)
+    kept = _kept(run, source, reading)
     if kept:
         return kept[0]
-    reading = replace(run.reading, max_frames=min(run.reading.max_frames or PIECE, PIECE))
+    reading = replace(reading, max_frames=min(reading.max_frames or PIECE, PIECE))
     with closing(cut(source, reading)) as clips:
         return make_piece(0, next(clips))
 
 
 def _split(clip: Clip) -> Generator[Clip, None, None]:
     for start in range(0, len(clip.index), FRAMES_PER_CALL):
-        yield _rows(clip, slice(start, start + FRAMES_PER_CALL))
-
-
-def _rows(clip: Clip, rows: slice) -> Clip:
-    return Clip(clip.frames[rows], clip.seconds[rows], clip.index[rows])
+        yield clip.rows(slice(start, start + FRAMES_PER_CALL))
 
 
 def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
     """Yield clips that cover as much time as those learned from, if memory allows."""
-    return cut(source, reading, max(1, PIECE * run.reading.stride // reading.stride))
+    learned = run.reading_of(source).stride
+    return cut(source, reading, max(1, PIECE * learned // reading.stride))
 
 
 def _locate(
@@ -134,7 +133,7 @@ def _locate(
             values = _values(found, located)
             for start in range(0, len(clip.index), FRAMES_PER_CALL):
                 rows = slice(start, start + FRAMES_PER_CALL)
-                answer = _answer(source, _rows(clip, rows), TRACK, values[rows])
+                answer = _answer(source, clip.rows(rows), TRACK, values[rows])
                 yield replace(answer, masks=found.soft[rows], others=found.others[rows])
 
 
@@ -193,4 +192,6 @@ def _code(net: Encoder, frames: Tensor) -> np.ndarray:
 
 
 def _answer(source: Source, clip: Clip, columns: tuple[str, ...], values: np.ndarray) -> Answer:
-    return Answer(source.name, clip.index.numpy(), clip.seconds.numpy(), columns, values)
+    crops = None if clip.crops is None else clip.crops.double().numpy()
+    index, seconds = clip.index.numpy(), clip.seconds.numpy()
+    return Answer(source.name, index, seconds, columns, values, crops=crops)

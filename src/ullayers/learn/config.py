@@ -17,7 +17,13 @@ LongMean = Literal["clip", "stream"]
 Optimizer = Literal["adamw", "sgd"]
 
 MAX_COUNT = 10**9
-STEPS: dict[Task, int] = {"locate": 120, "orient": 300, "features": 300}
+STEPS: dict[Task, int] = {"locate": 240, "orient": 2000, "features": 2000}
+UNCHECKED_STEPS: dict[Task, int] = {
+    "locate": 120,
+    "orient": 300,
+    "features": 300,
+}  # if nothing is held out
+TRIAL_STEPS: dict[Task, int] = {"locate": 20, "orient": 100, "features": 100}
 ADAMW_LR: dict[Task, float] = {"locate": 3e-3, "orient": 1e-3, "features": 1e-3}
 SGD_LR = 1e-5  # the value of the paper, for SGD on video
 
@@ -101,17 +107,19 @@ class Config:
     steps: int | None = field(
         default=None,
         metadata=_about(
-            "Training steps of the best trial.",
+            "Most training steps of the best trial. It stops before if J on held-out frames no "
+            "longer falls.",
             if_none=f"{STEPS['locate']} for locate, {STEPS['orient']} otherwise",
             metavar="N",
             at_least=1,
             at_most=MAX_COUNT,
         ),
     )
-    trial_steps: int = field(
-        default=20,
+    trial_steps: int | None = field(
+        default=None,
         metadata=_about(
             "Training steps of each trial before the best one is chosen.",
+            if_none=f"{TRIAL_STEPS['locate']} for locate, {TRIAL_STEPS['orient']} otherwise",
             metavar="N",
             at_least=1,
             at_most=MAX_COUNT,
@@ -206,14 +214,17 @@ class Config:
         if not 0 < self.eps <= self.mu < 1:
             raise UserError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
 
-    def resolved(self, *, many: bool) -> Config:
+    def resolved(self, *, many: bool, checked: bool = True) -> Config:
         """Return a copy in which everything that depends on the task and footage is chosen.
 
         Args:
             many: Whether there is more than one sequence.
+            checked: Whether there are enough frames to hold some out.
         """
+        steps = STEPS[self.task] if checked else UNCHECKED_STEPS[self.task]
         defaults: dict[str, Any] = {
-            "steps": STEPS[self.task],
+            "steps": steps,
+            "trial_steps": TRIAL_STEPS[self.task],
             "long_mean": self._default_long_mean(many),
             "local": 0.0,
             "lr": ADAMW_LR[self.task] if self.optimizer == "adamw" else SGD_LR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from ullayers.learn.config import LongMean as LongMean
 from ullayers.video.camera_motion import backdrop, find_path, foreground
 from ullayers.video.follow import follow
-from ullayers.video.frames import info_between
+from ullayers.video.frames import info_between, kept_frames
 from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ MAX_PIECE_BYTES = 2**24
 MAX_KEPT_BYTES = 2**28
 TARGET_RATE = 6.0  # frames per second, enough to follow what moves
 TAP_FRAMES = 64  # frames read at once if there is a tap
-ENOUGH_FRAMES = 500  # with fewer than these, no frame is skipped
+ENOUGH_FRAMES = 500  # a stride leaves at least these of a source
 
 
 class Spread(Generic[T]):
@@ -99,12 +99,14 @@ class Footage:
         pieces: Pieces in the order of the recording.
         bad: Name and error of every source that could not be read to its end.
         seen: Number of frames that were read; not all of them are kept.
+        readings: How each source was read, by its number.
     """
 
     names: list[str]
     pieces: list[Piece] = field(default_factory=list)
     bad: dict[str, str] = field(default_factory=dict)
     seen: int = 0
+    readings: dict[int, Reading] = field(default_factory=dict)
 
     def size(self) -> int:
         """Return the number of bytes of all frames."""
@@ -199,7 +201,8 @@ def make_piece(number: int, clip: Clip) -> Piece:
         clip: Consecutive frames.
     """
     frames = clip.frames.float() / 255
-    path = find_path(frames)
+    # Squares that follow an object say nothing about the camera.
+    path = find_path(frames) if clip.crops is None else None
     return Piece(number, clip, path, backdrop(frames, path))
 
 
@@ -207,6 +210,7 @@ def gather(
     sources: Sequence[Source],
     reading: Reading,
     *,
+    natural: bool = False,
     skip_bad: bool = False,
     room: int = MAX_KEPT_BYTES,
     progress: Callable[[int], None] = lambda seen: None,
@@ -220,6 +224,7 @@ def gather(
     Args:
         sources: From `find_sources`.
         reading: How to read them; `size` is required if they differ in size.
+        natural: Choose the stride of each source by `natural_reading`.
         skip_bad: List unreadable sources in `bad` instead of raising.
         room: Bytes of frames to keep.
         progress: Called with the number of frames read so far.
@@ -241,7 +246,8 @@ def gather(
     count = 0
     for number, source in enumerate(sources):
         try:
-            for clip in cut(source, reading):
+            for own, clip in _cut_with_reading(source, reading, natural):
+                footage.readings[number] = own
                 footage.seen += len(clip.index)
                 progress(footage.seen)
                 if len(clip.index) < MIN_PIECE_FRAMES:
@@ -257,6 +263,30 @@ def gather(
                 raise error.with_skip_hint(len(sources)) from None
             footage.bad[source.name] = str(error)
     return footage
+
+
+def _cut_with_reading(
+    source: Source, reading: Reading, natural: bool
+) -> Generator[tuple[Reading, Clip], None, None]:
+    """Yield the clips of a source and how they were read."""
+    own = natural_reading(reading, source.probe()) if natural else reading
+    if natural and own.stride > 1:
+        waiting: list[Clip] = []
+        seen = 0
+        try:
+            for clip in cut(source, own):
+                waiting.append(clip)
+                seen += len(clip.index)
+                if seen * own.stride >= ENOUGH_FRAMES:
+                    yield from ((own, clip) for clip in waiting)
+                    waiting = []
+        except VideoError:
+            if not waiting:
+                raise
+        if not waiting:
+            return
+        own = reading  # there are fewer frames than the header said: read again, all of them
+    yield from ((own, clip) for clip in cut(source, own))
 
 
 def open_sources(
@@ -292,30 +322,28 @@ def open_sources(
     return sources, infos, bad
 
 
-def natural_stride(infos: Sequence[Info], max_frames: int | None = None) -> int:
-    """Return the stride that leaves about six frames per second; short sources are not thinned.
+def natural_reading(reading: Reading, info: Info) -> Reading:
+    """Return a reading with the stride that leaves about six frames per second of a source.
 
-    The shortest source decides, as all have the same stride.
+    The stride is smaller if fewer than 500 frames would be left; shorter sources are not thinned.
 
     Args:
-        infos: What the headers of the sources say.
-        max_frames: Frames per source that count; None for all.
+        reading: How to read all frames.
+        info: What the header of the source says.
 
     Example:
-        >>> natural_stride([Info(640, 480, 30.0, 10_000)])
+        >>> natural_reading(Reading(), Info(640, 480, 30.0, 10_000)).stride
         5
-        >>> natural_stride([Info(64, 48, 25.0, 600)])
-        1
-        >>> natural_stride([Info(64, 48, 25.0, 13)] * 100)
+        >>> natural_reading(Reading(), Info(64, 48, 25.0, 600)).stride
         1
     """
-    most = max_frames or 10**9
-    strides = []
-    for info in infos:
-        rate = info.rate or TARGET_RATE
-        frames = min(info.frames or ENOUGH_FRAMES * rate, most)
-        strides.append(max(1, min(round(rate / TARGET_RATE), int(frames // ENOUGH_FRAMES))))
-    return min(strides)
+    used = info_between(info, reading.start, reading.end)
+    rate = used.rate or TARGET_RATE
+    frames = used.frames or ENOUGH_FRAMES * rate
+    if reading.max_frames is not None:
+        frames = min(frames, reading.max_frames)
+    stride = max(1, min(round(rate / TARGET_RATE), int(frames // ENOUGH_FRAMES)))
+    return replace(reading, stride=stride, max_frames=kept_frames(reading.max_frames, stride))
 
 
 def expected_frames(infos: Sequence[Info], reading: Reading) -> int | None:

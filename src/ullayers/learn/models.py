@@ -217,19 +217,19 @@ class Encoder(nn.Module):
         *_, last = self.maps(frames).values()
         return self.full(last.flatten(1))  # type: ignore[no-any-return]
 
-    def learn_from(self, frames: Tensor, lengths: list[int]) -> Tensor:
+    def learn_from(self, frames: Tensor, lengths: list[int], rows: Tensor | None = None) -> Tensor:
         """Return the tensor to call `ul.backward` on.
 
         Args:
             frames: Frames of all clips, one after the other.
             lengths: Length of each clip.
+            rows: (frames,) number of each frame in its sequence; None if none are left out.
         """
         with sequences(self, lengths):
             outputs = self.embed(frames)
-        white = _whitened(outputs, lengths if self.by_clip else [len(outputs)])
-        steps = torch.cat([torch.stack([y[:-1], y[1:]], 1) for y in white.split(lengths)])
+        steps = code_steps(outputs, lengths, rows, by_clip=self.by_clip)
         with sequences(self.cost):
-            return self.cost(torch.cat([steps, steps.flip(1)]))  # type: ignore[no-any-return]
+            return self.cost(steps)  # type: ignore[no-any-return]
 
     def get_ready(self, frames: Tensor) -> None:
         """Do nothing: nothing has to be measured before training."""
@@ -238,6 +238,60 @@ class Encoder(nn.Module):
         """Return (time, codes): slow features, slowest first."""
         outputs: Tensor = self(frames)
         return (outputs - self.mean) @ self.readout.T
+
+
+def code_steps(
+    outputs: Tensor, lengths: list[int], rows: Tensor | None = None, *, by_clip: bool
+) -> Tensor:
+    """Return pairs of consecutive frames of whitened outputs, each in both orders.
+
+    Where frames are left out, the step from one side of the gap to the other is divided by the
+    square root of its length, as for a random walk. Without these steps, the slowest code would be
+    the number of the part between two gaps.
+
+    Args:
+        outputs: (frames, outputs) of all clips, one after the other.
+        lengths: Length of each clip.
+        rows: (frames,) number of each frame in its sequence; None if none are left out.
+        by_clip: Whether every clip is whitened by itself.
+
+    Returns:
+        (pairs, 2, outputs).
+
+    Example:
+        >>> outputs = torch.tensor([[-3.0], [-1.0], [4.0]])
+        >>> steps = code_steps(outputs, [3], torch.tensor([0, 1, 5]), by_clip=False)
+        >>> [round(float(step), 2) for step in steps[:2].diff(dim=1).flatten()]
+        [0.68, 0.85]
+    """
+    white = _whitened(outputs, lengths if by_clip else [len(outputs)])
+    clip = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    first = torch.nonzero(clip[1:] == clip[:-1])[:, 0]
+    pairs = torch.stack([white[first], white[first + 1]], 1)
+    if rows is not None:
+        gap = rows.diff()[first].to(white)
+        middle = pairs.mean(1, keepdim=True)
+        pairs = middle + (pairs - middle) / gap.sqrt()[:, None, None]
+    return torch.cat([pairs, pairs.flip(1)])
+
+
+def code_objective(net: Encoder, codes: Tensor, lengths: list[int], rows: Tensor) -> float:
+    """Return J of the codes of some frames as the cost of a network defines it, without gaps.
+
+    Args:
+        net: The network, for its rates and the kind of its long-term mean.
+        codes: (frames, codes) of all clips, one after the other.
+        lengths: Length of each clip.
+        rows: (frames,) number of each frame in its sequence; only frames with consecutive numbers
+            are a step.
+    """
+    cost = UL1d(codes.shape[1], net.cost.mu, net.cost.eps, long_term="shared")
+    steps = code_steps(codes.cpu(), lengths, by_clip=net.by_clip)
+    clip = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    is_step = (rows.diff() == 1)[clip[1:] == clip[:-1]]
+    with torch.no_grad(), sequences(cost):
+        cost(steps[is_step.repeat(2)])
+    return float(cost.objective)
 
 
 def _whitened(outputs: Tensor, lengths: list[int]) -> Tensor:

@@ -16,6 +16,7 @@ from ullayers.video.region import Box, Cut
 
 TRACK = ("x", "y", "confidence")  # x and y in 0..1 of the frame, from its top left corner
 PIXELS = ("x_px", "y_px")  # the same position in pixels, the last columns of a table
+CROP = ("left", "top", "right", "bottom")  # of the part that was used, in 0..1 of the frame
 MAX_FRAME = 2**53  # larger frame numbers are not exact in float64
 SURE = 0.5  # positions with less confidence are unreliable
 
@@ -46,6 +47,7 @@ class Answer:
         size: (width, height) of the source's frames; if given, tables also contain pixels.
         box: Part of the frame that the masks cover; None for all of it.
         others: (time,) mass of the strongest other object, relative to this one; None if unknown.
+        crops: (time, 4) part of each frame that was used, as in `CROP`; None for whole frames.
     """
 
     sequence: str
@@ -57,6 +59,7 @@ class Answer:
     size: tuple[int, int] | None = None
     box: Box | None = None
     others: NDArray[np.float64] | None = None
+    crops: NDArray[np.float64] | None = None
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
@@ -67,11 +70,13 @@ class Answer:
         )
         known = [part.others for part in parts if part.others is not None]
         others = np.concatenate(known) if len(known) == len(parts) else None
+        used = [part.crops for part in parts if part.crops is not None]
+        crops = np.concatenate(used) if used else None
         joined = replace(parts[0], index=index, seconds=seconds, values=values)
-        return replace(joined, masks=None, others=others)
+        return replace(joined, masks=None, others=others, crops=crops)
 
     def placed(self, cut: Cut) -> Answer:
-        """Return a track in a region of interest as a track in the whole frame.
+        """Return results in a region of interest as results in the whole frame.
 
         Args:
             cut: The region in the frames of the source.
@@ -82,6 +87,8 @@ class Answer:
             >>> found.placed(Rectangle(0, 0, 32, 24).fit(height=48, width=64)).values.tolist()
             [[0.25, 0.25, 1.0]]
         """
+        if self.columns != TRACK:
+            return replace(self, crops=_place_crops(self.crops, cut))
         values = np.concatenate([cut.place(self.values[:, :2]), self.values[:, 2:]], 1)
         masks = self.masks
         if masks is not None:
@@ -91,7 +98,8 @@ class Answer:
     @property
     def table_columns(self) -> tuple[str, ...]:
         """Columns of a table after sequence, frame and time."""
-        return self.columns if self.size is None else self.columns + PIXELS
+        pixels = () if self.size is None else PIXELS
+        return self.columns + pixels + (() if self.crops is None else CROP)
 
     def lines(self) -> str:
         """Return the rows as CSV text.
@@ -105,11 +113,20 @@ class Answer:
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        for number, when, row in zip(self.index, self.seconds, self.values, strict=True):
+        crops = np.empty((len(self.values), 0)) if self.crops is None else self.crops
+        rows = zip(self.index, self.seconds, self.values, crops, strict=True)
+        for number, when, row, crop in rows:
             pixels = [] if self.size is None else row[:2] * self.size
             cells = [f"{when:.6f}", *(f"{v:.6f}" for v in row), *(f"{v:.2f}" for v in pixels)]
-            writer.writerow([self.sequence, number, *cells])
+            writer.writerow([self.sequence, number, *cells, *(f"{v:.6f}" for v in crop)])
         return text.getvalue()
+
+
+def _place_crops(crops: NDArray[np.float64] | None, cut: Cut) -> NDArray[np.float64] | None:
+    """Return parts of a region of interest as parts of the whole frame."""
+    if crops is None:
+        return None
+    return np.concatenate([cut.place(crops[:, :2]), cut.place(crops[:, 2:])], 1)
 
 
 def header(columns: Iterable[str]) -> str:
@@ -135,7 +152,8 @@ def read_answers(lines: Iterable[str]) -> list[Answer]:
     """
     rows = csv.reader(lines)
     names = next(rows, [])
-    columns = tuple(name for name in names[3:] if name not in PIXELS)
+    columns = tuple(name for name in names[3:] if name not in PIXELS + CROP)
+    has_crops = names[3:][-len(CROP) :] == list(CROP)
     answers = []
     for sequence, some in groupby(_checked(rows, len(names)), itemgetter(0)):
         table = np.array([row[1:] for row in some]).astype(np.float64)
@@ -143,7 +161,8 @@ def read_answers(lines: Iterable[str]) -> list[Answer]:
             raise ValueError("expected frame numbers")
         index = table[:, 0].astype(np.int64)
         values = table[:, 2 : 2 + len(columns)]
-        answers.append(Answer(sequence, index, table[:, 1], columns, values))
+        crops = table[:, -len(CROP) :] if has_crops else None
+        answers.append(Answer(sequence, index, table[:, 1], columns, values, crops=crops))
     return answers
 
 

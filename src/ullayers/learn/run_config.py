@@ -69,11 +69,11 @@ def _decode_png(url: str) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class ReadingEntry:
-    """The entry "reading" of config.json; `Reading` explains its values."""
+    """The entry "reading" of config.json; `Run` and `Reading` explain its values."""
 
     size: tuple[int, int]
     grey: bool
-    stride: int
+    stride: int | None
     max_frames: int | None
     mixed: bool = True
     follow: bool = False
@@ -82,18 +82,19 @@ class ReadingEntry:
     roi: RegionEntry | None = None  # see `region_to_json`
 
     @classmethod
-    def of(cls, reading: Reading, max_frames: int | None) -> ReadingEntry:
+    def of(cls, reading: Reading, stride: int | None, max_frames: int | None) -> ReadingEntry:
         """Return the entry of a reading.
 
         Args:
             reading: How the videos are read.
+            stride: Stride of all sources; None if each has its own.
             max_frames: Frames of each source that count, before the stride.
         """
         assert reading.size is not None
         return cls(
             size=reading.size,
             grey=reading.grey,
-            stride=reading.stride,
+            stride=stride,
             max_frames=max_frames,
             mixed=reading.mixed,
             follow=reading.follow,
@@ -108,13 +109,14 @@ class ReadingEntry:
         Raises:
             ValueError: A value is out of range.
         """
+        stride = 1 if self.stride is None else self.stride
         return Reading(
             size=self.size,
             grey=self.grey,
             start=self.start,
             end=self.end,
-            stride=self.stride,
-            max_frames=kept_frames(self.max_frames, self.stride),
+            stride=stride,
+            max_frames=kept_frames(self.max_frames, stride),
             roi=None if self.roi is None else region_from_json(self.roi),
             mixed=self.mixed,
             follow=self.follow,
@@ -133,6 +135,8 @@ class MetricsEntry:
     rank: float | None
     features: int
     seconds: float
+    training: float | None = None
+    held_out: float | None = None
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,18 @@ class RunResult:
         kind: Reference mean for long-term variation: of each clip, or of the whole stream.
         seed: Seed of the trial that won.
         trial: Number of the trial that won.
-        objective: Evaluation J of the trained network; while watching, J of the last step.
+        objective: Evaluation J of the trained network on training frames; while watching, J of the
+            last step.
+        held_out_objective: J of a code on frames that were held out.
+        held_out_frames: Number of frames that were held out; 0 if there were too few.
+        held_out_correlation: Correlation of held-out frames with their neighbours in time, for each
+            number of a code.
         start: Evaluation J before training.
-        scores: Evaluation J of every trial; None where it is not finite.
+        scores: J by which trials were compared; None where it is not finite.
         steps: Optimizer steps of the winner; while watching, frames.
         frames: Number of frames that were read.
         sources: Names of the sources.
+        strides: Stride with which each source was read, by its name.
         bad: Inputs that could not be read, with their errors.
         camera: Whether the camera moves in some source.
         torch: Version of PyTorch.
@@ -37,11 +43,15 @@ class RunResult:
     seed: int | None = None
     trial: int | None = None
     objective: float | None = None
+    held_out_objective: float | None = None
+    held_out_frames: int | None = None
+    held_out_correlation: list[float] | None = None
     start: float | None = None
     scores: list[float | None] | None = None
     steps: int | None = None
     frames: int | None = None
     sources: list[str] = field(default_factory=list)
+    strides: dict[str, int] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     camera: bool | None = None
     torch: str | None = None

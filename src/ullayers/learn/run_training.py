@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
+from ullayers.learn.code_trial import CodeTrial
 from ullayers.learn.folders import check_links, clear_run
-from ullayers.learn.footage import ENOUGH_FRAMES, Footage, gather
+from ullayers.learn.footage import Footage, gather
 from ullayers.learn.models import weights
 from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_config import MAX_METRICS_BYTES
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run
 from ullayers.learn.trainer import check_weights
-from ullayers.learn.training import Learner, LearnerState, Record, Trial
+from ullayers.learn.training import Learner, LearnerState, Record
+from ullayers.learn.trial import Trial
 from ullayers.learn.typed_json import from_json
 from ullayers.video.atomic_files import replacing, sweep
 from ullayers.video.reader import Reading, Source, VideoError
@@ -79,11 +81,13 @@ def learn_run(
 
 
 def _gather(run: Run, sources: Sequence[Source], progress: Callable[[int], None]) -> Footage:
-    footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
-    if run.natural and run.reading.stride > 1 and footage.seen < ENOUGH_FRAMES:
-        # There are fewer frames than the headers said.
-        run.reading = replace(run.reading, stride=1, max_frames=run.max_frames)
-        footage = gather(sources, run.reading, skip_bad=run.skip_bad, progress=progress)
+    footage = gather(
+        sources,
+        run.reading,
+        natural=run.natural,
+        skip_bad=run.skip_bad,
+        progress=progress,
+    )
     run.bad |= footage.bad
     remedies = _remedies(run.reading, run.max_frames)
     if not footage.pieces and remedies:
@@ -169,6 +173,9 @@ def _recorded(
             if board is not None:
                 board.add_scalar(f"J/{record.kind}-{record.seed}", record.objective, record.step)
                 board.add_scalar(f"rank/{record.kind}-{record.seed}", record.rank, record.step)
+                if record.held_out is not None:
+                    name = f"J held out/{record.kind}-{record.seed}"
+                    board.add_scalar(name, record.held_out, record.step)
             if done % CHECKPOINT_STEPS == 0:
                 _save_checkpoint(run, learner, record.seconds)
             try:
@@ -201,25 +208,37 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
     save_state(run.folder / "checkpoint", tensors, rest)
 
 
+def _checked(trial: Trial) -> dict[str, Any]:
+    """Return J of the trained network and what is known on held-out frames."""
+    check = trial.check()
+    return {
+        "objective": check.training,
+        "held_out_objective": None if check.held_out is None else finite(check.held_out),
+        "held_out_frames": trial.held_out_count,
+        "held_out_correlation": trial.correlation() if isinstance(trial, CodeTrial) else None,
+    }
+
+
 def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
     best = learner.best
     footage = learner.footage
     check_weights(best.net)
-    objective = best.score()
-    if not abs(objective) < 1e30:
+    checked = _checked(best)
+    if not abs(checked["objective"]) < 1e30:
         raise RunError("nothing could be learned: J is not finite; does enough move in the video?")
-    start = Trial(footage, run.config, best.kind, best.seed).score()
+    start = learner.new_trial(learner.winner).check().training
     run.net = best.net
     run.result = RunResult(
         kind=best.kind,
         seed=best.seed,
         trial=learner.winner,
-        objective=objective,
+        **checked,
         start=start if abs(start) < 1e30 else None,
         scores=[finite(score) for score in learner.scores],
         steps=len(best.history),
         frames=footage.seen,
         sources=footage.names,
+        strides={footage.names[i]: reading.stride for i, reading in footage.readings.items()},
         bad=run.bad,
         camera=any(piece.path is not None for piece in footage.pieces),
         torch=torch.__version__,
@@ -228,4 +247,4 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
     run.write_config()
     if footage.complete:
         for number, source in enumerate(sources):
-            run.pieces[source, run.reading] = footage.of_source(number)
+            run.pieces[source, footage.readings[number]] = footage.of_source(number)

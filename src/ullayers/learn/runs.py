@@ -14,7 +14,8 @@ from torch import Tensor
 from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.config import Config, choose_device
 from ullayers.learn.folders import check_apart, check_free, check_links
-from ullayers.learn.footage import LongMean, Piece, natural_stride, open_sources
+from ullayers.learn.following import covers_little
+from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
 from ullayers.learn.models import Model, weights
 from ullayers.learn.run_config import (
     ReadingEntry,
@@ -27,7 +28,7 @@ from ullayers.learn.run_result import RunResult
 from ullayers.learn.trainer import build
 from ullayers.video.atomic_files import write_json
 from ullayers.video.follow import SIDE
-from ullayers.video.frames import info_between, kept_frames
+from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError
 from ullayers.video.region import Region
 
@@ -43,16 +44,16 @@ class Run:
         folder: The folder.
         inputs: Paths that were given.
         config: What to learn and how, resolved.
-        reading: How the videos are read for learning.
-        max_frames: Frames of each source that count, before the stride of `reading`; those
-            before its start do not.
+        reading: How the videos are read for learning; see `reading_of`.
+        max_frames: Frames of each source that count, before a stride; those before the start of
+            `reading` do not.
         skip_bad: Whether unreadable inputs are left out.
         result: Outcome of learning; None until it has ended.
         net: The network; None until learning has ended.
         bad: Inputs that were left out, with their errors.
         masks: Whether every mask is written as a picture.
         fresh: Whether learning starts from the beginning, whatever is in the folder.
-        natural: Whether the stride was chosen from the headers.
+        natural: Whether each source has a stride of its own, chosen from its header.
         pieces: Frames by source and reading, if learning has just read and kept all of them.
     """
 
@@ -91,6 +92,15 @@ class Run:
         """Whether learning has ended and everything that `ul learn` writes is there."""
         return self.net is not None and not self.missing()
 
+    def reading_of(self, source: Source) -> Reading:
+        """Return how learning reads a source."""
+        return natural_reading(self.reading, source.probe()) if self.natural else self.reading
+
+    @property
+    def stride(self) -> int | None:
+        """The stride of all sources; None if each has its own."""
+        return None if self.natural else self.reading.stride
+
     def missing(self) -> list[str]:
         """Return the names of the results of `ul learn` that are not in the folder.
 
@@ -109,7 +119,7 @@ class Run:
             "inputs": self.inputs,
             "skip_bad": self.skip_bad,
             "masks": self.masks,
-            "reading": asdict(ReadingEntry.of(self.reading, self.max_frames)),
+            "reading": asdict(ReadingEntry.of(self.reading, self.stride, self.max_frames)),
             "learn": asdict(self.config),
             "result": {} if self.result is None else asdict(self.result),
         }
@@ -152,7 +162,7 @@ def plan_run(
     stride: int | None = None,
     max_frames: int | None = None,
     grey: bool = False,
-    follow: bool = False,
+    follow: bool | None = None,
     start: float = 0.0,
     end: float | None = None,
     roi: Region | None = None,
@@ -169,10 +179,12 @@ def plan_run(
         size: Size of the frames to learn from: the longer side, or (height, width). All sources
             are resized to the size of the first one. Pictures of one folder may differ in size
             only if both sides are given. None is 64, or 128 with `follow`.
-        stride: Learn from every `stride`-th frame; None takes about six per second.
+        stride: Learn from every `stride`-th frame; None takes about six per second of each source,
+            or all frames if it is short.
         max_frames: Frames of each source that count, from `start` on.
         grey: Learn without colour.
-        follow: Learn a code of a square around what moves instead of the whole frame.
+        follow: Learn a code of a square around what moves instead of the whole frame. None does so
+            for `orient` if what moves covers less than half of the frame.
         start: Use frames of each source from this time on, in seconds.
         end: Use frames before this time; None for no limit.
         roi: Use only this part of the frames; None for all of them.
@@ -189,19 +201,20 @@ def plan_run(
     check_apart(folder, sources)
     check_region(roi, sources, infos, skip_bad=skip_bad)
     shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)
-    used = [info_between(info, start, end) for info in infos]
-    every = stride or natural_stride(used, max_frames)
     reading = Reading(
         size=shape,
         grey=grey,
         start=start,
         end=end,
-        stride=every,
-        max_frames=kept_frames(max_frames, every),
+        stride=stride or 1,
+        max_frames=kept_frames(max_frames, stride or 1),
         roi=roi,
         mixed=isinstance(size, tuple),
-        follow=follow,
+        follow=bool(follow),
     )
+    if follow is None and config.task == "orient" and covers_little(sources, reading):
+        shape = small_size(size or FOLLOW_SIZE, infos[0], roi)
+        reading = replace(reading, size=shape, follow=True)
     run = Run(
         folder=Path(folder),
         inputs=absolute(inputs),
@@ -217,7 +230,7 @@ def plan_run(
     return run, sources
 
 
-def _check_options(config: Config, *, masks: bool, follow: bool) -> None:
+def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
     if masks and config.task != "locate":
         raise RunError(f"--task {config.task} has no masks; leave out --masks")
     if follow and config.task == "locate":
@@ -322,6 +335,7 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         skip_bad=entries.skip_bad,
         result=entries.result,
         masks=entries.masks,
+        natural=entries.reading.stride is None,
     )
     run.config = replace(run.config, device=choose_device(device or run.config.device))
     check_device(run.config.device)

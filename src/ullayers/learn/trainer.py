@@ -95,19 +95,22 @@ class Trainer:
         self.tolerance = config.tolerance
         self.window = window
 
-    def step(self, frames: Tensor, lengths: Sequence[int]) -> None:
+    def step(self, frames: Tensor, lengths: Sequence[int], rows: Tensor | None = None) -> None:
         """Learn from a batch of clips.
 
         Args:
             frames: Frames of all clips, one after the other.
             lengths: Length of each clip.
+            rows: (frames,) number of each frame in its sequence, if frames are left out; for a code
+                only.
 
         Raises:
             RunError: Training diverged.
         """
         self.optimizer.zero_grad()
+        more = () if rows is None else (rows,)
         try:
-            backward(self.net.learn_from(frames, list(lengths)))
+            backward(self.net.learn_from(frames, list(lengths), *more))
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise RunError(
                 "training diverged: outputs cannot be whitened; try a smaller --lr"

@@ -6,26 +6,22 @@ any step and continued to the same weights, bit for bit.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
+from ullayers.learn.clip_trial import ClipTrial
+from ullayers.learn.code_trial import CodeTrial
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, Piece
-from ullayers.learn.models import Encoder, Model
-from ullayers.learn.trainer import Trainer
+from ullayers.learn.held_out import enough_to_hold_out
+from ullayers.learn.trial import Check, Trial
 from ullayers.learn.typed_json import AnyFloat
 from ullayers.video.reader import VideoError
 
-WINDOW = 20  # steps over which J is averaged to see whether it still falls
-EVALUATION_CLIPS = 16  # clips on which trials are compared
-FRAMES_PER_CALL = 64  # frames that pass through a network at once when nothing is learned
 CODEC_NOISE = 4.5 / 255  # smaller changes from frame to frame are noise of the codec
 KEY_FRAME_CHANGE = 24 / 255  # a key frame may differ by this much from the frames before it, once
 MOTION_WINDOW = 8  # frames in which something that moves changes more than once
@@ -44,6 +40,8 @@ class Record:
         rank: Collapse meter: number of independent directions in which the output varies.
         features: Largest possible rank.
         seconds: Time since training began.
+        training: J on training frames after every 25th step; None after others.
+        held_out: The same on frames that are held out.
     """
 
     trial: int
@@ -54,86 +52,8 @@ class Record:
     rank: float
     features: int
     seconds: float
-
-
-class Trial:
-    """One network with one seed and one kind of long-term mean.
-
-    Args:
-        footage: From `gather`.
-        config: What to learn and how, resolved.
-        kind: Reference mean for long-term variation.
-        seed: Seed of the initial weights and of the clips.
-    """
-
-    def __init__(self, footage: Footage, config: Config, kind: LongMean, seed: int) -> None:
-        self.footage = footage
-        self.config = config
-        self.kind = kind
-        self.seed = seed
-        self.behind = footage.backdrops() if kind == "stream" else {}
-        self.shares = torch.tensor([float(len(piece)) for piece in footage.pieces])
-        self.generator = torch.Generator().manual_seed(seed)
-        channels, height, width = footage.pieces[0].clip.frames.shape[1:]
-        self.trainer = Trainer(config, kind, channels, (height, width), seed=seed, window=WINDOW)
-        self.net.get_ready(torch.cat(self._evaluation_clips()))
-
-    @property
-    def net(self) -> Model:
-        """The network."""
-        return self.trainer.net
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of the network."""
-        return self.trainer.optimizer
-
-    @property
-    def history(self) -> deque[float]:
-        """J of every step."""
-        return self.trainer.history
-
-    def draw(self, count: int, generator: torch.Generator) -> list[Tensor]:
-        """Draw random clips, from anywhere in the footage with equal probability."""
-        numbers = torch.multinomial(self.shares, count, True, generator=generator).tolist()
-        return [self._draw_from(self.footage.pieces[i], generator) for i in numbers]
-
-    def _draw_from(self, piece: Piece, generator: torch.Generator) -> Tensor:
-        length = min(self.config.clip, len(piece))
-        start = int(torch.randint(len(piece) - length + 1, (), generator=generator))
-        rows = slice(start, start + length)
-        if self.net.sees == "foreground":
-            clip = piece.foreground(rows, self.behind.get(piece.source))
-        else:
-            clip = piece.clip.frames[rows].float() / 255
-        return clip.to(self.config.device)
-
-    def _evaluation_clips(self) -> list[Tensor]:
-        """Draw the clips on which all trials are compared."""
-        return self.draw(EVALUATION_CLIPS, torch.Generator().manual_seed(self.config.seed))
-
-    def step(self) -> None:
-        """Learn from one batch of clips."""
-        clips = self.draw(self.config.batch, self.generator)
-        frames = torch.cat(clips)
-        # An object may be anywhere, but a mirrored orientation is a different one.
-        if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
-            frames = frames.flip(-1)
-        self.trainer.step(frames, [len(clip) for clip in clips])
-
-    def score(self) -> float:
-        """Return the evaluation J: on the same clips for all trials, with their statistics only."""
-        judge = copy.deepcopy(self.net).eval()
-        judge.cost.reset()
-        judge.cost.train()
-        clips = self._evaluation_clips()
-        with torch.no_grad():
-            judge.learn_from(torch.cat(clips), [len(clip) for clip in clips])
-        return float(judge.cost.objective)
-
-    def settled(self) -> bool:
-        """Whether J has stopped falling."""
-        return self.trainer.settled()
+    training: float | None = None
+    held_out: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +63,12 @@ class LearnerState:
     Attributes:
         scores: Evaluation J of the trials that have been compared.
         histories: J of every step of each trial; NaN or infinite if nothing has varied.
+        checks: J of every check of each trial; None in checkpoints of version 0.1.
     """
 
     scores: list[AnyFloat]
     histories: list[list[AnyFloat]]
+    checks: list[list[Check]] | None = None
 
 
 class Learner:
@@ -182,7 +104,10 @@ class Learner:
     def __init__(self, footage: Footage, config: Config) -> None:
         _check(footage, config)
         self.footage = footage
-        self.config = config.resolved(many=len({p.source for p in footage.pieces}) > 1)
+        self.config = config.resolved(
+            many=len({piece.source for piece in footage.pieces}) > 1,
+            checked=enough_to_hold_out([len(piece) for piece in footage.pieces]),
+        )
         kinds: list[LongMean] = ["clip", "stream"]
         if self.config.long_mean is not None:
             kinds = [self.config.long_mean]
@@ -201,6 +126,7 @@ class Learner:
     @property
     def trial_steps(self) -> int:
         """Steps after which trials are compared."""
+        assert self.config.trial_steps is not None, "expected a resolved configuration"
         return min(self.config.trial_steps, self.steps)
 
     @property
@@ -234,7 +160,12 @@ class Learner:
 
     def start(self) -> None:
         """Start the next trial. The first one shows whether the options suit the footage."""
-        self.trials.append(Trial(self.footage, self.config, *self.plan[len(self.trials)]))
+        self.trials.append(self.new_trial(len(self.trials)))
+
+    def new_trial(self, number: int) -> Trial:
+        """Return a trial of the plan before its first step."""
+        made = ClipTrial if self.config.task == "locate" else CodeTrial
+        return made(self.footage, self.config, *self.plan[number])
 
     def __iter__(self) -> Iterator[Record]:
         while len(self.scores) < len(self.plan):
@@ -248,11 +179,12 @@ class Learner:
         while not self._finished():
             self.best.step()
             yield self._record(self.winner)
-        self._finish()
+        self.best.finish()
 
     def _record(self, number: int) -> Record:
         trial = self.trials[number]
         health = trial.net.cost.health()
+        check = trial.last_check
         return Record(
             trial=number,
             step=len(trial.history),
@@ -262,21 +194,21 @@ class Learner:
             rank=health.rank,
             features=health.features,
             seconds=round(time.perf_counter() - self.began, 3),
+            training=None if check is None else check.training,
+            held_out=None if check is None else check.held_out,
         )
-
-    def _finish(self) -> None:
-        net = self.best.net.eval()
-        if isinstance(net, Encoder):
-            solve_readout(net, self.footage, self.config.device)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything needed to continue: tensors, and JSON values."""
         tensors: dict[str, Tensor] = {}
         for i, trial in enumerate(self.trials):
-            tensors |= trial.trainer.state(f"{i}.")
-            tensors[f"{i}.generator"] = trial.generator.get_state()
-        histories = [list(trial.history) for trial in self.trials]
-        return tensors, {"scores": self.scores, "histories": histories}
+            tensors |= trial.state(f"{i}.")
+        rest = {
+            "scores": self.scores,
+            "histories": [list(trial.history) for trial in self.trials],
+            "checks": [[asdict(check) for check in trial.checks] for trial in self.trials],
+        }
+        return tensors, rest
 
     def load(self, tensors: dict[str, Tensor], state: LearnerState) -> Self:
         """Continue from a `state`.
@@ -288,9 +220,9 @@ class Learner:
         self.scores = list(state.scores)
         self.trials = []
         for i, history in enumerate(state.histories):
-            trial = Trial(self.footage, self.config, *self.plan[i])
-            trial.trainer.load(tensors, history, f"{i}.")
-            trial.generator.set_state(tensors[f"{i}.generator"])
+            trial = self.new_trial(i)
+            checks = None if state.checks is None else state.checks[i]
+            trial.load(tensors, history, checks, f"{i}.")
             self.trials.append(trial)
         return self
 
@@ -305,39 +237,6 @@ class Learner:
             most = self.steps if i < compared else self.trial_steps
             if not fewest <= len(history) <= most:
                 raise ValueError(f"expected {fewest} to {most} steps, got {len(history)}")
-
-
-def solve_readout(net: Encoder, footage: Footage, device: str) -> None:
-    """Solve the last layer in closed form: slowest first, uncorrelated, unit variance.
-
-    Raises:
-        VideoError: Fewer features vary than the code has numbers.
-    """
-    # Imported here: scikit-learn takes a second to load, and only codes need it.
-    from ullayers.exact.slow_features import RankError, SlowFeatures
-
-    outputs = [_outputs(net, piece, device) for piece in footage.pieces]
-    middle = torch.cat(outputs).double().mean(0).cpu()
-    # Around each sequence's own mean, or the slowest feature would be which sequence it is.
-    rows = [(y - y.mean(0) if net.by_clip else y).double().cpu().numpy() for y in outputs]
-    codes = len(net.readout)
-    try:
-        slow = SlowFeatures(codes).fit(rows)
-    except RankError as error:
-        raise VideoError(
-            f"fewer than {codes} features vary in this footage: ask for fewer"
-        ) from error
-    spread = torch.cat(outputs).double().cpu() - middle
-    components = torch.from_numpy(slow.components_)
-    scale = (spread @ components.T).square().mean(0).sqrt()
-    net.mean.copy_(middle)
-    net.readout.copy_(components / scale[:, None])
-
-
-@torch.no_grad()
-def _outputs(net: Encoder, piece: Piece, device: str) -> Tensor:
-    parts = piece.clip.frames.split(FRAMES_PER_CALL)
-    return torch.cat([net((part.float() / 255).to(device)) for part in parts])
 
 
 def _check(footage: Footage, config: Config) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.output.motion import Motion
+from ullayers.output.ring import is_ring, ring_angles
 
 Floats = NDArray[np.floating[Any]]
 
@@ -99,22 +99,26 @@ def time_chart(answer: Answer, width: int) -> Chart:
     'over time'
     """
     is_track = answer.columns == TRACK
-    figure = _figure(width, 260 if is_track else 220)
-    panels = figure.subplots(2 if is_track else 1, 1, sharex=True, squeeze=False)[:, 0]
+    angles = ring_angles(answer.values) if is_ring([answer]) else None
+    is_double = is_track or angles is not None
+    figure = new_figure(width, 260 if is_double else 220)
+    panels = figure.subplots(2 if is_double else 1, 1, sharex=True, squeeze=False)[:, 0]
     if is_track:
         _draw_track(list(panels), answer, width)
     else:
         _draw_code(panels[0], answer, width)
+    if angles is not None:
+        _draw_angles(panels[1], answer.seconds, angles)
     for axes in panels:
         axes.margins(x=0.01)
     panels[-1].set_xlabel("time (s)")
-    return _chart(figure, "over time", f"{answer.sequence} {width}")
+    return rendered(figure, "over time", f"{answer.sequence} {width}")
 
 
 def _draw_track(panels: Sequence[Axes], answer: Answer, width: int) -> None:
     for column, axes in enumerate(panels):
         _draw_curve(axes, answer, column, width)
-        _label_y(axes, TRACK[column])
+        label_y(axes, TRACK[column])
         _widen(axes, 0.2)
     panels[1].invert_yaxis()  # y points down, as in the frame
 
@@ -122,7 +126,15 @@ def _draw_track(panels: Sequence[Axes], answer: Answer, width: int) -> None:
 def _draw_code(axes: Axes, answer: Answer, width: int) -> None:
     for column in range(min(len(answer.columns), MAX_CURVES)):
         _draw_curve(axes, answer, column, width)
-    _add_legend(axes)
+    add_legend(axes)
+
+
+def _draw_angles(axes: Axes, seconds: Floats, angles: Floats) -> None:
+    """Draw angles in degrees as dots, since a line would jump at every full turn."""
+    rows = np.linspace(0, len(angles) - 1, min(len(angles), MAX_POINTS)).astype(int)
+    axes.plot(seconds[rows], angles[rows], ".", color=LINES[2], markersize=3)
+    axes.set(ylim=(0, 360), yticks=[0, 90, 180, 270, 360])
+    label_y(axes, "angle (degrees)")
 
 
 def _draw_curve(axes: Axes, answer: Answer, column: int, width: int) -> None:
@@ -151,7 +163,7 @@ def speed_chart(motion: Motion, name: str, width: int) -> Chart:
         >>> speed_chart(motion, "a", NARROW).label
         'speed over time'
     """
-    figure = _figure(width, 200)
+    figure = new_figure(width, 200)
     axes = figure.subplots()
     duration = motion.seconds[-1] - motion.seconds[0]
     levels = int(np.clip(duration / SPEED_SECONDS, MIN_LEVELS, width // 2))
@@ -159,7 +171,7 @@ def speed_chart(motion: Motion, name: str, width: int) -> Chart:
     axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
     axes.set(xlabel="time (s)", ylabel="pixels per second")
-    return _chart(figure, "speed over time", f"{name} {width}")
+    return rendered(figure, "speed over time", f"{name} {width}")
 
 
 def speed_curve(motion: Motion, most: int) -> tuple[Floats, Floats]:
@@ -236,7 +248,7 @@ def scatter_chart(answers: Sequence[Answer], aspect: float = 1.0) -> Chart | Non
 def _scatter(values: Floats, seconds: Floats, columns: tuple[str, ...], aspect: float) -> Chart:
     is_track = columns == TRACK
     relative_height = min(max(aspect, 0.3), 1.2) if is_track else 0.9
-    figure = _figure(NARROW, (NARROW - 110) * relative_height + 45)
+    figure = new_figure(NARROW, (NARROW - 110) * relative_height + 45)
     axes = figure.subplots()
     alpha: Any = np.where(values[:, 2] >= SURE, 0.75, 0.25) if is_track else 0.75
     area = float(np.clip(9000 / len(values), 8, 60))
@@ -253,98 +265,25 @@ def _scatter(values: Floats, seconds: Floats, columns: tuple[str, ...], aspect: 
     else:
         axes.set_aspect("equal", "datalim")
     axes.set_xlabel(columns[0])
-    _label_y(axes, columns[1])
-    return _chart(figure, "all frames")
+    label_y(axes, columns[1])
+    return rendered(figure, "all frames")
 
 
 def _histogram(values: Floats, name: str) -> Chart:
-    figure = _figure(NARROW, 300)
+    figure = new_figure(NARROW, 300)
     axes = figure.subplots()
     axes.hist(values, bins=min(60, max(5, len(values) // 20)), color=LINES[0], alpha=0.8)
     axes.set(xlabel=name, ylabel="frames")
-    return _chart(figure, "all frames")
+    return rendered(figure, "all frames")
 
 
-def training_chart(
-    records: Sequence[dict[str, Any]], winner: int, key: str, label: str
-) -> Chart | None:
-    """Draw one value of each trial over training, the winner's in bold.
-
-    Args:
-        records: Training records with `trial`, `step` and `kind`.
-        winner: The trial that was kept.
-        key: Which value of the records to draw.
-        label: Name of the y axis.
-
-    Returns:
-        The chart, or None if no value is finite.
-
-    Example:
-        >>> training_chart([{"trial": 0, "step": 1, "objective": -2.0}], 0, "objective", "J").label
-        'J'
-        >>> training_chart([{"trial": 0, "step": 1, "objective": None}], 0, "objective", "J")
-    """
-    series = _series(records, key)
-    if not series:
-        return None
-    figure = _figure(NARROW, 250)
-    axes = figure.subplots()
-    kinds = sorted({kind for _, kind in series})
-    max_stretches = max(20, 3000 // len(series))
-    # The winner is drawn last, on top of the others.
-    for (trial, kind), table in sorted(series.items(), key=lambda entry: entry[0][0] == winner):
-        name = f"kept: trial {trial}" if trial == winner else "other trials"
-        axes.plot(
-            *table[thinned(table[:, 1], max_stretches)].T,
-            label=f"{name}, {kind}" if len(kinds) > 1 else name,
-            linestyle=("-", "--", ":")[kinds.index(kind) % 3],
-            marker="o" if len(table) == 1 else "",
-            **(KEPT_LINE if trial == winner else OTHER_LINE),
-        )
-    axes.set_xlabel("training step")
-    _label_y(axes, label)
-    if key == "rank":
-        _mark_full_rank(axes, max(int(record.get("features") or 0) for record in records))
-    _add_legend(axes)
-    return _chart(figure, label)
-
-
-KEPT_LINE: dict[str, Any] = {"color": KEPT, "linewidth": 2.4}
-OTHER_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "alpha": 0.4}
-
-
-def _series(records: Sequence[dict[str, Any]], key: str) -> dict[tuple[int, str], Floats]:
-    """Collect the finite values of each trial and kind as (steps, 2): step and value."""
-    rows: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    for record in records:
-        value = record.get(key)
-        if value is not None and math.isfinite(value):
-            place = record["trial"], str(record.get("kind", ""))
-            rows.setdefault(place, []).append((float(record["step"]), float(value)))
-    return {place: np.array(sorted(some)) for place, some in rows.items()}
-
-
-def _label_y(axes: Axes, label: str) -> None:
+def label_y(axes: Axes, label: str) -> None:
     """Label the y axis; one or two letters are written upright."""
     upright: dict[str, Any] = {"rotation": 0, "labelpad": 9, "va": "center"}
     axes.set_ylabel(label, **(upright if len(label) < 3 else {}))
 
 
-def _mark_full_rank(axes: Axes, features: int) -> None:
-    axes.axhline(features, color=INK, linewidth=1, linestyle=(0, (4, 3)), alpha=0.7)
-    axes.annotate(
-        f"features: {features}",
-        xy=(1, features),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, 4),
-        textcoords="offset points",
-        ha="right",
-        fontsize=10,
-    )
-    axes.set_ylim(0, max(1.15 * features, axes.get_ylim()[1]))
-
-
-def _add_legend(axes: Axes) -> None:
+def add_legend(axes: Axes) -> None:
     """Put a legend above the chart, each name once, if there is more than one."""
     handles, names = axes.get_legend_handles_labels()
     named = dict(zip(names, handles, strict=True))
@@ -371,11 +310,12 @@ def _widen(axes: Axes, least: float) -> None:
         axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of a size in pixels of the page."""
     return Figure(figsize=(width / 72, height / 72), layout="constrained")
 
 
-def _chart(figure: Figure, label: str, salt: str = "") -> Chart:
+def rendered(figure: Figure, label: str, salt: str = "") -> Chart:
     """Render a figure as SVG whose text stays text and whose ink is that of the page."""
     file = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": label + salt}):  # no two figures share an id

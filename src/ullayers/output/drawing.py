@@ -173,6 +173,30 @@ def paint_dot(canvas: Tensor, position: Floats, opacity: float) -> None:
         part += alpha * (np.array(colour, np.float32) - part)
 
 
+def paint_box(canvas: Tensor, box: Floats) -> None:
+    """Outline a box; a dark edge keeps the line visible on any background.
+
+    Args:
+        canvas: (height, width, 3) float picture, changed in place.
+        box: Left, top, right and bottom in 0..1 of the picture; it may reach beyond it.
+    """
+    if not np.isfinite(box).all():
+        return
+    height, width = canvas.shape[:2]
+    radius = line_radius(height, width)
+    low, high = (box.reshape(2, 2) * (width, height) - 0.5).clip(-1e6, 1e6)
+    x = torch.arange(width)
+    y = torch.arange(height)[:, None]
+    # The largest distance to a side is that to the outline, negative inside.
+    outside = torch.maximum(
+        torch.maximum(low[0] - x, x - high[0]), torch.maximum(low[1] - y, y - high[1])
+    )
+    distance = outside.abs().float()
+    for colour, strength, reach in (((0, 0, 0), 0.45, 2 * radius), (MASK_COLOUR, 1.0, radius)):
+        alpha = strength * (reach + 0.5 - distance).clamp(0, 1)
+        _blend(canvas, _filled(height, width, colour), alpha)
+
+
 @dataclass(frozen=True)
 class CodeAxes:
     """Maps two values of a code to pixels of a square panel, the second value upwards.

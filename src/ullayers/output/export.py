@@ -160,7 +160,7 @@ def _open_table(job: _Job) -> PartialTable:
         options.stride,
         options.max_frames,
     ]
-    part = ReadingEntry.of(job.run.reading, None)
+    part = ReadingEntry.of(job.run.reading, None, None)
     if part.start or part.end is not None or part.roi is not None:
         request.append(json.dumps([part.start, part.end, part.roi]))
     config = job.run.config
@@ -355,4 +355,5 @@ def _rows(answer: Answer, rows: slice) -> Answer:
         values=answer.values[rows],
         masks=None if answer.masks is None else answer.masks[rows],
         others=None if answer.others is None else answer.others[rows],
+        crops=None if answer.crops is None else answer.crops[rows],
     )

@@ -18,6 +18,7 @@ from ullayers.output.drawing import (
     MaskPainter,
     Pixels,
     Trail,
+    paint_box,
     paint_dot,
 )
 from ullayers.video.writer import VideoWriter
@@ -58,6 +59,30 @@ def draw_track(frames: Pixels, answer: Answer, trail: Floats | None = None) -> P
         line.move(positions[t], opacities[t])
         line.paint(canvas)
         paint_dot(canvas, positions[t], opacities[t])
+        drawn[t] = _rounded(canvas)
+    return drawn
+
+
+def draw_crops(frames: Pixels, crops: Floats) -> Pixels:
+    """Outline the part of each frame that was used.
+
+    Args:
+        frames: (time, height, width, 3) uint8.
+        crops: (time, 4) left, top, right and bottom in 0..1 of the frame.
+
+    Returns:
+        New frames of the same shape.
+
+    Example:
+        >>> frames = np.zeros((1, 48, 64, 3), np.uint8)
+        >>> drawn = draw_crops(frames, np.array([[0.25, 0.25, 0.75, 0.75]]))
+        >>> drawn[0, 24, 16].any(), drawn[0, 24, 32].any()
+        (np.True_, np.False_)
+    """
+    drawn = np.empty_like(frames)
+    for t, (frame, crop) in enumerate(zip(frames, crops, strict=True)):
+        canvas = torch.from_numpy(frame).float()
+        paint_box(canvas, crop)
         drawn[t] = _rounded(canvas)
     return drawn
 
@@ -187,6 +212,8 @@ class Overlay:
             return _pad(draw_track(pictures, answer, self._trail), size)
         if self._cloud is None:
             raise ValueError(f"expected cloud= for codes, got none with {answer.columns}")
+        if answer.crops is not None:  # they refer to the picture without borders
+            pictures = draw_crops(pictures, answer.crops)
         padded = _pad(pictures, size)
         return draw_code(padded, answer, self._cloud, self._trail, self._count)
 

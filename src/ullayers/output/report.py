@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 import ullayers.output.charts as charts
 import ullayers.output.pictures as pictures
+import ullayers.output.training_charts as training_charts
 from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.output.motion import SMOOTHING_SECONDS, measure_motion
-from ullayers.output.overlay import draw_track
+from ullayers.output.overlay import draw_crops, draw_track
+from ullayers.output.ring import is_ring
 from ullayers.video.atomic_files import replacing
 from ullayers.video.reader import Info
 from ullayers.video.region import Box
@@ -43,6 +45,8 @@ class Sample:
         mask: (height, width) in 0..1, of any size; None for a code.
         values: (columns,) result for this frame.
         box: Part of the picture that the mask covers; None for all of it.
+        crop: Left, top, right and bottom of the part that was used, in 0..1 of the frame; None for
+            all of it.
 
     Example:
         >>> Sample("a", 0.5, np.zeros((48, 64, 3), np.uint8), None, np.array([1.0, 0.0])).seconds
@@ -55,6 +59,7 @@ class Sample:
     mask: Floats | None
     values: Floats
     box: Box | None = None
+    crop: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,8 @@ class Contents:
     Attributes:
         title: Headline.
         config: Resolved configuration, flat or with one level of groups.
-        records: Training records: trial, step, kind, seed, objective, rank, features, seconds.
-            Incomplete or malformed records are ignored.
+        records: Training records: trial, step, kind, seed, objective, rank, features, seconds,
+            training, held_out. Incomplete or malformed records are ignored.
         winner: The trial that was kept.
         answers: Results for all frames of all sequences.
         samples: Frames to show.
@@ -158,7 +163,7 @@ def valid_records(records: Sequence[Any]) -> list[dict[str, Any]]:
     return valid
 
 
-NUMBERS = ("objective", "rank", "features", "seconds")
+NUMBERS = ("objective", "rank", "features", "seconds", "training", "held_out")
 
 
 def _is_int(value: Any) -> bool:
@@ -202,6 +207,8 @@ def _samples(contents: Contents) -> Section | None:
         picture = pictures.fit_width(sample.picture)
         if contents.is_track:
             picture = _draw_result(picture, sample)
+        elif sample.crop is not None:
+            picture = draw_crops(picture[None], sample.crop[None])[0]
         code = "" if contents.is_track else _format_code(sample.values)
         caption = [sample.sequence, code, f"{sample.seconds:.2f} s"]
         shown.append({"picture": pictures.photograph(picture), "caption": caption})
@@ -235,6 +242,7 @@ def _over_time(answers: Sequence[Answer]) -> Section | None:
     drawings = {answer.sequence: partial(charts.time_chart, answer) for answer in shown}
     return _panels(drawings) | {
         "columns": len(shown[0].columns),
+        "has_ring": bool(is_ring(shown)),
         "max_curves": charts.MAX_CURVES,
         "left_out": len(sequences) - len(shown),
     }
@@ -317,8 +325,9 @@ def _training(records: Sequence[dict[str, Any]], winner: int) -> Section | None:
     if not records:
         return None
     return {
-        "objective": charts.training_chart(records, winner, "objective", "J"),
-        "rank": charts.training_chart(records, winner, "rank", "effective rank"),
+        "objective": training_charts.training_chart(records, winner, "objective", "J"),
+        "rank": training_charts.training_chart(records, winner, "rank", "effective rank"),
+        "held_out": training_charts.held_out_chart(records, winner),
         "trials": len({record["trial"] for record in records}),
         "kinds": len({str(record.get("kind")) for record in records}),
         "winner": winner,

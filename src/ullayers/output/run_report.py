@@ -20,6 +20,7 @@ from ullayers.learn.runs import Run
 from ullayers.output.display import display_size
 from ullayers.output.exported import Exported
 from ullayers.output.report import Contents, Sample, valid_records, write_report
+from ullayers.output.ring import is_ring
 from ullayers.output.summary import distrust_reasons
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.single_frames import frames_at
@@ -48,7 +49,7 @@ def report_run(
     records = valid_records(run.records())
     contents = Contents(
         title=_title(run),
-        config=_settings(run),
+        config=_settings(run, sources),
         records=records,
         winner=run.outcome.trial or 0,
         answers=done.answers,
@@ -71,17 +72,16 @@ def _title(run: Run) -> str:
     return title if len(names) == 1 else f"{title} and {len(names) - 1} more"
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:
     """Return all settings, with names and values for people."""
     height, width = run.reading.size or (0, 0)
-    stride = run.reading.stride
     reading = {
         "size": f"{width} x {height} pixels",
         "colour": not run.reading.grey,
         "crop around motion": run.reading.follow,
         "region of interest": "whole frame" if run.reading.roi is None else str(run.reading.roi),
         "time range": _format_range(run.reading),
-        "frames": "all" if stride == 1 else f"one in {stride}",
+        "frames": _kept_frames({run.reading_of(source).stride for source in sources}),
         "frames per source": "all" if run.max_frames is None else f"the first {run.max_frames}",
     }
     learning = vars(run.config) | {
@@ -110,11 +110,25 @@ def _format_range(reading: Reading) -> str:
     return f"from {reading.start:g} s" + ("" if reading.end is None else f" to {reading.end:g} s")
 
 
+def _kept_frames(strides: set[int]) -> str:
+    """Describe which frames of the sources were read.
+
+    >>> _kept_frames({1}), _kept_frames({5}), _kept_frames({4, 5}), _kept_frames({1, 5})
+    ('all', 'one in 5', 'one in 4 to 5', 'all of short sources, else one in 5')
+    """
+    thinned = sorted(strides - {1})
+    if not thinned:
+        return "all"
+    among = f"{thinned[0]} to {thinned[-1]}" if len(thinned) > 1 else str(thinned[0])
+    return f"all of short sources, else one in {among}" if 1 in strides else f"one in {among}"
+
+
 def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     facts = [
         ("frames", f"{done.frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("evaluation J", f"{run.outcome.objective:.2f}".replace("-", "\N{MINUS SIGN}")),
+        ("evaluation J", _format_objective(run.outcome.objective)),
+        *_held_out_facts(run, done),
         *_training_facts(records, run.outcome.trial or 0),
         ("long-term mean", run.kind),
     ]
@@ -122,6 +136,20 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
         confidence = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(confidence):.2f}"))
         facts.append(("camera", "moving, compensated" if run.outcome.camera else "static"))
+    return facts
+
+
+def _format_objective(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _held_out_facts(run: Run, done: Exported) -> list[tuple[str, str]]:
+    """Return J on held-out frames and the shape of a code."""
+    facts = []
+    if run.outcome.held_out_objective is not None:
+        facts.append(("J on held-out frames", _format_objective(run.outcome.held_out_objective)))
+    if is_ring(done.answers):
+        facts.append(("shape of the code", "closed ring"))
     return facts
 
 
@@ -179,8 +207,9 @@ def _sample(
 ) -> Sample:
     frame = picture.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
     mask = masks[row] / np.float32(255) if row in masks else None
+    crop = None if answer.crops is None else answer.crops[row]
     seconds = float(answer.seconds[row])
-    return Sample(answer.sequence, seconds, frame, mask, answer.values[row], answer.box)
+    return Sample(answer.sequence, seconds, frame, mask, answer.values[row], answer.box, crop)
 
 
 def _read_samples(

@@ -11,12 +11,14 @@ from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.learn.runs import Run
 from ullayers.output.exported import Exported
 from ullayers.output.motion import measure_motion
+from ullayers.output.ring import is_ring
 from ullayers.video.atomic_files import write_json
 from ullayers.video.reader import Info
 
 MAX_UNSURE = 0.5  # share of frames with low confidence above which a track is not trusted
 MAX_CROWDED = 0.5  # share of frames with several objects above which a track is not trusted
 EQUAL = 0.5  # mass of another object, relative to that of the one found
+MIN_CORRELATION = 0.5  # of held-out frames and their neighbours, for most numbers of a code
 MAX_RISE = 0.05  # increase of J during training above which a network is not trusted
 
 
@@ -32,6 +34,8 @@ def summary_lines(run: Run, exported: Exported) -> list[str]:
         found += f", object found in {share:.1%} (confidence of at least {SURE})"
     objective = run.outcome.objective
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
+    if run.outcome.held_out_objective is not None:
+        evaluation += f" ({run.outcome.held_out_objective:.2f} on held-out frames)"
     learned = f"trained on {_frames(run.outcome.frames or 0)}, evaluation J {evaluation}"
     return [f"{found}; {learned}, long-term mean: {run.kind}"]
 
@@ -52,6 +56,7 @@ def distrust_reasons(run: Run, exported: Exported) -> list[str]:
         reasons.append("The network was never trained.")
     if (rise := risen_objective(run)) is not None:
         reasons.append(f"J rose during training, from {rise[0]:.2f} to {rise[1]:.2f}.")
+    reasons += unknown_code_reasons(run)
     if (share := excessive_unsure_share(run, exported)) is not None:
         reasons.append(f"The confidence is below {SURE} in {share:.1%} of the frames.")
     if (share := excessive_crowded_share(exported)) is not None:
@@ -67,6 +72,22 @@ def excessive_crowded_share(exported: Exported) -> float | None:
     known = [answer.others for answer in exported.answers if answer.others is not None]
     share = float(np.mean(np.concatenate(known) > EQUAL)) if known else 0.0
     return share if share > MAX_CROWDED else None
+
+
+def unknown_code_reasons(run: Run) -> list[str]:
+    """Return why a code may know nothing about what the frames show, one sentence each."""
+    outcome = run.outcome
+    if run.config.task != "locate" and outcome.held_out_frames == 0:
+        number = _frames(outcome.frames or 0)
+        return [f"There are only {number}, too few to hold some out and check the code on them."]
+    correlations = outcome.held_out_correlation
+    if not correlations or (typical := float(np.median(correlations))) >= MIN_CORRELATION:
+        return []
+    return [
+        "The code fits the order of the frames and not what they show: on held-out frames it "
+        f"changes as fast as by chance (correlation of neighbouring frames {typical:.2f}, at least "
+        f"{MIN_CORRELATION} expected)."
+    ]
 
 
 def risen_objective(run: Run) -> tuple[float, float] | None:
@@ -106,6 +127,9 @@ def write_summary(path: Path, run: Run, exported: Exported) -> None:
         "found": found_share(run, exported),
         "trusted": not reasons,
         "reasons": reasons,
+        "objective": run.outcome.objective,
+        "held_out_objective": run.outcome.held_out_objective,
+        "ring": is_ring(exported.answers),
         "sequences": [
             _sequence(answer, info)
             for answer, info in zip(exported.answers, exported.infos, strict=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.folders import check_inside
 from ullayers.learn.regular_files import keep_beginning, read_regular
-from ullayers.learn.results import PIXELS, TRACK, Answer, header, read_answers
+from ullayers.learn.results import CROP, PIXELS, TRACK, Answer, header, read_answers
 from ullayers.learn.typed_json import from_json
 from ullayers.video.atomic_files import write_json
 from ullayers.video.reader import Source
@@ -114,8 +114,8 @@ class PartialTable:
             raise ValueError(f"expected a table of {note.bytes} bytes, got {len(content)}")
         text = io.StringIO(content[: note.bytes].decode(), newline="")
         self.header = text.readline()
-        pixels = PIXELS if self.columns == TRACK else ()
-        if self.header not in (header(self.columns), header(self.columns + pixels)):
+        more = PIXELS if self.columns == TRACK else CROP
+        if self.header not in (header(self.columns), header(self.columns + more)):
             raise ValueError(f"expected a table with columns {self.columns}")
         text.seek(0)
         answers = read_answers(text)
@@ -150,8 +150,8 @@ class PartialTable:
         if not self.finished:
             self.header = header(answer.table_columns)
             self.file.write(self.header.encode())
-        elif self.header != header(answer.table_columns):  # of version 0.1, without pixels
-            answer = replace(answer, size=None)
+        elif self.header != header(answer.table_columns):  # of version 0.1
+            answer = replace(answer, size=None, crops=None)
         self.file.write(answer.lines().encode())
         self.file.flush()
         finished = {**self.finished, answer.sequence: os.path.abspath(source.path)}

@@ -14,6 +14,7 @@ from ullayers.video.frames import Clip
 
 SIDE = 48  # side of the crops that a network sees, in pixels
 BLUR = 5  # width of the average over the foreground's energy, in pixels
+NOISE = 2.0  # energy below this many times the median of the frame is noise
 PATH_SIDE = 64  # longer side of the frames in which the camera's path is estimated, in pixels
 SAMPLES_PER_PIXEL = 2  # in each direction, against aliasing
 
@@ -21,8 +22,8 @@ SAMPLES_PER_PIXEL = 2  # in each direction, against aliasing
 def follow(clip: Clip, side: int = SIDE) -> Clip:
     """Crop every frame to a square around what moves.
 
-    The crop is centred on the foreground of each frame. Its size follows from the foreground of the
-    whole clip, so that an object keeps its size while it turns.
+    The crop is centred on the foreground of each frame. Its size is that of the foreground in most
+    frames of the clip, so that an object keeps its size while it turns.
 
     Args:
         clip: Consecutive frames.
@@ -36,14 +37,56 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
         >>> small.frames.shape, bool((small.frames[:, 0, 8, 8] > 150).all())
         (torch.Size([9, 1, 16, 16]), True)
     """
-    frames = clip.frames.float() / 255
-    path = _find_path(frames)
-    moved = foreground(frames, backdrop(frames, path), path).square().sum(1, keepdim=True)
+    energy = _foreground_energy(clip.frames)
+    centre, variance = _moments(energy)
+    # The variance of a disc is half its squared radius. All squares have the same size, or the
+    # object would seem to grow and shrink.
+    radius = (2 * variance.sum(1)).sqrt().median().clamp(min=side / 8)  # if hardly anything moves
+    height, width = clip.frames.shape[-2:]
+    corners = torch.cat([centre - radius, centre + radius], 1)
+    return replace(
+        clip,
+        frames=cut_squares(clip.frames, centre, radius.expand(len(centre)), side),
+        crops=corners / torch.tensor([width, height, width, height]),
+    )
+
+
+def moving_share(frames: Tensor) -> float:
+    """Return the share of the frame that is covered by what moves: 1 if all of it moves.
+
+    It is the variance of the foreground's position within a frame, relative to that of a foreground
+    that covers the whole frame.
+
+    Args:
+        frames: (time, channels, height, width) uint8, consecutive.
+
+    Example:
+        >>> frames = torch.zeros(9, 1, 60, 80, dtype=torch.uint8)
+        >>> for t in range(9):
+        ...     frames[t, :, 20:30, 5 * t : 5 * t + 10] = 200
+        >>> moving_share(frames) < 0.1
+        True
+    """
+    energy = _foreground_energy(frames)
+    _, variance = _moments(energy)
+    strength = energy.sum((1, 2))
+    height, width = frames.shape[-2:]
+    covered = (height**2 + width**2) / 12
+    mean = (strength * variance.sum(1)).sum() / (strength.sum() + 1e-12)
+    return float(mean) / covered if float(strength.sum()) > 0 else 1.0
+
+
+def _foreground_energy(frames: Tensor) -> Tensor:
+    """Return (time, height, width): how much each pixel differs from the background.
+
+    Noise is removed: all that is not stronger than the median of its frame by a factor of two.
+    """
+    pixels = frames.float() / 255
+    path = _find_path(pixels)
+    moved = foreground(pixels, backdrop(pixels, path), path).square().sum(1, keepdim=True)
     energy = blurred(moved, BLUR)[:, 0]
-    centre, _ = _moments(energy)
-    _, variance = _moments(energy.mean(0, keepdim=True))
-    radius = variance.sum().sqrt().clamp(min=side / 8)  # if hardly anything moves
-    return replace(clip, frames=cut_squares(clip.frames, centre, radius.expand(len(frames)), side))
+    noise = NOISE * energy.flatten(1).median(1).values
+    return (energy - noise[:, None, None]).clamp(min=0)
 
 
 def cut_squares(frames: Tensor, centre: Tensor, radius: Tensor, side: int) -> Tensor:

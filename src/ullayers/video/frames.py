@@ -46,20 +46,30 @@ class Clip:
         frames: (time, channels, height, width) uint8, with three channels (RGB) or one (grey).
         seconds: (time,) float64 presentation times as in the file, also at a variable frame rate.
         index: (time,) int64 frame numbers in the source; skipped frames count.
+        crops: (time, 4) left, top, right and bottom of what the frames show, in 0..1 of the frames
+            that were read; None if they show all of it.
     """
 
     frames: Tensor
     seconds: Tensor
     index: Tensor
+    crops: Tensor | None = None
 
     @classmethod
     def join(cls, clips: Sequence[Clip]) -> Clip:
         """Concatenate consecutive clips."""
+        crops = [clip.crops for clip in clips if clip.crops is not None]
         return cls(
             torch.cat([clip.frames for clip in clips]),
             torch.cat([clip.seconds for clip in clips]),
             torch.cat([clip.index for clip in clips]),
+            torch.cat(crops) if crops else None,
         )
+
+    def rows(self, rows: slice) -> Clip:
+        """Return some of the frames."""
+        crops = None if self.crops is None else self.crops[rows]
+        return Clip(self.frames[rows], self.seconds[rows], self.index[rows], crops)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Pictures of heads in all poses (Pointing'04, rendered heads) and videos made from them."""
+"""Pictures of heads in all poses (Pointing'04) and videos made from them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece
 from ullayers.learn.models import Encoder
 from ullayers.learn.training import Learner
-from ullayers.research.datasets import Sequence, head_poses, load, panning_heads
+from ullayers.research.datasets import Sequence, head_poses, load
 from ullayers.research.experiments.common import Floats, angle_difference, correlation
-from ullayers.video.follow import SIDE, cut_squares, follow
+from ullayers.video.follow import SIDE, cut_squares
 from ullayers.video.frames import Clip
 
 WHOLE = (144, 192)  # height and width of a whole picture
@@ -58,28 +58,20 @@ class Heads:
 
 
 @cache
-def read_heads(data: str, view: str) -> Heads:
-    """Load heads.
-
-    Args:
-        data: Folder of the data sets.
-        view: For Pointing'04 "boxes" (faces in their given boxes), "followed" (squares around what
-            moves) or "whole"; or "rendered" for rendered heads, each of which is a person.
-    """
-    if view == "rendered":
-        rendered = panning_heads(data)
-        frames = torch.stack([load(head, (SIDE, SIDE), grey=True).frames for head in rendered])
-        return Heads(frames[:, None], rendered[0].truth["pan"], np.arange(len(rendered)) + 1)
-    sweeps = [sweep for sweep in head_poses(data) if _is_used(sweep)]
+def read_heads(data: str) -> Heads:
+    """Load the faces of Pointing'04 in their given boxes, in grey."""
+    sweeps = pan_sweeps(data, PEOPLE | UNSEEN)
     series = sorted({(sweep.group, sweep.name.split("-")[1]) for sweep in sweeps})
-    frames = torch.stack([_view(sweep, view) for sweep in sorted(sweeps, key=_tilt_person_series)])
+    ordered = sorted(sweeps, key=_tilt_person_series)
+    frames = torch.stack([cut_faces(sweep, SIDE, grey=True) for sweep in ordered])
     frames = frames.unflatten(0, (-1, len(series))).transpose(0, 1).contiguous()
     return Heads(frames, sweeps[0].truth["pan"], np.array([int(person) for person, _ in series]))
 
 
-def _is_used(sweep: Sequence) -> bool:
-    tilt, *_ = _tilt_person_series(sweep)
-    return int(sweep.group) in PEOPLE | UNSEEN and abs(tilt) <= MAX_TILT
+def pan_sweeps(data: str, people: set[int]) -> list[Sequence]:
+    """Return the sweeps of Pointing'04 in which these people pan, without extreme tilts."""
+    sweeps = [sweep for sweep in head_poses(data) if int(sweep.group) in people]
+    return [sweep for sweep in sweeps if abs(_tilt_person_series(sweep)[0]) <= MAX_TILT]
 
 
 def _tilt_person_series(sweep: Sequence) -> tuple[int, str, str]:
@@ -87,27 +79,22 @@ def _tilt_person_series(sweep: Sequence) -> tuple[int, str, str]:
     return int(tilt.removeprefix("tilt")), person, series
 
 
-def _view(sweep: Sequence, view: str) -> Tensor:
-    if view == "whole":
-        return load(sweep, (SIDE, SIDE * WHOLE[1] // WHOLE[0]), grey=True).frames
-    clip = load(sweep, WHOLE, grey=True)
-    if view == "followed":
-        return follow(clip).frames
+def cut_faces(sweep: Sequence, side: int, *, grey: bool = False) -> Tensor:
+    """Return the faces of a sweep in their given boxes, (time, channels, side, side) uint8."""
+    clip = load(sweep, WHOLE, grey=grey)
     with Image.open(sweep.files[0]) as picture:
         scale = WHOLE[1] / picture.width  # boxes are in pixels of the file
     boxes = scale * torch.from_numpy(sweep.boxes).float()
     radius = MARGIN * (boxes[:, 2:] - boxes[:, :2]).amax(1) / 2
-    return cut_squares(clip.frames, (boxes[:, :2] + boxes[:, 2:]) / 2, radius, SIDE)
+    return cut_squares(clip.frames, (boxes[:, :2] + boxes[:, 2:]) / 2, radius, side)
 
 
 def videos(heads: Heads, people: set[int], seed: int) -> Footage:
     """Return videos that show the pictures in an order that a camera might have recorded.
 
-    If heads tilt, there is one video per series in which the head wanders over its poses by one
-    step of pan or tilt at a time; otherwise one video per pan.
+    There is one video per series, in which the head wanders over its poses by one step of pan or
+    tilt at a time.
     """
-    if heads.frames.shape[1] == 1:
-        return sweeps(heads, people)
     random = np.random.default_rng(seed)
     _, tilts, pans = heads.frames.shape[:3]
     pieces = []

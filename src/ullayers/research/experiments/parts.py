@@ -14,10 +14,11 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece, make_piece
 from ullayers.learn.models import Encoder, Locator
-from ullayers.learn.training import Trial, solve_readout
+from ullayers.learn.readout import solve_readout
 from ullayers.nn.layers import UL1d, UL2d, backward, sequences
 from ullayers.research.datasets import load, walking
 from ullayers.research.experiments.common import (
@@ -135,7 +136,7 @@ def walk_part(job: Job) -> tuple[float, float]:
     return correlation(np.concatenate(found), np.concatenate(true)), worst
 
 
-def _best_trial(footage: Footage, change: dict[str, Any], seed: int) -> Trial:
+def _best_trial(footage: Footage, change: dict[str, Any], seed: int) -> ClipTrial:
     """Train as `learn.Learner` does: the trial with the lowest J after some steps goes on."""
     kinds = [change["kind"]] if "kind" in change else ["clip", "stream"]
     trials = [
@@ -153,7 +154,7 @@ def _best_trial(footage: Footage, change: dict[str, Any], seed: int) -> Trial:
     return best
 
 
-def _locate_trial(footage: Footage, change: dict[str, Any], seed: int) -> Trial:
+def _locate_trial(footage: Footage, change: dict[str, Any], seed: int) -> ClipTrial:
     trial = _trial(footage, "locate", change, seed)
     net = trial.net
     assert isinstance(net, Locator)
@@ -183,7 +184,7 @@ def pan_part(job: Job) -> tuple[tuple[float, float], Floats]:
     """Return error and correlation on unseen people, and their layer scores (layers, 2)."""
     data, row, seed = job
     change = PAN[row]
-    heads = read_heads(data, "boxes")
+    heads = read_heads(data)
     known = heads.of(PEOPLE)
     unseen = heads.of(UNSEEN)
     footage = videos(heads, PEOPLE, seed) if change.get("wander", True) else sweeps(heads, PEOPLE)
@@ -200,7 +201,7 @@ def pan_part(job: Job) -> tuple[tuple[float, float], Floats]:
     return score(decoded, heads.angles(unseen)), layer_scores(net, heads, unseen)
 
 
-def _step_without_whitening(trial: Trial, net: Encoder) -> None:
+def _step_without_whitening(trial: ClipTrial, net: Encoder) -> None:
     """Train with the UL layer directly on the outputs, relative to each clip's own mean."""
     if net.cost.long_term != "clip":
         net.cost = UL1d(net.full.out_features, trial.config.mu, trial.config.eps, long_term="clip")
@@ -211,10 +212,10 @@ def _step_without_whitening(trial: Trial, net: Encoder) -> None:
     trial.optimizer.step()
 
 
-def _trial(footage: Footage, task: Any, change: dict[str, Any], seed: int) -> Trial:
+def _trial(footage: Footage, task: Any, change: dict[str, Any], seed: int) -> ClipTrial:
     local = change.get("local", ())  # convolutions that are followed by a UL layer
     config = Config(task=task, seed=seed, local=LOCAL if local else 0.0).resolved(many=True)
-    trial = Trial(footage, config, change.get("kind", "clip"), seed)
+    trial = ClipTrial(footage, config, change.get("kind", "clip"), seed)
     layers = [module for module in trial.net.modules() if isinstance(module, UL2d)]
     for depth, layer in enumerate(layers):
         layer.weight = LOCAL if depth in local else 0.0

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.config import Config
 from ullayers.learn.models import Encoder
-from ullayers.learn.training import Trial
 from ullayers.nn.layers import backward
 from ullayers.research.experiments.common import (
     Claim,
@@ -73,7 +73,7 @@ def run(setting: Setting) -> Outcome:
 def few_labels(job: Job) -> float:
     """Return the mean absolute error in degrees on unseen people."""
     data, row, count, seed, steps = job
-    heads = read_heads(data, "boxes")
+    heads = read_heads(data)
     chosen = np.random.default_rng(seed).choice(sorted(PEOPLE), count, replace=False)
     labelled = heads.of(set(chosen.tolist()))
     unseen = heads.of(UNSEEN)
@@ -90,7 +90,7 @@ def few_labels(job: Job) -> float:
 
 @cache
 def _learn_without_labels(data: str, seed: int, steps: int) -> Encoder:
-    heads = read_heads(data, "boxes")
+    heads = read_heads(data)
     return learn(videos(heads, PEOPLE, seed), seed, steps=steps)
 
 
@@ -99,7 +99,7 @@ def _learn_with_labels(
 ) -> Encoder:
     """Train on a batch of labelled pictures per step and, if weighted, clips of all people."""
     config = Config(task="orient", seed=seed).resolved(many=True)
-    trial = Trial(videos(heads, PEOPLE, seed), config, "clip", seed)
+    trial = ClipTrial(videos(heads, PEOPLE, seed), config, "clip", seed)
     net = trial.net
     assert isinstance(net, Encoder)
     net.cost.weight = weight

@@ -1,0 +1,101 @@
+"""Training on clips of consecutive frames, from one random start."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from ullayers.learn.config import Config
+from ullayers.learn.footage import Footage, LongMean, Piece
+from ullayers.learn.held_out import held_out_stretches
+from ullayers.learn.trial import Check, Trial
+
+EVALUATION_CLIPS = 16  # clips on which trials are compared
+
+
+class ClipTrial(Trial):
+    """Training of a network that locates: whole clips are held out.
+
+    Networks for codes can be trained in the same way, with nothing held out.
+    """
+
+    def __init__(self, footage: Footage, config: Config, kind: LongMean, seed: int) -> None:
+        super().__init__(footage, config, kind, seed)
+        self.behind = footage.backdrops() if kind == "stream" else {}
+        lengths = [len(piece) for piece in footage.pieces]
+        self.held_out = [range(0)] * len(lengths)
+        if config.task == "locate":
+            self.held_out = held_out_stretches(lengths, config.clip)
+        left = [n - len(apart) for n, apart in zip(lengths, self.held_out, strict=True)]
+        self.shares = torch.tensor(left, dtype=torch.float32)
+        self.net.get_ready(torch.cat(self._evaluation_clips()))
+
+    @property
+    def held_out_count(self) -> int:
+        """Number of frames that are held out."""
+        return sum(map(len, self.held_out))
+
+    def draw(self, count: int, generator: torch.Generator) -> list[Tensor]:
+        """Draw random clips, from all training frames with equal probability."""
+        numbers = torch.multinomial(self.shares, count, True, generator=generator).tolist()
+        return [self._draw_from(i, generator) for i in numbers]
+
+    def _draw_from(self, number: int, generator: torch.Generator) -> Tensor:
+        piece = self.footage.pieces[number]
+        apart = self.held_out[number]
+        length = min(self.config.clip, len(piece))
+        before = max(0, apart.start - length + 1) if apart else len(piece) - length + 1
+        after = len(piece) - length + 1 - apart.stop if apart else 0
+        start = int(torch.randint(before + after, (), generator=generator))
+        if start >= before:
+            start += apart.stop - before
+        return self._read(piece, slice(start, start + length))
+
+    def _read(self, piece: Piece, rows: slice) -> Tensor:
+        """Return frames as the network sees them."""
+        if self.net.sees == "foreground":
+            clip = piece.foreground(rows, self.behind.get(piece.source))
+        else:
+            clip = piece.clip.frames[rows].float() / 255
+        return clip.to(self.config.device)
+
+    def _evaluation_clips(self) -> list[Tensor]:
+        """Draw the clips on which all trials are compared."""
+        return self.draw(EVALUATION_CLIPS, torch.Generator().manual_seed(self.config.seed))
+
+    def _held_out_clips(self) -> list[Tensor]:
+        pairs = [pair for pair in zip(self.footage.pieces, self.held_out, strict=True) if pair[1]]
+        every = -(-len(pairs) // EVALUATION_CLIPS)
+        return [self._read(piece, slice(rows.start, rows.stop)) for piece, rows in pairs[::every]]
+
+    def learn(self) -> None:
+        """Learn from one batch of clips."""
+        clips = self.draw(self.config.batch, self.generator)
+        frames = torch.cat(clips)
+        # An object may be anywhere, but a mirrored orientation is a different one.
+        if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
+            frames = frames.flip(-1)
+        self.trainer.step(frames, [len(clip) for clip in clips])
+
+    def _objective(self, clips: list[Tensor]) -> float:
+        """Return J of some clips, with their statistics only."""
+        judge = copy.deepcopy(self.net).eval()
+        judge.cost.reset()
+        judge.cost.train()
+        with torch.no_grad():
+            judge.learn_from(torch.cat(clips), [len(clip) for clip in clips])
+        return float(judge.cost.objective)
+
+    def score(self) -> float:
+        """Return the evaluation J: on the same clips for all trials.
+
+        They are training clips, since there may be few that are held out.
+        """
+        return self._objective(self._evaluation_clips())
+
+    def check(self) -> Check:
+        """Return J of the network as it is now."""
+        held_out = self._objective(self._held_out_clips()) if self.held_out_count else None
+        return Check(self.score(), held_out)

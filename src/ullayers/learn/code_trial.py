@@ -1,0 +1,92 @@
+"""Training of a code from one random start, checked on frames that are held out."""
+
+from __future__ import annotations
+
+import torch
+
+from ullayers.learn.code_clips import CodeClips, shifted
+from ullayers.learn.config import Config
+from ullayers.learn.footage import Footage, LongMean
+from ullayers.learn.held_out import held_out_correlation
+from ullayers.learn.models import Encoder, code_objective
+from ullayers.learn.readout import (
+    consecutive_parts,
+    outputs_of,
+    slow_directions,
+    solve_readout,
+)
+from ullayers.learn.trial import Check, Trial
+
+
+class CodeTrial(Trial):
+    """Training of an encoder: blocks of frames are held out."""
+
+    def __init__(self, footage: Footage, config: Config, kind: LongMean, seed: int) -> None:
+        super().__init__(footage, config, kind, seed)
+        self.clips = CodeClips(footage, config)
+        self._training = self.clips.check_training()
+        self._held_out = self.clips.check_held_out() if self.clips.checked else None
+
+    @property
+    def net(self) -> Encoder:
+        """The network."""
+        net = self.trainer.net
+        assert isinstance(net, Encoder)
+        return net
+
+    @property
+    def held_out_count(self) -> int:
+        """Number of frames that are held out."""
+        return sum(int(apart.sum()) for apart in self.clips.held_out)
+
+    def learn(self) -> None:
+        """Learn from one batch of clips."""
+        batch = self.clips.draw(self.generator)
+        frames = batch.frames.float() / 255
+        if self.config.task == "orient":
+            frames = shifted(frames, self.generator)
+        self.trainer.step(frames.to(self.config.device), batch.lengths, batch.rows)
+
+    def check(self) -> Check:
+        """Return J of the code."""
+        net = self.net
+        batch = self._training
+        training = outputs_of(net, batch.frames, self.config.device)
+        slow = torch.eye(net.full.out_features)
+        if len(net.readout) < len(slow):
+            clips = training.split(batch.lengths), batch.rows.split(batch.lengths)
+            parts = consecutive_parts(*clips, by_clip=net.by_clip)
+            slow = slow_directions(parts, len(net.readout)).float()
+        objective = code_objective(net, training @ slow.T, batch.lengths, batch.rows)
+        if self._held_out is None:
+            return Check(objective, None)
+        batch = self._held_out
+        held_out = outputs_of(net, batch.frames, self.config.device) @ slow.T
+        return Check(objective, code_objective(net, held_out, batch.lengths, batch.rows))
+
+    def score(self) -> float:
+        """Return the J by which trials are compared: on held-out frames, if there are any."""
+        check = self.check()
+        return check.training if check.held_out is None else check.held_out
+
+    def finish(self) -> None:
+        """Return to the weights with the lowest J on held-out frames, and solve the read-out."""
+        super().finish()
+        solve_readout(self.net, self.footage, self.config.device)
+
+    def correlation(self) -> list[float] | None:
+        """Return `held_out_correlation` of the code; None if nothing is held out."""
+        if not self.clips.checked:
+            return None
+        net = self.net
+        outputs = [
+            outputs_of(net, piece.clip.frames, self.config.device) for piece in self.footage.pieces
+        ]
+        learned = [torch.nonzero(~apart)[:, 0] for apart in self.clips.held_out]
+        known = [(y[rows], rows) for y, rows in zip(outputs, learned, strict=True) if len(rows)]
+        parts = consecutive_parts(*zip(*known, strict=True), by_clip=net.by_clip)
+        slow = slow_directions(parts, len(net.readout))
+        codes = [y.double() @ slow.T for y in outputs]
+        if net.by_clip:
+            codes = [code - code.mean(0) for code in codes]
+        return held_out_correlation(codes, self.clips.held_out)
