@@ -182,6 +182,7 @@ def _export(
         samples="report.html" in missing,
         skip_bad=run.skip_bad,
         resume=resume,
+        keep_scenes=True,
     )
     if csv_name(run) in missing:
         return export(run, sources, run.folder, options, progress.to)

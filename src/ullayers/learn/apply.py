@@ -18,6 +18,7 @@ from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.readout import FRAMES_PER_CALL
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
+from ullayers.learn.scenes import keep_scene, read_scenes
 from ullayers.learn.survey import open_recording, outline_reading, to_pixels
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.recording import MovingRecording, StillRecording
@@ -37,6 +38,7 @@ def answers(
     stride: int = 1,
     max_frames: int | None = None,
     tap: Callable[[Render], None] | None = None,
+    keep_scenes: bool = False,
 ) -> Generator[Answer, None, None]:
     """Apply a run to a source, some hundred frames at a time, in bounded memory.
 
@@ -49,10 +51,11 @@ def answers(
         stride: Use every `stride`-th frame.
         max_frames: Stop after this many frames.
         tap: As in `Reading`; called for every frame in order, before its answer.
+        keep_scenes: Keep the scenes of still cameras in the run, for short clips of them.
     """
     reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
     if isinstance(run.net, Locator):
-        found = _locate(run, run.net, source, reading)
+        found = _locate(run, run.net, source, reading, keep_scenes)
     elif isinstance(run.net, Encoder):
         found = _encode(run, run.net, source, reading)
     else:
@@ -122,10 +125,12 @@ def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, N
 
 
 def _locate(
-    run: Run, net: Locator, source: Source, reading: Reading
+    run: Run, net: Locator, source: Source, reading: Reading, keep_scenes: bool
 ) -> Generator[Answer, None, None]:
     outlines = outline_reading(source, reading)
-    recording = open_recording(source, outlines)
+    recording = open_recording(source, outlines, read_scenes(run.folder))
+    if keep_scenes and isinstance(recording, StillRecording):
+        keep_scene(run.folder, source.name, recording)
     with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
         for clip in clips:
             located = attend(net, clip, run, recording)

@@ -17,6 +17,7 @@ LOCK_FILE = ".lock"
 # config.json makes a folder a run: it is removed last and written first.
 RUN_FILES = (
     "model.safetensors",
+    "scenes.safetensors",
     "checkpoint/[ab].safetensors",
     "checkpoint/state.json",
     "metrics.jsonl",

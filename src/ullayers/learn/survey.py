@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from ullayers.locate.recording import (
     MovingRecording,
     StillRecording,
     find_still_scene,
+    fits,
 )
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading, Source, VideoError
@@ -26,23 +28,35 @@ SAMPLE_FRAMES = 48  # enough for a median and its noise
 FRAMES_AT_ONCE = 32
 
 
-def open_recording(source: Source, reading: Reading) -> StillRecording | MovingRecording:
+def open_recording(
+    source: Source, reading: Reading, known: Sequence[StillRecording] = ()
+) -> StillRecording | MovingRecording:
     """Return what finds objects in a source, by whether its camera stands still.
 
     Args:
         source: What to read.
         reading: Which frames of it count, and at which size.
+        known: Scenes of longer recordings; a short source may show one of them.
     """
     total = expected_frames([source.probe()], reading)
     if total is not None and total < MIN_STILL_FRAMES:
-        return MovingRecording()
+        return _in_known_scene(_sample(source, reading)[1], known) if known else MovingRecording()
     # Of three times the sample, every third or so is kept; the rest need not be converted.
     step = 1 if total is None else max(1, total // (3 * SAMPLE_FRAMES))
     frames, sample, after = _sample(source, _every(reading, step))
-    if frames * step >= MIN_STILL_FRAMES:
-        scene = find_still_scene(sample, after)
-        if scene is not None:
-            return StillRecording.start(scene, sample)
+    if frames * step < MIN_STILL_FRAMES:
+        return _in_known_scene(sample, known)
+    scene = find_still_scene(sample, after)
+    return MovingRecording() if scene is None else StillRecording.start(scene, sample)
+
+
+def _in_known_scene(
+    frames: Frames, known: Sequence[StillRecording]
+) -> StillRecording | MovingRecording:
+    """Return the first scene that frames show, or none of them."""
+    for recording in known:
+        if len(frames) and fits(recording.scene, frames):
+            return recording.for_size(*frames.shape[1:3])
     return MovingRecording()
 
 
@@ -90,6 +104,8 @@ def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
         except VideoError:  # reading it for the answers raises it again, after what can be read
             pass
     pairs = list(kept.items.values())
+    if not pairs and last is not None:  # a single frame
+        pairs = [(last, last)]
     if not pairs:
         return 0, np.zeros((0, 1, 1, 3), np.uint8), np.zeros((0, 1, 1, 3), np.uint8)
     sample, after = (to_pixels(torch.stack(each)) for each in zip(*pairs, strict=True))

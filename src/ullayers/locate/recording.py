@@ -79,6 +79,9 @@ def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
 
 def fits(scene: StillScene, frames: Frames) -> bool:
     """Whether frames show a scene, whatever moves in it."""
+    height, width = scene.noise.shape
+    if abs(frames.shape[1] * width - frames.shape[2] * height) > height + width:  # another shape
+        return False
     small = resized(frames, STILL_SIDE)
     view = scene.resized(*small.shape[1:3])
     return bool(np.median([np.median(view.evidence(frame)) for frame in small]) < FITTING)
@@ -137,6 +140,11 @@ class StillRecording:
         largest = [each[0].mass for each in parts if each]
         found.path.clear = float(np.median(largest)) if largest else 1.0
         return found
+
+    def for_size(self, height: int, width: int) -> StillRecording:
+        """Return another recording of the scene, in frames of a size."""
+        path = ObjectPath(STILL_SIDE, self.path.clear)
+        return StillRecording(self.scene.resized(height, width), self.threshold, path)
 
     def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
         """Find the object in the next window of frames; see `segment_motion`."""

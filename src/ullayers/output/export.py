@@ -51,6 +51,7 @@ class ExportOptions:
         samples: Keep some frames of some sources for the report.
         skip_bad: Leave out sources that cannot be read.
         resume: Keep the rows of a partial table.
+        keep_scenes: Keep the scenes of still cameras in the run; see `answers`.
     """
 
     stride: int = 1
@@ -61,6 +62,7 @@ class ExportOptions:
     samples: bool = False
     skip_bad: bool = False
     resume: bool = False
+    keep_scenes: bool = False
 
 
 def export(
@@ -119,7 +121,12 @@ class _Job:
         """Apply the run to a source."""
         options = self.options
         return answers(
-            self.run, source, stride=options.stride, max_frames=options.max_frames, tap=tap
+            self.run,
+            source,
+            stride=options.stride,
+            max_frames=options.max_frames,
+            tap=tap,
+            keep_scenes=options.keep_scenes,
         )
 
     def outline(self, source: Source, info: Info) -> Outline | None:
