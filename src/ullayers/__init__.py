@@ -18,6 +18,7 @@ _MODULES = {
     "ullayers.learn.online": "watch",
     "ullayers.nn.health": "Health effective_rank",
     "ullayers.nn.layers": "UL1d UL2d backward mu_by_depth sequences ul_layers",
+    "ullayers.nn.loss": "loss",
     "ullayers.nn.replay_memory": "ReplayMemory",
     "ullayers.nn.spatial": "mask_moments",
     "ullayers.nn.whiten": "Whiten",
@@ -42,6 +43,7 @@ if _TYPE_CHECKING:
     from ullayers.nn.layers import mu_by_depth as mu_by_depth
     from ullayers.nn.layers import sequences as sequences
     from ullayers.nn.layers import ul_layers as ul_layers
+    from ullayers.nn.loss import loss as loss
     from ullayers.nn.replay_memory import ReplayMemory as ReplayMemory
     from ullayers.nn.spatial import mask_moments as mask_moments
     from ullayers.nn.whiten import Whiten as Whiten

@@ -12,6 +12,7 @@ import ullayers.kernels.torch.fresh as fresh
 from ullayers.kernels.dispatch import FreshKernel
 from ullayers.kernels.moments import Request, Weights
 from ullayers.kernels.state import room_like
+from ullayers.nn.open_calls import LayerCall, Switch, adds_now
 
 
 class Signal(NamedTuple):
@@ -25,24 +26,65 @@ class _AddGradient(torch.autograd.Function):
     """The identity, whose backward pass adds a gradient computed in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
+    def forward(
+        ctx: Any, y: Tensor, scatter: Tensor | None, signal: Signal, switch: Switch | None
+    ) -> Tensor:
         # Not save_for_backward: activation checkpointing drops what is saved there and would
         # have to learn from the same frames again to restore it.
         ctx.gradients = signal.gradient, signal.scatter_gradient
+        ctx.switch = switch
         # A view would forbid in-place layers to follow, or let them change the input as well.
         return y.clone()
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
+        if not adds_now(ctx.switch):
+            return above, None, None, None
         gradient, scatter_gradient = ctx.gradients
         spread = None if scatter_gradient is None else scatter_gradient.clone()
-        return above + gradient, spread, None
+        return above + gradient, spread, None, None
 
 
-def add_gradient(y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
-    """Return `y`, with a gradient to be added to its own and to that of the scatter."""
-    added: Tensor = _AddGradient.apply(y, scatter, signal)  # type: ignore[no-untyped-call]
+class _Carry(torch.autograd.Function):
+    """A scalar zero; its backward pass sends the gradient of a forward pass, times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, scatter: Tensor | None, signal: Signal) -> Tensor:
+        ctx.gradients = signal.gradient, signal.scatter_gradient
+        return _zero(y)
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> Any:
+        gradient, scatter_gradient = ctx.gradients
+        spread = None if scatter_gradient is None else _times(scatter_gradient, factor)
+        return _times(gradient, factor), spread, None
+
+
+def add_gradient(
+    y: Tensor, scatter: Tensor | None, signal: Signal, call: LayerCall | None
+) -> Tensor:
+    """Return `y`, with a gradient to be added to its own and to that of the scatter.
+
+    Args:
+        y: Input of the layer.
+        scatter: Second input, if any.
+        signal: The gradients.
+        call: The call, for `loss`; None in a compiled graph.
+    """
+    if call is not None:
+        call.carrier = _Carry.apply(y, scatter, signal)  # type: ignore[no-untyped-call]
+    switch = None if call is None else call.new_switch()
+    added: Tensor = _AddGradient.apply(y, scatter, signal, switch)  # type: ignore[no-untyped-call]
     return added
+
+
+def _zero(y: Tensor) -> Tensor:
+    return y.new_zeros((), dtype=torch.promote_types(y.dtype, torch.float32))
+
+
+def _times(gradient: Tensor, factor: Tensor) -> Tensor:
+    """Multiply in float32 or wider: float16 cannot hold the factor of a GradScaler."""
+    return (gradient.to(factor.dtype) * factor).to(gradient.dtype)
 
 
 class _Refuse(torch.autograd.Function):
@@ -98,30 +140,60 @@ class _AddFreshGradient(torch.autograd.Function):
     """The identity, whose backward pass adds the gradient of J of the call."""
 
     @staticmethod
-    def forward(ctx: Any, call: FreshCall, y: Tensor, scatter: Any, *kept: Tensor) -> Tensor:
-        ctx.call = call
+    def forward(
+        ctx: Any, call: FreshCall, switch: Switch | None, y: Tensor, scatter: Any, *kept: Tensor
+    ) -> Tensor:
+        ctx.call, ctx.switch = call, switch
         ctx.save_for_backward(y, *kept)
         return room_like(y).copy_(y)  # not a view: later layers may change it in place
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        call: FreshCall = ctx.call
-        y, matrices, *saved = ctx.saved_tensors
-        features = len(matrices[0]) if not call.by_rows else y.shape[-1]
-        weights = Weights(matrices, call.by_rows)
-        frames, spread = as_frames(y, features), None
-        # PyTorch adds gradients that are differentiated themselves, or are a batch of gradients.
-        plain = not torch.is_grad_enabled() and _has_storage(above)
-        with torch.no_grad():
-            more = as_frames(above, features) if plain else None
-            kernel = fresh_ops if call.kernel is None else call.kernel
-            found = kernel.gradient(frames, call.request, weights, tuple(saved), more)
-            if call.scattered and ctx.needs_input_grad[2]:
-                owner = fresh_ops if call.kernel is None else fresh
-                spread = owner.scatter_gradient(frames, call.request, weights, tuple(saved))
-                spread = spread.reshape(*y.shape, features).to(y.dtype)
-        gradient = found.view(y.shape) if plain else above + found.view(y.shape)
-        return None, gradient, spread, *(None for _ in (matrices, *saved))
+        saved = ctx.saved_tensors
+        gradient, spread = above, None
+        if adds_now(ctx.switch):
+            # PyTorch adds gradients that are differentiated themselves, or are a batch.
+            plain = not torch.is_grad_enabled() and _has_storage(above)
+            scattered = ctx.needs_input_grad[3]
+            found, spread = _fresh_gradient(ctx.call, saved, above if plain else None, scattered)
+            gradient = found if plain else above + found
+        return None, None, gradient, spread, *(None for _ in saved[1:])
+
+
+class _CarryFresh(torch.autograd.Function):
+    """A scalar zero; its backward pass sends the gradient of J of the call, times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, call: FreshCall, y: Tensor, scatter: Any, *kept: Tensor) -> Tensor:
+        ctx.call = call
+        ctx.save_for_backward(y, *kept)
+        return _zero(y)
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> Any:
+        saved = ctx.saved_tensors
+        gradient, spread = _fresh_gradient(ctx.call, saved, None, ctx.needs_input_grad[2])
+        spread = None if spread is None else _times(spread, factor)
+        return None, _times(gradient, factor), spread, *(None for _ in saved[1:])
+
+
+@torch.no_grad()
+def _fresh_gradient(
+    call: FreshCall, kept: tuple[Tensor, ...], above: Tensor | None, scattered: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradient of J plus the incoming one, and that of the scatter."""
+    y, matrices, *saved = kept
+    features = len(matrices[0]) if not call.by_rows else y.shape[-1]
+    weights = Weights(matrices, call.by_rows)
+    frames, spread = as_frames(y, features), None
+    more = None if above is None else as_frames(above, features)
+    kernel = fresh_ops if call.kernel is None else call.kernel
+    found = kernel.gradient(frames, call.request, weights, tuple(saved), more)
+    if call.scattered and scattered:
+        owner = fresh_ops if call.kernel is None else fresh
+        spread = owner.scatter_gradient(frames, call.request, weights, tuple(saved))
+        spread = spread.reshape(*y.shape, features).to(y.dtype)
+    return found.view(y.shape), spread
 
 
 def as_frames(y: Tensor, features: int) -> Tensor:
@@ -132,10 +204,17 @@ def as_frames(y: Tensor, features: int) -> Tensor:
 
 
 def add_fresh_gradient(
-    call: FreshCall, y: Tensor, scatter: Tensor | None, kept: tuple[Tensor, ...]
+    fresh_call: FreshCall,
+    y: Tensor,
+    scatter: Tensor | None,
+    kept: tuple[Tensor, ...],
+    call: LayerCall | None,
 ) -> Tensor:
-    """Return `y`, with the gradient of J to be added to its own."""
-    added: Tensor = _AddFreshGradient.apply(call, y, scatter, *kept)  # type: ignore[no-untyped-call]
+    """Return `y`, with the gradient of J to be added to its own; see `add_gradient`."""
+    if call is not None:
+        call.carrier = _CarryFresh.apply(fresh_call, y, scatter, *kept)  # type: ignore[no-untyped-call]
+    switch = None if call is None else call.new_switch()
+    added: Tensor = _AddFreshGradient.apply(fresh_call, switch, y, scatter, *kept)  # type: ignore[no-untyped-call]
     return added
 
 

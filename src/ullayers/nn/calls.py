@@ -13,9 +13,15 @@ from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh, listed
 from ullayers.kernels.moments import Evaluation, Request, covariance_evidence, on_device
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.schema import WITH_REST
-from ullayers.nn.added_gradient import FreshCall, add_fresh_gradient, as_frames, refuse_transforms
+from ullayers.nn.added_gradient import (
+    FreshCall,
+    add_fresh_gradient,
+    as_frames,
+    refuse_gradient,
+    refuse_transforms,
+)
 from ullayers.nn.base import layout_of, symmetric
-from ullayers.nn.running import RunningCalls, wants_gradient
+from ullayers.nn.running import REENTRANT_LOSS, RunningCalls, wants_gradient
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
 # statistics="auto" is fresh for calls of at least this many frames; shorter calls say too little
@@ -111,6 +117,9 @@ class ULBase(RunningCalls):
 
     def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         request, extra, kernel = self._request(y), None, None
+        if self._loss_missed and is_recomputing():
+            return refuse_gradient(y, REENTRANT_LOSS)
+        call = self._begin_call(wants_gradient(y, scatter))
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():
             frames = as_frames(y.detach(), self.features)
             if scatter is not None:
@@ -121,8 +130,9 @@ class ULBase(RunningCalls):
                 kernel, made = evaluate_fresh(frames, request, extra)
         output = y
         if wants_gradient(y, scatter):
-            call = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
-            output = add_fresh_gradient(call, y, scatter, (made.weights.matrices, *made.saved))
+            fresh = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
+            kept = made.weights.matrices, *made.saved
+            output = add_fresh_gradient(fresh, y, scatter, kept, call)
         if not is_recomputing():
             with torch.no_grad(), normal_tensors():
                 self._record(y, request, made)

@@ -37,6 +37,10 @@ OTHER_FRAMES = (
     "checkpointing recomputed other frames than those of the layer's last forward pass; use "
     "checkpoint(..., use_reentrant=False)"
 )
+REENTRANT_LOSS = (
+    "ul.loss found nothing, because checkpoint(..., use_reentrant=True) runs the forward pass "
+    "without gradients; use checkpoint(..., use_reentrant=False)"
+)
 SINGLE_FRAME_CLIPS = (
     "all clips of this call have a single frame: a UL layer learns how outputs change over time, "
     "so it learns nothing from them. Give clips of two frames or more to `sequences`, or call the "
@@ -77,13 +81,14 @@ class RunningCalls(LayerBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of copies and pickles what belongs to the last call of this object."""
-        return {**self.__dict__, "_chosen": None, "_replay": None}
+        return {**self.__dict__, "_chosen": None, "_replay": None, "_calls": ()}
 
     def _forward_running(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         if is_recomputing():
             return self._recompute(y, scatter)
         if not self.training:
             return y
+        call = self._begin_call(wants_gradient(y, scatter))
         self._warn_of_single_frames(y)
         if self._replay is not None:
             self._replay = None
@@ -98,7 +103,7 @@ class RunningCalls(LayerBase):
         else:
             _, signal = self._learn(y, scatter)
         assert signal is not None
-        return add_gradient(y, scatter, signal)
+        return add_gradient(y, scatter, signal, call)
 
     def _warn_of_single_frames(self, y: Tensor) -> None:
         """Warn if all clips have one frame: without a past there is no gradient."""
@@ -118,10 +123,12 @@ class RunningCalls(LayerBase):
         """
         if not (self.training and y.requires_grad):
             return y
+        if self._loss_missed:
+            return refuse_gradient(y, REENTRANT_LOSS)
         if self._replay is not None and self._replay.shape == y.shape:
             _, signal = self._learn(y, scatter, replay=self._replay)
             if signal is not None:
-                return add_gradient(y, scatter, signal)
+                return add_gradient(y, scatter, signal, self._begin_call(True))
         return refuse_gradient(y, OTHER_FRAMES)
 
     def _explain_running(self, y: Tensor, scatter: Tensor | None) -> str:

@@ -1,0 +1,69 @@
+"""`loss`: the gradient of the UL layers as a scalar to add to a loss."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from ullayers.nn.layers import ul_layers
+from ullayers.nn.loss_scaling import forget_added_gradients
+
+NOTHING_TO_LEARN = (
+    "ul.loss found no call of a UL layer in train mode since the last backward pass or ul.loss, so "
+    "that it is 0: add UL1d or UL2d layers to the network, call net.train(), and take ul.loss "
+    "between the forward and the backward pass, not under torch.no_grad()"
+)
+COMPILED = (
+    "ul.loss does not support UL layers in a graph of torch.compile: call ul.backward or "
+    "loss.backward() without it, or compile the parts of the network between the UL layers"
+)
+
+
+def loss(net: nn.Module) -> Tensor:
+    """Return the cost of the UL layers of `net` as a scalar, to be added to other costs.
+
+    Its value is the sum of weight * J over the calls of the layers. Its gradient is the one that
+    the layers add in the backward pass otherwise; once it is taken here they do not, so that
+    nothing counts twice. Whatever scales or divides the loss does the same to their gradient: a
+    `GradScaler`, `loss / k` in gradient accumulation, Lightning, Accelerate.
+
+    It covers the last call of each layer, and those before it whose outputs are still in use and
+    that neither `loss` nor a backward pass has taken. A call whose input does not vary has no J
+    and adds 0. With `reduction="sum"` the gradient is that of J times the number of steps. Warns
+    and returns 0 if there is no such call, for example in `eval()`.
+
+    Args:
+        net: Module with UL layers in it, after a forward pass in train mode.
+
+    Raises:
+        RuntimeError: If the layers ran in a graph of `torch.compile`.
+
+    Example:
+        >>> import torch, ullayers as ul
+        >>> _ = torch.manual_seed(0)
+        >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), ul.UL1d(2, weight=0.1))
+        >>> x, target = torch.randn(50, 3), torch.randn(50, 2)
+        >>> task = torch.nn.functional.mse_loss(net(x), target)
+        >>> (task + ul.loss(net)).backward()
+        >>> net[0].weight.grad.shape
+        torch.Size([2, 3])
+    """
+    layers = ul_layers(net)
+    if any(layer.training and layer._ran_compiled for layer in layers):
+        raise RuntimeError(COMPILED)
+    forget_added_gradients()
+    # A call keeps the graph behind it, and so calls of other layers, in use.
+    while any([layer._drop_unused_calls() for layer in layers]):
+        pass
+    parts = [
+        call.carrier + call.value.to(call.carrier)
+        for layer in layers
+        for call in layer._take_calls()
+        if call.carrier is not None and call.value is not None
+    ]
+    if not parts:
+        warnings.warn(NOTHING_TO_LEARN, stacklevel=2)
+        return torch.zeros(())
+    return torch.stack([part.to(parts[0].device) for part in parts]).sum()
