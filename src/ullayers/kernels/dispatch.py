@@ -130,7 +130,21 @@ def choose_running(call: RunningRequest) -> tuple[str, dict[str, str]]:
     return first_to_take((each.name, each.why_not(call)) for each in RUNNING)
 
 
-class FreshKernel(Protocol):
+class Differentiable(Protocol):
+    """A module that computes the gradient of J."""
+
+    def gradient(
+        self,
+        frames: Tensor,
+        request: Request,
+        weights: Weights,
+        saved: tuple[Tensor, ...],
+        above: Tensor | None,
+    ) -> Tensor:
+        """Return the gradient of J plus the incoming one; see `torch.fresh.gradient`."""
+
+
+class FreshKernel(Differentiable, Protocol):
     """A module that computes the sums over a call's frames, and the gradient of J."""
 
     NAME: str
@@ -143,16 +157,6 @@ class FreshKernel(Protocol):
 
     def weigh(self, moments: Moments, request: Request, precision: torch.dtype) -> Evaluation:
         """Compute W, B and the derivatives of J; see `moments.weigh`."""
-
-    def gradient(
-        self,
-        frames: Tensor,
-        request: Request,
-        weights: Weights,
-        saved: tuple[Tensor, ...],
-        above: Tensor | None,
-    ) -> Tensor:
-        """Return the gradient of J plus the incoming one; see `torch.fresh.gradient`."""
 
 
 FRESH = {

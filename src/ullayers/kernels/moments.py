@@ -37,12 +37,21 @@ class Request:
         rates: mu, eps, ridge and the kind of long-term mean.
         largest: Frames with a larger value, or a NaN, at a position are skipped there.
         scale: Factor of the gradient of J.
+        processes: Number of processes whose sums are added up; see `torch.pooled`.
+        longest: Number of frames of their longest clip, if there are several.
     """
 
     lengths: tuple[int, ...]
     rates: Rates
     largest: float
     scale: float = 1.0
+    processes: int = 1
+    longest: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Number of frames of the longest clip."""
+        return max(self.lengths) if self.processes == 1 else self.longest
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Moments:
     long_mean: Tensor  # likewise; (positions, d) if it is shared
     rows: Tensor | None = None  # (2, n, n) float64: D^T D and E^T E, if `is_by_rows`
     saved: tuple[Tensor, ...] = ()  # tensors that the kernel needs for the gradient
+    between: Tensor | None = None  # (1, d, positions) sum of E, if a mean is shared by processes
 
 
 @dataclass(frozen=True)
@@ -96,8 +106,13 @@ class Evaluation:
 def working_precision(frames: Tensor) -> torch.dtype:
     """Return the dtype of the arithmetic, whatever the precision of the network."""
     count, d, positions = frames.shape
-    small = frames.numel() <= CAREFUL_VALUES or count * positions < CAREFUL_FRAMES * d
-    return torch.float64 if small else torch.promote_types(frames.dtype, torch.float32)
+    return precision_of(frames.dtype, frames.numel(), count * positions, d)
+
+
+def precision_of(dtype: torch.dtype, values: int, frames: int, features: int) -> torch.dtype:
+    """Return the dtype of the arithmetic for so many values; positions count as frames."""
+    small = values <= CAREFUL_VALUES or frames < CAREFUL_FRAMES * features
+    return torch.float64 if small else torch.promote_types(dtype, torch.float32)
 
 
 def averaged_frames(steps: Tensor, rates: Rates) -> Tensor:
@@ -105,19 +120,26 @@ def averaged_frames(steps: Tensor, rates: Rates) -> Tensor:
     return steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
 
 
-def count_frames(steps: Tensor, request: Request) -> Seen:
-    """Derive all counts from the usable frames of each stream (clips, 1, positions)."""
+def count_frames(steps: Tensor, request: Request, shared: Tensor | None = None) -> Seen:
+    """Derive all counts from the usable frames of each stream (clips, 1, positions).
+
+    Args:
+        steps: Usable frames of each stream.
+        request: Settings of the call.
+        shared: (1, 1, positions) frames per long-term mean, if processes share it.
+    """
     rates = request.rates
     within = (steps - 1).clamp(min=0).sum()
     number = averaged_frames(steps, rates)
+    whole = number if shared is None else shared
     stream = rates.long_term == "stream"
-    between = within if stream else torch.where(number > 1, number, 0).sum()
+    between = within if stream else torch.where(whole > 1, number, 0).sum()
     skipped = sum(request.lengths) * steps.shape[2] - steps.sum()
     return Seen(
         steps,
         torch.stack([within, between, skipped]),
         -torch.expm1(steps.flatten().double() * math.log1p(-rates.mu)),
-        -torch.expm1(number.flatten().double() * math.log1p(-rates.eps)),
+        -torch.expm1(whole.flatten().double() * math.log1p(-rates.eps)),
     )
 
 
@@ -136,7 +158,7 @@ def by_stream(means: Tensor) -> Tensor:
 
 def covariance_evidence(request: Request) -> tuple[float, float]:
     """Return the evidence of W and B after the steps of a call."""
-    steps, rates = max(request.lengths), request.rates
+    steps, rates = request.steps, request.rates
     return -math.expm1(steps * math.log1p(-rates.mu)), -math.expm1(steps * math.log1p(-rates.eps))
 
 
@@ -148,6 +170,8 @@ def is_by_rows(frames: Tensor, request: Request, scatter: Tensor | None) -> bool
         request: Settings of the call.
         scatter: Scatter to be added to W, if any; W is then not a sum over frames alone.
     """
+    if request.processes > 1:  # their D^T D cannot be added up
+        return False
     rows = max(request.lengths) * len(request.lengths)
     features, positions = frames.shape[-2:]
     # Our GPU kernels work with D D^T only; they are faster unless the matrices are very large.

@@ -21,7 +21,7 @@ class Packing:
         if lengths is not None:
             given = list(lengths)
             lengths = [int(n) for n in given]
-            if not lengths or min(lengths) < 1 or lengths != given:
+            if lengths != given or any(n < 1 for n in lengths):
                 raise ValueError(f"expected lengths to be integers >= 1, got {given}")
         self.lengths = lengths
         self.ragged = lengths is not None and len(set(lengths)) > 1

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import ullayers.kernels.custom_ops as fresh_ops
 import ullayers.kernels.torch.fresh as fresh
-from ullayers.kernels.dispatch import FreshKernel
+import ullayers.kernels.torch.pooled as pooled
+from ullayers.kernels.dispatch import Differentiable
 from ullayers.kernels.moments import Request, Weights
 from ullayers.kernels.state import room_like
 from ullayers.nn.open_calls import LayerCall, Switch, adds_now
@@ -130,7 +131,7 @@ def refuse_transforms() -> None:
 class FreshCall(NamedTuple):
     """What the backward pass of a call with fresh statistics needs, apart from tensors."""
 
-    kernel: FreshKernel | None  # None: custom operators, in a compiled graph
+    kernel: Differentiable | None  # None: custom operators, in a compiled graph
     request: Request
     by_rows: bool
     scattered: bool
@@ -190,7 +191,7 @@ def _fresh_gradient(
     kernel = fresh_ops if call.kernel is None else call.kernel
     found = kernel.gradient(frames, call.request, weights, tuple(saved), more)
     if call.scattered and scattered:
-        owner = fresh_ops if call.kernel is None else fresh
+        owner = kernel if kernel in (fresh_ops, pooled) else fresh
         spread = owner.scatter_gradient(frames, call.request, weights, tuple(saved))
         spread = spread.reshape(*y.shape, features).to(y.dtype)
     return found.view(y.shape), spread

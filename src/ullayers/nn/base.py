@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.state import LongTerm, Rates
+from ullayers.nn.distributed import Member, process_count
 from ullayers.nn.open_calls import LayerCall
 from ullayers.nn.statistics import Statistics, is_recomputing
 
@@ -35,6 +36,7 @@ class LayerBase(Statistics):
         long_term: Literal["auto", "clip", "stream", "shared"] = "auto",
         ridge: float | None = None,
         statistics: Literal["auto", "fresh", "running"] = "auto",
+        synchronize: bool = True,
     ) -> None:
         _check_choice("reduction", reduction, ("mean", "sum"))
         _check_choice("start", start, ("warm", "paper"))
@@ -46,6 +48,8 @@ class LayerBase(Statistics):
         self.weight = weight
         self.reduction = reduction
         self.statistics = statistics
+        self.synchronize = synchronize
+        self._member = Member()
         self._check_settings()
         self._clips: Packing | None = None  # set by sequences() within its block
 
@@ -56,6 +60,11 @@ class LayerBase(Statistics):
             f"reduction={self.reduction!r}, start={self.start!r}, long_term={self.long_term!r}, "
             f"statistics={self.statistics!r}, dim 0 is time"
         )
+
+    @property
+    def _processes(self) -> int:
+        """Number of processes with which the statistics are shared."""
+        return process_count() if self.synchronize else 1
 
     def _to_positions(self, y: Tensor) -> Tensor:
         """Return the input as (time, positions, features) or (sequences, time, ...)."""
@@ -139,6 +148,8 @@ class LayerBase(Statistics):
 
     def _lengths(self, y: Tensor) -> tuple[int, ...]:
         """Return the number of frames of each clip or stream."""
+        if y.numel() == 0:
+            return ()
         if self._clips is not None and self._clips.lengths is not None:
             return tuple(self._clips.lengths)
         return (y.shape[0],) if y.ndim % 2 == 0 else (y.shape[1],) * y.shape[0]
@@ -159,7 +170,7 @@ class LayerBase(Statistics):
         self._check_shape(y)
         if not y.is_floating_point():
             raise ValueError(f"expected a floating point tensor, got {y.dtype}")
-        if y.numel() == 0:
+        if y.numel() == 0 and self._processes == 1:
             raise ValueError(f"expected at least one frame, got {tuple(y.shape)}")
         if self._clips is not None:
             self._clips.check(tuple(self._to_positions(y).shape[:-2]))

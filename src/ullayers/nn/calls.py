@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 
 import ullayers.kernels.custom_ops as fresh_ops
+import ullayers.kernels.torch.fresh as torch_fresh
+import ullayers.kernels.torch.pooled as pooled
 from ullayers.kernels.covariance import RIDGE_HIGH
-from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh, listed
+from ullayers.kernels.dispatch import (
+    FRESH,
+    Differentiable,
+    choose_fresh,
+    evaluate_fresh,
+    listed,
+)
 from ullayers.kernels.moments import Evaluation, Request, covariance_evidence, on_device
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.schema import WITH_REST
@@ -21,6 +29,7 @@ from ullayers.nn.added_gradient import (
     refuse_transforms,
 )
 from ullayers.nn.base import layout_of, symmetric
+from ullayers.nn.distributed import Pool, Share
 from ullayers.nn.running import REENTRANT_LOSS, RunningCalls, wants_gradient
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
@@ -28,6 +37,14 @@ from ullayers.nn.statistics import is_recomputing, normal_tensors
 # about the long term. Wide codes do not learn from running statistics (docs/maths.md, section 5).
 FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
 ONLY_RUNNING = ("pull", *(f"{name}_rest" for name in WITH_REST))
+NO_RUNNING = (
+    "running statistics are not synchronised over processes, and there are {processes}: use "
+    'statistics="fresh", or synchronize=False for statistics of each process alone'
+)
+NO_COMPILE = (
+    "torch.compile does not support UL layers that synchronise statistics over processes: compile "
+    "the parts of the network between them, or use synchronize=False"
+)
 
 
 class ULBase(RunningCalls):
@@ -78,6 +95,10 @@ class ULBase(RunningCalls):
         if not self._is_fresh(y):
             kernels = self._explain_running(y, scatter)
             return f"running statistics: {self._why_statistics(y)}\n{kernels}"
+        if self._processes > 1:
+            why = f"the statistics are those of {self._processes} processes"
+            reasons = {name: why for name in FRESH if name != torch_fresh.NAME}
+            return f"fresh statistics: {why}\n{listed(pooled.NAME, reasons)}"
         kernel, reasons = choose_fresh(
             as_frames(y.detach(), self.features), self._request(y), scatter
         )
@@ -105,6 +126,10 @@ class ULBase(RunningCalls):
 
     def _is_fresh(self, y: Tensor) -> bool:
         """Return whether the statistics are those of this call alone."""
+        if self._processes > 1:
+            if self.start == "paper" or self.statistics == "running":
+                raise ValueError(NO_RUNNING.format(processes=self._processes))
+            return True  # if there are enough frames in all processes together
         if self.start == "paper" or self.statistics == "running":
             return False
         frames = self._frames_with_company(y)
@@ -116,18 +141,14 @@ class ULBase(RunningCalls):
         return self.statistics == "fresh" or frames >= self._enough_frames
 
     def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
-        request, extra, kernel = self._request(y), None, None
         if self._loss_missed and is_recomputing():
             return refuse_gradient(y, REENTRANT_LOSS)
         call = self._begin_call(wants_gradient(y, scatter))
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():
-            frames = as_frames(y.detach(), self.features)
+            frames, extra = as_frames(y.detach(), self.features), None
             if scatter is not None:
                 extra = symmetric(scatter.detach()).reshape(-1, self.features, self.features)
-            if torch.compiler.is_compiling():
-                made = fresh_ops.evaluate(frames, request, extra)
-            else:
-                kernel, made = evaluate_fresh(frames, request, extra)
+            kernel, request, made, clips = self._evaluate(y, frames, extra)
         output = y
         if wants_gradient(y, scatter):
             fresh = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
@@ -135,20 +156,74 @@ class ULBase(RunningCalls):
             output = add_fresh_gradient(fresh, y, scatter, kept, call)
         if not is_recomputing():
             with torch.no_grad(), normal_tensors():
-                self._record(y, request, made)
+                self._record(y, request, made, clips)
         return output
 
+    def _evaluate(
+        self, y: Tensor, frames: Tensor, scatter: Tensor | None
+    ) -> tuple[Differentiable | None, Request, Evaluation, int]:
+        """Return the kernel, its settings and results, and the clips for which to keep means."""
+        request = self._request(y)
+        if request.processes > 1:
+            return self._evaluate_pooled(y, frames, request, scatter)
+        if torch.compiler.is_compiling():
+            made = fresh_ops.evaluate(frames, request, scatter)
+            return None, request, made, len(request.lengths)
+        kernel, made = evaluate_fresh(frames, request, scatter)
+        return kernel, request, made, len(request.lengths)
+
+    def _evaluate_pooled(
+        self, y: Tensor, frames: Tensor, request: Request, scatter: Tensor | None
+    ) -> tuple[Differentiable, Request, Evaluation, int]:
+        """Do what `_evaluate` does, with the frames of all processes."""
+        if torch.compiler.is_compiling():
+            raise RuntimeError(NO_COMPILE)
+        lengths = request.lengths
+        moving = self._frames_with_company(y)
+        count, _, positions = frames.shape
+        share = Share(
+            max(lengths, default=0), len(lengths), moving, count * positions, frames.numel()
+        )
+        shape = " x ".join(map(str, y.shape[-3:] if y.ndim > 3 else y.shape[-1:]))
+        rates = request.rates
+        description = (
+            f"{type(self).__name__} on {y.dtype} frames of {shape} ({y.device.type}) with "
+            f"mu={rates.mu}, eps={rates.eps}, ridge={rates.ridge}, long_term={rates.long_term!r}, "
+            f"diagonal={rates.diagonal}, scatter={scatter is not None}"
+        )
+        pool = Pool(self._member, description, share, by_steps=self.reduction == "sum")
+        whole, made = pooled.evaluate(frames, request, scatter, pool)
+        enough = 1 if self.statistics == "fresh" else self._enough_frames
+        if pool.moving() < enough:
+            raise ValueError(
+                f"expected at least {enough} frames in clips of two frames or more, in all "
+                f"{pool.processes} processes together, got {pool.moving()}: running statistics "
+                'are not synchronised; use more frames or statistics="fresh"'
+            )
+        return pooled, whole, made, pool.most_clips()
+
     def _request(self, y: Tensor) -> Request:
-        lengths = self._lengths(y)
+        lengths, processes = self._lengths(y), self._processes
         # The sum of the squares of all values must not overflow.
         widest = torch.finfo(torch.promote_types(y.dtype, torch.float32)).max
-        largest = (widest / (16 * y.numel())) ** 0.5
-        scale = self.weight * (max(lengths) if self.reduction == "sum" else 1)
+        largest = (widest / (16 * max(1, y.numel()))) ** 0.5
+        # Gradients are averaged over processes, but this J is that of all processes together.
+        scale = self.weight * processes
+        if self.reduction == "sum" and processes == 1:
+            scale *= max(lengths)
         rates = self._rates(len(lengths))
-        return Request(lengths, rates, min(self._largest(), largest), float(scale))
+        return Request(lengths, rates, min(self._largest(), largest), float(scale), processes)
 
-    def _record(self, y: Tensor, request: Request, made: Evaluation) -> None:
-        """Write the statistics of this call to the buffers."""
+    def _record(self, y: Tensor, request: Request, made: Evaluation, clips: int) -> None:
+        """Write the statistics of this call to the buffers.
+
+        Args:
+            y: The input.
+            request: Settings of the call.
+            made: Its results.
+            clips: Number of clips for which to keep means. It is the same in all processes, whose
+                buffers DDP may copy to each other; clips that a process does not have are zero.
+        """
         self._remember(layout_of(y))
         ridge = RIDGE_HIGH * request.rates.ridge / self.features
         levels = tuple(ridge * seen for seen in covariance_evidence(request))
@@ -157,16 +232,29 @@ class ULBase(RunningCalls):
         new = {
             "short_mean": made.short_mean,
             "long_mean": made.long_mean,
-            "short_cov": W,
-            "long_cov": B,
             # Evidence, so that calls with running statistics can continue from these.
             "short_evidence": made.seen.short_evidence,
             "long_evidence": made.seen.long_evidence,
+        }
+        missing = (clips - len(request.lengths)) * self._to_positions(y).shape[-2]
+        if missing:
+            shared = request.rates.long_term == "shared"
+            new = {
+                name: value if shared and name.startswith("long") else _with_zeros(value, missing)
+                for name, value in new.items()
+            }
+        new |= {
+            "short_cov": W,
+            "long_cov": B,
             "cov_evidence": made.evidence,
             "ridge_level": made.traces * on_device(levels, made.traces.device),
-            "steps": buffers["steps"] + max(request.lengths),
+            "steps": buffers["steps"] + request.steps,
             "left_out": buffers["left_out"] + made.left_out,
         }
         # Only running statistics have a pull, and digits beyond the precision of the buffers.
         torch._foreach_zero_([buffers[name] for name in ONLY_RUNNING])
         self._store(new, self._clips is None)
+
+
+def _with_zeros(values: Tensor, rows: int) -> Tensor:
+    return torch.cat([values, values.new_zeros(rows, *values.shape[1:])])

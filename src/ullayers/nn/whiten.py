@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ullayers.nn.distributed import Member, Pool, Share, process_count
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
 # Directions that vary less than this, relative to the largest, are rounding errors.
@@ -26,6 +27,7 @@ class Whiten(nn.Module):
 
     Args:
         features: Number of input features.
+        synchronize: Whether processes of `torch.distributed` share the statistics.
 
     Shape:
         Input and output: (..., features). Rows with a NaN, an infinite or a huge value do not
@@ -45,11 +47,13 @@ class Whiten(nn.Module):
     root: Tensor  # upper triangular R with R^T R = the scatter of all rows
     basis: Tensor
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, *, synchronize: bool = True) -> None:
         super().__init__()
         if not isinstance(features, int) or features < 1:
             raise ValueError(f"expected features to be an integer >= 1, got {features}")
         self.features = features
+        self.synchronize = synchronize
+        self._member = Member()
         wide = torch.float64
         with normal_tensors():
             self.register_buffer("count", torch.zeros((), dtype=wide))
@@ -67,37 +71,48 @@ class Whiten(nn.Module):
             raise ValueError(f"expected (..., {self.features}), got {tuple(x.shape)}")
         if not x.is_floating_point():
             raise ValueError(f"expected a floating point tensor, got {x.dtype}")
-        if x.numel() == 0:
+        processes = process_count() if self.synchronize else 1
+        if x.numel() == 0 and processes == 1:
             raise ValueError(f"expected at least one row, got {tuple(x.shape)}")
         with torch.autocast(x.device.type, enabled=False):
             wide = x.double()
             if self.training and not is_recomputing():
-                self._learn(wide.detach().reshape(-1, self.features))
+                self._learn(wide.detach().reshape(-1, self.features), processes)
             # A copy, because the next call may change the basis before this call's backward pass.
             return ((wide - self.mean) @ self.basis.clone()).to(x.dtype)
 
     @torch.no_grad()
-    def _learn(self, rows: Tensor) -> None:
+    def _learn(self, rows: Tensor, processes: int) -> None:
         """Merge the moments of `rows` into the statistics."""
-        usable = rows.abs().amax(-1, keepdim=True) <= LARGEST  # false for NaN
-        n = usable.sum().double()
-        first = usable.to(torch.uint8).argmax(0)
-        centre = rows[first].nan_to_num(
-            0.0, 0.0, 0.0
-        )  # near the mean, so that an offset costs no digits
-        rows = torch.where(usable, rows - centre, 0)
-        mean = rows.sum(0) / n.clamp(min=1)
-        rows = torch.where(usable, rows - mean, 0)
-        total = self.count + n
-        share = n / total.clamp(min=1)
-        shift = torch.where(n > 0, centre[0] + mean - self.mean, 0)
-        between = (self.count * share).sqrt() * shift  # added by the distance of the two means
-        root = torch.linalg.qr(torch.cat([self.root, rows, between[None]]), mode="r").R
-        mean = self.mean + share * shift
+        moments = _moments(rows)
+        if processes > 1:
+            moments = self._gathered(moments)
+        counts, means, roots = moments
+        total = self.count + counts.sum()
+        shifts = torch.where(counts > 0, means.mT - self.mean[:, None], 0).mT
+        mean = self.mean + counts @ shifts / total.clamp(min=1)
+        # What is added by the distances of all means to the new one.
+        between = torch.cat([
+            self.count.sqrt() * (self.mean - mean)[None],
+            counts.sqrt()[:, None] * (self.mean + shifts - mean),
+        ])  # fmt: skip
+        root = torch.linalg.qr(torch.cat([self.root, roots, between]), mode="r").R
         self.basis.copy_(_inverse_root(root, total, mean))
         self.root.copy_(root)
         self.mean.copy_(mean)
         self.count.copy_(total)
+
+    def _gathered(self, moments: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the moments of all processes."""
+        count, mean, rows = moments
+        d = self.features
+        pool = Pool(self._member, f"Whiten on rows of {d} ({rows.device.type})", Share())
+        square = torch.linalg.qr(torch.cat([rows, rows.new_zeros(d, d)]), mode="r").R
+        parts = [part.new_zeros(pool.processes, *part.shape) for part in (count, mean, square)]
+        for part, own in zip(parts, (count, mean, square), strict=True):
+            part[pool.rank] = own
+        counts, means, roots = pool.add_up(*parts)
+        return counts[:, 0], means[:, 0], roots.flatten(0, 1)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Whiten:
         """Move the statistics to the network's device, but keep them in float64."""
@@ -107,6 +122,18 @@ class Whiten(nn.Module):
 
         applied: Whiten = super()._apply(move, recurse)  # type: ignore[no-untyped-call]
         return applied
+
+
+def _moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return number (1,) and mean (1, d) of the usable rows, and rows relative to it, or zero."""
+    usable = rows.abs().amax(-1, keepdim=True) <= LARGEST  # false for NaN
+    n = usable.sum()[None].double()
+    # Relative to a row near the mean, so that an offset costs no digits.
+    first = usable.to(torch.uint8).argmax(0) if len(rows) else slice(0, 0)
+    centre = rows[first].sum(0, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
+    rows = torch.where(usable, rows - centre, 0)
+    mean = rows.sum(0, keepdim=True) / n.clamp(min=1)
+    return n, centre + mean, torch.where(usable, rows - mean, 0)
 
 
 def _inverse_root(root: Tensor, count: Tensor, mean: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,24 +43,44 @@ def why_not(frames: Tensor, request: Request, scatter: Tensor | None) -> str | N
     return None
 
 
-def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
+class SharedMean(NamedTuple):
+    """Long-term mean of each position over the frames of several processes."""
+
+    mean: Tensor  # (1, features, positions)
+    frames: Tensor  # (1, 1, positions) int64, number of frames
+    deviation: Tensor | None = None  # (1, features, positions) mean of E, for the gradient
+
+    def at(self, positions: slice) -> SharedMean:
+        """Return the mean of some positions."""
+        return SharedMean(*(None if each is None else each[..., positions] for each in self))  # type: ignore[arg-type]
+
+
+def measure(
+    frames: Tensor, request: Request, scatter: Tensor | None, shared: SharedMean | None = None
+) -> Moments:
     """Sum over the frames of a call.
 
     Args:
         frames: (frames, features, positions), detached.
         request: Settings of the call.
         scatter: (frames, features, features) to be added to W; for a single position only.
+        shared: Long-term mean, if processes share it.
     """
-    parts = [to_batch(part, request, scatter).moments() for part in _tiles(frames)]
+    parts = [
+        to_batch(frames[..., part], request, scatter, shared and shared.at(part)).moments()
+        for part in tiles(frames)
+    ]
     if len(parts) == 1:
         return parts[0]
     clips = len(request.lengths)
     averages = 1 if request.rates.long_term == "shared" else clips
+    steps = torch.cat([part.seen.steps for part in parts], -1)
     return Moments(
         torch.stack([part.sums for part in parts]).sum(0),
-        count_frames(torch.cat([part.seen.steps for part in parts], -1), request),
+        count_frames(steps, request, shared and shared.frames),
         _joined([part.short_mean for part in parts], clips),
         _joined([part.long_mean for part in parts], averages),
+        between=_beside([part.between for part in parts]),
     )
 
 
@@ -69,6 +90,7 @@ def gradient(
     weights: Weights,
     saved: tuple[Tensor, ...],
     above: Tensor | None,
+    shared: SharedMean | None = None,
 ) -> Tensor:
     """Return dJ/dframes plus the incoming gradient, in the dtype and layout of the frames.
 
@@ -78,15 +100,16 @@ def gradient(
         weights: Derivatives of J.
         saved: Tensors from `measure`; deviations that it did not keep are computed again.
         above: Incoming gradient with the shape of the frames, if any.
+        shared: Long-term mean, if processes share it.
     """
     packing = _packing(request.lengths)
     if saved:
-        found = packing.unpack(Batch.of_saved(saved, request).gradient(weights, saved[0]))
+        found = packing.unpack(Batch.of_saved(saved, request, shared).gradient(weights, saved[0]))
         return found.to(frames.dtype) if above is None else above + found.to(frames.dtype)
     result = torch.empty_like(frames)
-    for part, out in zip(_tiles(frames), _tiles(result), strict=True):
-        batch = to_batch(part, request)
-        out.copy_(packing.unpack(batch.gradient(weights, batch.deviations())))
+    for part in tiles(frames):
+        batch = to_batch(frames[..., part], request, shared=shared and shared.at(part))
+        result[..., part] = packing.unpack(batch.gradient(weights, batch.deviations()))
     return result if above is None else result.add_(above)
 
 
@@ -114,14 +137,17 @@ class Batch:
     order: Tensor | None  # (time, clips, 1, positions): the step a frame was moved from
     request: Request
     scatter: Tensor | None = None  # (time, clips, d, d), zero where not active
+    shared: SharedMean | None = None  # if processes share the long-term mean
 
     @classmethod
-    def of_saved(cls, saved: tuple[Tensor, ...], request: Request) -> Batch:
+    def of_saved(
+        cls, saved: tuple[Tensor, ...], request: Request, shared: SharedMean | None = None
+    ) -> Batch:
         """Return a batch whose deviations are known, for its gradient."""
         deviations, *gaps = saved
         steps = gaps[0] if gaps else None
         order = gaps[1] if len(gaps) > 1 else None
-        return cls(deviations[0], deviations[0], steps, order, request)
+        return cls(deviations[0], deviations[0], steps, order, request, shared=shared)
 
     @property
     def rates(self) -> Rates:
@@ -140,7 +166,8 @@ class Batch:
         past = active & (clock >= 1)
         if self.rates.long_term == "stream":
             return torch.stack([past, past])
-        with_others = active & (_averaged(self.x, self.steps, self.rates) > 1)
+        averaged = _averaged(self.x, self.steps, self.rates)
+        with_others = active & ((averaged if self.shared is None else self.shared.frames) > 1)
         return torch.stack([past, with_others.expand_as(past)])
 
     def deviations(self) -> Tensor:
@@ -182,12 +209,17 @@ class Batch:
         saved: tuple[Tensor, ...] = ()
         if self.x.shape[3] == 1:  # codes are small enough to be kept
             saved = (both, *(t for t in (self.steps, self.order) if t is not None))
-        return Moments(sums, self._seen(), by_stream(short_mean), by_stream(long_mean), rows, saved)
+        between = None if self.shared is None else both[1].sum((0, 1), dtype=torch.float64)[None]
+        means = by_stream(short_mean), by_stream(long_mean)
+        return Moments(sums, self._seen(), *means, rows, saved, between)
 
     def _seen(self) -> Seen:
-        if self.steps is None:
+        if self.steps is None and self.shared is None:
             return count_all_frames(self.request, self.x.shape[3], self.x.device)
-        return count_frames(self.steps, self.request)
+        steps = self.steps
+        if steps is None:
+            steps = count_all_frames(self.request, self.x.shape[3], self.x.device).steps
+        return count_frames(steps, self.request, self.shared and self.shared.frames)
 
     def gradient(self, weights: Weights, both: Tensor) -> Tensor:
         """Return (time, clips, features, positions), each frame at its original step."""
@@ -202,8 +234,15 @@ class Batch:
                 result -= moving_average(len(by_d), self.eps, by).transposed(by_e)
         # Frames are relative to their mean, so the gradient has its own mean removed.
         result = self._active(result.view_as(self.x))
-        result -= _mean(result, self.steps, self.rates)
+        result -= self._mean_gradient(result, weights)
         return self.in_place(self._active(result))
+
+    def _mean_gradient(self, result: Tensor, weights: Weights) -> Tensor:
+        """Return the mean of the gradient; only that of E has one."""
+        if self.shared is None:
+            return _mean(result, self.steps, self.rates)
+        assert self.shared.deviation is not None
+        return (weights.matrices[1] @ self.shared.deviation).to(result.dtype)
 
     def in_place(self, values: Tensor) -> Tensor:
         """Move values back to where the frames came from."""
@@ -223,8 +262,35 @@ class Batch:
         return values.gather(0, last[None])[0]
 
 
-def to_batch(frames: Tensor, request: Request, scatter: Tensor | None = None) -> Batch:
+def to_batch(
+    frames: Tensor,
+    request: Request,
+    scatter: Tensor | None = None,
+    shared: SharedMean | None = None,
+) -> Batch:
     """Align the frames of a call in time, relative to their mean."""
+    y, extra, steps, order = _aligned(frames, request, scatter)
+    centre = _mean(y, steps, request.rates) if shared is None else shared.mean.to(y.dtype)
+    batch = Batch(y - centre, centre, steps, order, request, extra, shared)
+    return replace(batch, x=batch._active(batch.x))
+
+
+def sum_frames(frames: Tensor, request: Request, scatter: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return (1, features, positions) sums of usable frames, and their (1, 1, positions) number."""
+    totals, numbers = [], []
+    for part in tiles(frames):
+        y, _, steps, _ = _aligned(frames[..., part], request, scatter)
+        totals.append(y.sum((0, 1), dtype=torch.float64)[None])
+        if steps is None:
+            steps = count_all_frames(request, y.shape[3], y.device).steps
+        numbers.append(steps.sum(0, keepdim=True))
+    return torch.cat(totals, -1), torch.cat(numbers, -1)
+
+
+def _aligned(
+    frames: Tensor, request: Request, scatter: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Return frames and scatter as in `Batch`, but not centred, with its `steps` and `order`."""
     packing = _packing(request.lengths)
     y = packing.pack(frames.to(working_precision(frames)))
     extra = None if scatter is None else packing.pack(scatter.to(y.dtype))
@@ -240,9 +306,7 @@ def to_batch(frames: Tensor, request: Request, scatter: Tensor | None = None) ->
             extra = torch.where(there, extra, 0).gather(0, order.expand_as(extra))
     if there is not None:
         steps = there.expand_as(y[:, :, :1]).sum(0)
-    centre = _mean(y, steps, request.rates)
-    batch = Batch(y - centre, centre, steps, order, request, extra)
-    return replace(batch, x=batch._active(batch.x))
+    return y, extra, steps, order
 
 
 @lru_cache(maxsize=64)
@@ -251,12 +315,18 @@ def _packing(lengths: tuple[int, ...]) -> Packing:
     return Packing(lengths)
 
 
-def _tiles(frames: Tensor) -> Iterator[Tensor]:
+def tiles(frames: Tensor) -> Iterator[slice]:
     """Yield some positions at a time, to bound the memory of intermediate results."""
     count, d, positions = frames.shape
     width = max(1, TILE_VALUES // (count * d))
     for begin in range(0, positions, width):
-        yield frames[..., begin : begin + width]
+        yield slice(begin, begin + width)
+
+
+def _beside(parts: list[Tensor | None]) -> Tensor | None:
+    """Join values of some positions at a time, if there are any."""
+    there = [part for part in parts if part is not None]
+    return torch.cat(there, -1) if there else None
 
 
 def _joined(means: list[Tensor], clips: int) -> Tensor:
