@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -73,6 +76,7 @@ class Case(NamedTuple):
     clips: bool = True  # marked by `sequences`, of unequal lengths; else (streams, time, ...)
     take_loss: bool = True
     broadcast_buffers: bool = True
+    sharded: bool = False  # FSDP instead of DDP
     dtype: torch.dtype = torch.float64
     marks: bool = False
     limit: float = 1e-10  # of differences between numbers of processes
@@ -85,14 +89,13 @@ CASES = {
     "clips, no broadcast": Case(lambda: codes(FRESH), broadcast_buffers=False, take_loss=False),
     "streams": Case(lambda: codes(FRESH), clips=False, take_loss=False),
     "auto": Case(lambda: codes({"reduction": "sum"}), clips=False, rate=5e-5),
+    "sharded": Case(lambda: codes(FRESH), sharded=True),
     "float32": Case(lambda: codes(FRESH), dtype=torch.float32, limit=1e-5),
     # More features than frames: without the ridge, W and B would have no inverse.
     "wide": Case(lambda: codes(FRESH, d=80), limit=1e-5),
-    "shared": Case(lambda: codes({"long_term": "shared", **FRESH})),
     "shared, NaN": Case(lambda: spoiled_codes({"long_term": "shared", **FRESH}), marks=True),
     "NaN": Case(lambda: spoiled_codes({"long_term": "stream", **FRESH}), marks=True),
     "whiten": Case(lambda: codes(FRESH, ul.Whiten(5))),
-    "maps": Case(lambda: maps(FRESH), shape=(1, 6, 7)),
     "maps, checkpoints": Case(lambda: maps(FRESH, True), shape=(1, 6, 7)),
     "maps, shared": Case(
         lambda: maps({"long_term": "shared", "diagonal": True, **FRESH}), shape=(1, 6, 7)
@@ -106,12 +109,10 @@ def train(
     """Train with the streams of a rank; return weights, gradients and statistics."""
     torch.manual_seed(0)
     net = case.net().to(case.dtype)
-    optimizer = torch.optim.SGD(net.parameters(), lr=case.rate)
     if state is not None:
         net.load_state_dict(state)
-    wrapped: nn.Module = net
-    if dist.is_initialized():
-        wrapped = DistributedDataParallel(net, forward_sync_buffers=case.broadcast_buffers)
+    wrapped = wrap(case, net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=case.rate)
     for step in steps:
         x, lengths, total = batch(case, step, rank, world)
         optimizer.zero_grad()
@@ -123,8 +124,19 @@ def train(
         else:
             ul.backward(y)
         optimizer.step()
-    gradients = {f"grad {name}": p.grad for name, p in net.named_parameters()}
-    return {**net.state_dict(), **gradients}
+    found: dict[str, Any] = dict(net.state_dict())
+    found |= {f"grad {name}": p.grad for name, p in net.named_parameters()}
+    return {k: v.full_tensor() if isinstance(v, DTensor) else v for k, v in found.items()}
+
+
+def wrap(case: Case, net: nn.Module) -> nn.Module:
+    """Return the network, ready for training in the present process group."""
+    if not dist.is_initialized():
+        return net
+    if case.sharded:
+        fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        return net
+    return DistributedDataParallel(net, forward_sync_buffers=case.broadcast_buffers)
 
 
 def batch(case: Case, step: int, rank: int, world: int) -> tuple[Tensor, list[int], int]:
@@ -163,6 +175,10 @@ def too_few(rank: int) -> None:
     ul.UL1d(2)(torch.randn(10, 2))
 
 
+def compiled(rank: int) -> None:
+    torch.compile(ul.UL1d(2), backend="eager", fullgraph=True)(torch.randn(40, 2))
+
+
 def alone(rank: int) -> None:
     """Layers that are not synchronised need no other process."""
     if rank == 0:
@@ -174,6 +190,7 @@ FAILURES: dict[str, Callable[[int], None]] = {
     "alone": alone,
     "running": running,
     "too few": too_few,
+    "compiled": compiled,
     "features": mismatched_features,
     "layers": mismatched_layers,
 }
@@ -181,7 +198,7 @@ FAILURES: dict[str, Callable[[int], None]] = {
 
 def work(rank: int, world: int, store: str, jobs: list[tuple[str, Any]]) -> bytes:
     """Run jobs in a new process group; return their results."""
-    results = []
+    results: list[Any] = []
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=world,
         timeout=timedelta(seconds=60),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import ullayers.kernels.numba.fresh as numba_fresh
 import ullayers.kernels.torch.fresh as torch_fresh
+import ullayers.kernels.torch.pooled as torch_pooled
 import ullayers.kernels.triton.fresh as triton_fresh
 from ullayers.kernels.backends import has_numba, has_triton
 from ullayers.kernels.moments import (
@@ -22,6 +23,7 @@ from ullayers.kernels.moments import (
     working_precision,
 )
 from ullayers.kernels.state import LongTerm
+from ullayers.kernels.torch.pooled import Pool
 
 WIDEST_ON_GPU, MOST_FRAMES = 256, 32  # features, and frames of a call
 # Above these sizes PyTorch is faster than the compiled loop, except for single frames of a single
@@ -173,6 +175,29 @@ def choose_fresh(
         (name, kernel.why_not(frames, request, scatter)) for name, kernel in FRESH.items()
     )
     return FRESH[name], reasons
+
+
+def choose_pooled(
+    frames: Tensor, request: Request, scatter: Tensor | None
+) -> tuple[str, Differentiable, dict[str, str]]:
+    """Return the kernel for a call of several processes, its name, and why faster ones do not."""
+    shared = request.rates.long_term == "shared"
+    if shared or frames.numel() == 0:
+        why = "processes share the long-term mean" if shared else "this process has no frames"
+        reasons = {name: why for name in FRESH if name != torch_fresh.NAME}
+        return torch_pooled.NAME, cast("Differentiable", torch_pooled), reasons
+    kernel, reasons = choose_fresh(frames, request, scatter)
+    return kernel.NAME, kernel, reasons
+
+
+def evaluate_pooled(
+    frames: Tensor, request: Request, scatter: Tensor | None, pool: Pool
+) -> tuple[Differentiable, Request, Evaluation]:
+    """Return the kernel for a call of several processes, its settings and its statistics."""
+    _, kernel, _ = choose_pooled(frames, request, scatter)
+    measure = getattr(kernel, "measure", torch_fresh.measure)
+    whole, made = torch_pooled.evaluate(frames, request, scatter, pool, measure)
+    return kernel, whole, made
 
 
 def evaluate_fresh(

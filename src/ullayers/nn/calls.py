@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 import ullayers.kernels.custom_ops as fresh_ops
-import ullayers.kernels.torch.fresh as torch_fresh
-import ullayers.kernels.torch.pooled as pooled
 from ullayers.kernels.covariance import RIDGE_HIGH
 from ullayers.kernels.dispatch import (
-    FRESH,
     Differentiable,
     choose_fresh,
+    choose_pooled,
     evaluate_fresh,
+    evaluate_pooled,
     listed,
 )
 from ullayers.kernels.moments import Evaluation, Request, covariance_evidence, on_device
@@ -95,13 +94,12 @@ class ULBase(RunningCalls):
         if not self._is_fresh(y):
             kernels = self._explain_running(y, scatter)
             return f"running statistics: {self._why_statistics(y)}\n{kernels}"
-        if self._processes > 1:
-            why = f"the statistics are those of {self._processes} processes"
-            reasons = {name: why for name in FRESH if name != torch_fresh.NAME}
-            return f"fresh statistics: {why}\n{listed(pooled.NAME, reasons)}"
-        kernel, reasons = choose_fresh(
-            as_frames(y.detach(), self.features), self._request(y), scatter
-        )
+        request, frames = self._request(y), as_frames(y.detach(), self.features)
+        if request.processes > 1:
+            name, _, reasons = choose_pooled(frames, request, scatter)
+            kernels = listed(name, reasons)
+            return f"fresh statistics: those of {request.processes} processes\n{kernels}"
+        kernel, reasons = choose_fresh(frames, request, scatter)
         return f"fresh statistics: {self._why_statistics(y)}\n{listed(kernel.NAME, reasons)}"
 
     def _why_statistics(self, y: Tensor) -> str:
@@ -192,7 +190,7 @@ class ULBase(RunningCalls):
             f"diagonal={rates.diagonal}, scatter={scatter is not None}"
         )
         pool = Pool(self._member, description, share, by_steps=self.reduction == "sum")
-        whole, made = pooled.evaluate(frames, request, scatter, pool)
+        kernel, whole, made = evaluate_pooled(frames, request, scatter, pool)
         enough = 1 if self.statistics == "fresh" else self._enough_frames
         if pool.moving() < enough:
             raise ValueError(
@@ -200,7 +198,7 @@ class ULBase(RunningCalls):
                 f"{pool.processes} processes together, got {pool.moving()}: running statistics "
                 'are not synchronised; use more frames or statistics="fresh"'
             )
-        return pooled, whole, made, pool.most_clips()
+        return kernel, whole, made, pool.most_clips()
 
     def _request(self, y: Tensor) -> Request:
         lengths, processes = self._lengths(y), self._processes

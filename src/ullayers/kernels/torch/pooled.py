@@ -24,7 +24,7 @@ from ullayers.kernels.moments import (
 )
 from ullayers.kernels.torch.fresh import SharedMean
 
-NAME = "PyTorch operations, with sums over all processes"
+NAME = "PyTorch operations for a mean that processes share"
 
 
 class Pool(Protocol):
@@ -40,8 +40,19 @@ class Pool(Protocol):
         """Return the precision of that call; after `add_up`."""
 
 
+class Measure(Protocol):
+    """The function `measure` of a kernel."""
+
+    def __call__(self, frames: Tensor, request: Request, scatter: Tensor | None) -> Moments:
+        """Sum over the frames of this process."""
+
+
 def evaluate(
-    frames: Tensor, request: Request, scatter: Tensor | None, pool: Pool
+    frames: Tensor,
+    request: Request,
+    scatter: Tensor | None,
+    pool: Pool,
+    measure: Measure,
 ) -> tuple[Request, Evaluation]:
     """Return the settings, the statistics and the derivatives of J of all processes together.
 
@@ -50,12 +61,16 @@ def evaluate(
         request: Settings of the call of this process.
         scatter: As in `torch.fresh.measure`.
         pool: Communication with the other processes.
+        measure: Sums over frames, if there are any and their long-term mean is not shared.
     """
     shared = None
     if request.rates.long_term == "shared":
         total, number = pool.add_up(*_frame_sums(frames, request, scatter))
         shared = SharedMean(total / number.clamp(min=1), number.long())
-    moments = _measure(frames, request, scatter, shared)
+    if shared is None and frames.numel() > 0:
+        moments = measure(frames, request, scatter)
+    else:
+        moments = _measure(frames, request, scatter, shared)
     sums, counts, *between = pool.add_up(
         moments.sums,
         moments.seen.counts,
