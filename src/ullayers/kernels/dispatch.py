@@ -194,8 +194,8 @@ def evaluate_pooled(
     frames: Tensor, request: Request, scatter: Tensor | None, pool: Pool
 ) -> tuple[Differentiable, Request, Evaluation]:
     """Return the kernel for a call of several processes, its settings and its statistics."""
-    _, kernel, _ = choose_pooled(frames, request, scatter)
-    measure = getattr(kernel, "measure", torch_fresh.measure)
+    name, kernel, _ = choose_pooled(frames, request, scatter)
+    measure = FRESH[name].measure if name in FRESH else torch_fresh.measure
     whole, made = torch_pooled.evaluate(frames, request, scatter, pool, measure)
     return kernel, whole, made
 

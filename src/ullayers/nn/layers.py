@@ -77,6 +77,8 @@ class UL1d(ULBase):
         statistics: "fresh", "running" or "auto". "auto" is fresh for calls of at least 32 frames
             (8 for 32 features or more; frames of single-frame clips do not count) and running for
             shorter calls, which cover too little time. `start="paper"` is always running.
+        synchronize: Whether processes of `torch.distributed` share W, B and J. Each has its own
+            clips; one without any passes an empty input. Only for fresh statistics.
 
     Shape:
         Input and output: (time, features) or (sequences, time, features). Frames with a NaN, an
@@ -144,7 +146,8 @@ class UL2d(ULBase):
         eps: Long-term rate, as in `UL1d`.
         weight: Factor of the added gradient.
         diagonal: Whether to keep one variance per channel instead of full covariances.
-        **choices: `reduction`, `start`, `long_term`, `ridge` and `statistics`, as in `UL1d`.
+        **choices: `reduction`, `start`, `long_term`, `ridge`, `statistics` and `synchronize`, as in
+            `UL1d`.
 
     Shape:
         Input and output: (time, channels, height, width) or (sequences, time, channels, height,
@@ -205,7 +208,8 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
     Args:
         net: Module with UL layers in it.
         lengths: Number of frames of each clip, for concatenated clips. Without it, each sequence
-            of a (sequences, time, ...) input is a clip, and a (time, ...) input is one clip.
+            of a (sequences, time, ...) input is a clip, and a (time, ...) input is one clip. An
+            empty list for a process that has no clips.
 
     Example:
         >>> import torch, ullayers as ul
