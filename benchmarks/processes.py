@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 import ullayers as ul
 
@@ -58,7 +58,7 @@ def main() -> None:
     print("processes | layer | long_term | alone, ms | synchronised, ms")
     for world in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
-            mp.spawn(measure, (world, str(Path(folder) / "store")), nprocs=world)  # type: ignore[no-untyped-call]
+            spawn(measure, (world, str(Path(folder) / "store")), nprocs=world)
 
 
 if __name__ == "__main__":

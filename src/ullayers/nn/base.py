@@ -11,18 +11,14 @@ from torch import Tensor
 from ullayers.kernels.packing import Packing
 from ullayers.kernels.state import LongTerm, Rates
 from ullayers.nn.distributed import Member, process_count
-from ullayers.nn.open_calls import LayerCall
-from ullayers.nn.statistics import Statistics, is_recomputing
+from ullayers.nn.open_calls import OpenCalls
+from ullayers.nn.statistics import Statistics
 
 
 class LayerBase(Statistics):
     """Base of both layers, for any kind of statistics."""
 
     _diagonal = False
-    _calls: tuple[LayerCall, ...] = ()  # whose gradient is not taken yet
-    _ran_compiled = False  # whether the last call was in a graph of torch.compile
-    _ran_blind = False  # whether the last call was without gradients
-    _loss_missed = False  # whether `loss` was taken after such a call
 
     def __init__(
         self,
@@ -50,6 +46,7 @@ class LayerBase(Statistics):
         self.statistics = statistics
         self.synchronize = synchronize
         self._member = Member()
+        self._open_calls = OpenCalls()
         self._check_settings()
         self._clips: Packing | None = None  # set by sequences() within its block
 
@@ -76,56 +73,6 @@ class LayerBase(Statistics):
 
     def _check_shape(self, y: Tensor) -> None:
         raise NotImplementedError
-
-    def _begin_call(self, gradient: bool) -> LayerCall | None:
-        """Return a call for `loss`, before the statistics change; None in a compiled graph.
-
-        Args:
-            gradient: Whether the call needs a gradient.
-        """
-        if torch.compiler.is_compiling():
-            self._ran_compiled = True
-            return None
-        call = LayerCall(self.weight)
-        if is_recomputing():
-            return call
-        self._ran_compiled = self._loss_missed = False
-        self._ran_blind = not gradient
-        if self._calls:
-            self._calls = tuple(each for each in self._open_calls() if each.in_use)
-        if gradient:
-            self._calls = (*self._calls, call)
-        return call
-
-    def _open_calls(self) -> tuple[LayerCall, ...]:
-        """Return the calls whose gradient nothing has taken, with their weight * J."""
-        calls = tuple(call for call in self._calls if call.carrier is not None)
-        for call in calls:
-            if call.value is None:
-                value = call.weight * self.objective
-                call.value = torch.where(value.isfinite(), value, 0)  # 0: nothing varies
-        return calls
-
-    def _drop_unused_calls(self) -> bool:
-        """Drop calls before the last whose outputs are not in use; return whether there were any.
-
-        If the output of the last call is not in use either, all belong to one forward pass whose
-        result was not kept: their outputs were in use when the last call was made.
-        """
-        calls = self._open_calls()
-        if calls and calls[-1].in_use:
-            calls = tuple(call for call in calls if call.in_use)
-        dropped = len(calls) < len(self._calls)
-        self._calls = calls
-        return dropped
-
-    def _take_calls(self) -> tuple[LayerCall, ...]:
-        """Return the open calls; from now on, their backward pass does not add the gradient."""
-        calls, self._calls = self._open_calls(), ()
-        for call in calls:
-            call.take()
-        self._loss_missed = self._ran_blind and not calls
-        return calls
 
     def _carries_on(self, layout: torch.Size) -> bool:
         """Return whether frames of this layout may continue the streams of the last call."""

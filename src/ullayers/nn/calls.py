@@ -139,7 +139,7 @@ class ULBase(RunningCalls):
         return self.statistics == "fresh" or frames >= self._enough_frames
 
     def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
-        if self._loss_missed and is_recomputing():
+        if self._open_calls.missed and is_recomputing():
             return refuse_gradient(y, REENTRANT_LOSS)
         call = self._begin_call(wants_gradient(y, scatter))
         with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():

@@ -51,18 +51,13 @@ def loss(net: nn.Module) -> Tensor:
         torch.Size([2, 3])
     """
     layers = ul_layers(net)
-    if any(layer.training and layer._ran_compiled for layer in layers):
+    if any(layer.training and layer._open_calls.compiled for layer in layers):
         raise RuntimeError(COMPILED)
     forget_added_gradients()
     # A call keeps the graph behind it, and so calls of other layers, in use.
-    while any([layer._drop_unused_calls() for layer in layers]):
+    while any([layer._open_calls.drop_unused() for layer in layers]):
         pass
-    parts = [
-        call.carrier + call.value.to(call.carrier)
-        for layer in layers
-        for call in layer._take_calls()
-        if call.carrier is not None and call.value is not None
-    ]
+    parts = [part for layer in layers for part in layer._take_loss()]
     if not parts:
         warnings.warn(NOTHING_TO_LEARN, stacklevel=2)
         return torch.zeros(())

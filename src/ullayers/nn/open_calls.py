@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from ullayers.nn.loss_scaling import note_added_gradient
+from ullayers.nn.statistics import is_recomputing
 
 
 class Switch:
@@ -68,3 +71,77 @@ def adds_now(switch: Switch | None) -> bool:
     if switch.adds:
         note_added_gradient()
     return switch.adds
+
+
+class OpenCalls:
+    """The calls of a layer whose gradient neither `loss` nor a backward pass has taken.
+
+    Attributes:
+        compiled: Whether the last call was in a graph of `torch.compile`.
+        missed: Whether `loss` was taken after a call without gradients.
+    """
+
+    def __init__(self) -> None:
+        self.compiled = self.missed = False
+        self._blind = False  # whether the last call was without gradients
+        self._calls: tuple[LayerCall, ...] = ()
+
+    def __reduce__(self) -> tuple[type[OpenCalls], tuple[()]]:
+        return OpenCalls, ()  # the graphs belong to the original, not to its copies
+
+    def begin(
+        self, weight: float, gradient: bool, objective: Callable[[], Tensor]
+    ) -> LayerCall | None:
+        """Return a new call, before the statistics change; None in a compiled graph.
+
+        Args:
+            weight: Factor of J.
+            gradient: Whether the call needs a gradient.
+            objective: Returns J of the call before.
+        """
+        if torch.compiler.is_compiling():
+            self.compiled = True
+            return None
+        call = LayerCall(weight)
+        if is_recomputing():
+            return call
+        self.compiled = self.missed = False
+        self._blind = not gradient
+        if self._calls:
+            self._evaluate(objective)
+            self._calls = tuple(each for each in self._calls if each.in_use)
+        if gradient:
+            self._calls = (*self._calls, call)
+        return call
+
+    def drop_unused(self) -> bool:
+        """Drop calls before the last whose outputs are not in use; return whether there were any.
+
+        If the output of the last call is not in use either, all belong to one forward pass whose
+        result was not kept: their outputs were in use when the last call was made.
+        """
+        calls = self._calls
+        if calls and calls[-1].in_use:
+            self._calls = tuple(call for call in calls if call.in_use)
+        return len(self._calls) < len(calls)
+
+    def take(self, objective: Callable[[], Tensor]) -> list[Tensor]:
+        """Return weight * J of each call, with its gradient, which the layer no longer adds."""
+        self._evaluate(objective)
+        calls, self._calls = self._calls, ()
+        parts = []
+        for call in calls:
+            assert call.carrier is not None
+            assert call.value is not None
+            parts.append(call.carrier + call.value.to(call.carrier))
+            call.take()
+        self.missed = self._blind and not calls
+        return parts
+
+    def _evaluate(self, objective: Callable[[], Tensor]) -> None:
+        """Drop calls whose backward pass has run, and compute weight * J of the others."""
+        self._calls = tuple(call for call in self._calls if call.carrier is not None)
+        for call in self._calls:
+            if call.value is None:
+                value = call.weight * objective()
+                call.value = torch.where(value.isfinite(), value, 0)  # 0: nothing varies

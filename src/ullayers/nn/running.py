@@ -28,6 +28,7 @@ from ullayers.kernels.torch.advance import advance
 from ullayers.kernels.triton.stream import advance_frames
 from ullayers.nn.added_gradient import Signal, add_gradient, refuse_gradient
 from ullayers.nn.base import LayerBase, layout_of, symmetric
+from ullayers.nn.open_calls import LayerCall
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
 # Covariances of few streams are ill-conditioned. These calls are computed in float64: frames of at
@@ -81,7 +82,7 @@ class RunningCalls(LayerBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of copies and pickles what belongs to the last call of this object."""
-        return {**self.__dict__, "_chosen": None, "_replay": None, "_calls": ()}
+        return {**self.__dict__, "_chosen": None, "_replay": None}
 
     def _forward_running(self, y: Tensor, scatter: Tensor | None) -> Tensor:
         if is_recomputing():
@@ -105,6 +106,13 @@ class RunningCalls(LayerBase):
         assert signal is not None
         return add_gradient(y, scatter, signal, call)
 
+    def _begin_call(self, gradient: bool) -> LayerCall | None:
+        return self._open_calls.begin(self.weight, gradient, lambda: self.objective)
+
+    def _take_loss(self) -> list[Tensor]:
+        """Return what `loss` adds up."""
+        return self._open_calls.take(lambda: self.objective)
+
     def _warn_of_single_frames(self, y: Tensor) -> None:
         """Warn if all clips have one frame: without a past there is no gradient."""
         if self._clips is None or torch.compiler.is_compiling():
@@ -123,7 +131,7 @@ class RunningCalls(LayerBase):
         """
         if not (self.training and y.requires_grad):
             return y
-        if self._loss_missed:
+        if self._open_calls.missed:
             return refuse_gradient(y, REENTRANT_LOSS)
         if self._replay is not None and self._replay.shape == y.shape:
             _, signal = self._learn(y, scatter, replay=self._replay)
