@@ -14,6 +14,7 @@ from torch.autograd.graph import Node
 
 from ullayers.kernels.packing import Packing
 from ullayers.nn.calls import ULBase
+from ullayers.nn.distributed import process_count
 
 NOTHING_TO_LEARN = (
     "ul.backward found no UL layer in train mode behind these outputs, so that nothing is learned: "
@@ -222,6 +223,8 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
         torch.Size([3, 2])
     """
     packing = Packing(lengths)
+    if packing.lengths == [] and process_count() == 1:
+        raise ValueError("expected lengths of one clip or more, got none")
     layers = ul_layers(net)
     if not layers and not torch.compiler.is_compiling():
         warnings.warn(NO_LAYERS, stacklevel=3)  # the caller of contextlib's __enter__
