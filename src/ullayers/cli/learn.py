@@ -64,7 +64,7 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
 def _load(arguments: Namespace) -> Run:
     """Load the run in --out, and refuse options that are not its own."""
     run = load_run(arguments.out, arguments.device)
-    if not (run.folder / "metrics.jsonl").exists():
+    if run.watched:
         raise UserError(
             f"{arguments.out}: was written by ul watch; continue it with ul watch --resume"
         )

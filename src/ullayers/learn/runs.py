@@ -101,6 +101,11 @@ class Run:
         """The stride of all sources; None if each has its own."""
         return None if self.natural else self.reading.stride
 
+    @property
+    def watched(self) -> bool:
+        """Whether the run was written by `ul watch`, which keeps no metrics.jsonl."""
+        return not (self.folder / "metrics.jsonl").exists()
+
     def missing(self) -> list[str]:
         """Return the names of the results of `ul learn` that are not in the folder.
 
