@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.config import Config, choose_device
-from ullayers.learn.folders import check_apart, check_free, check_links
+from ullayers.learn.folders import CARD, RUN_NAMES, check_apart, check_free, check_links
 from ullayers.learn.following import covers_little
 from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
 from ullayers.learn.models import Model, weights
@@ -112,7 +112,8 @@ class Run:
         A table that was begun again counts as missing.
         """
         table = csv_name(self)
-        names = [table, "summary.json", "overlay.mp4", "report.html"] + ["masks"] * self.masks
+        names = [table, "summary.json", "overlay.mp4", "report.html", CARD]
+        names += ["masks"] * self.masks
         begun = any(self.folder.glob(f"{Path(table).stem}.partial.*"))
         return [
             name for name in names if not (self.folder / name).exists() or (name == table and begun)
@@ -202,7 +203,7 @@ def plan_run(
     """
     _check_options(config, masks=masks, follow=follow)
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
-    check_free(folder, force)
+    check_free(folder, force, RUN_NAMES)
     check_apart(folder, sources)
     check_region(roi, sources, infos, skip_bad=skip_bad)
     shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)
@@ -347,6 +348,33 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
     if run.result is not None:
         run.net = _load_net(run)
     return run
+
+
+def from_pretrained(folder: str | os.PathLike[str], device: str = "cpu") -> Model:
+    """Return the network of a run in eval mode: a `Locator` or an `Encoder`.
+
+    Args:
+        folder: Folder of the run; it needs config.json and model.safetensors only.
+        device: Device of the network.
+
+    Raises:
+        RunError: The folder is not a run, is damaged, or learning has not ended.
+
+    Example:
+        >>> import tempfile, torch, ullayers as ul
+        >>> from ullayers.video.scene import write_scene
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     video = str(write_scene(place, frames=30))
+        ...     for found in ul.watch(video, size=32, folder=f"{place}/run"):
+        ...         pass
+        ...     net = ul.from_pretrained(f"{place}/run")
+        >>> net(torch.rand(5, 3, 24, 32)).centroid.shape  # of the foreground of five frames
+        torch.Size([5, 2])
+    """
+    run = load_run(folder, device)
+    _ = run.outcome  # raises an error if learning has not ended
+    assert run.net is not None
+    return run.net
 
 
 def fresh_net(run: Run) -> Model:
