@@ -11,8 +11,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -24,7 +22,7 @@ from tests.films import Pixels, ball, column, write_ball
 from ullayers.learn.network_graph import LUMA, Preprocess, network_graph
 from ullayers.learn.runs import Run, load_run
 from ullayers.learn.watcher import Watcher
-from ullayers.output.network_files import write_onnx, write_torch_export
+from ullayers.output.network_files import write_onnx
 from ullayers.video.reader import Reading, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle
 
@@ -33,9 +31,10 @@ MOUSE = Path(DATA, "tracktor", "videos", "mouse_video.mp4")
 Outputs = dict[str, NDArray[Any]]
 
 
-def session_of(run: Run, file: Path) -> Callable[..., Outputs]:
-    """Write the network as ONNX; return a function that runs it in ONNX Runtime."""
-    write_onnx(run, file)
+def opened(file: Path) -> Callable[..., Outputs]:
+    """Return a function that runs an ONNX file in ONNX Runtime."""
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
@@ -67,7 +66,8 @@ def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def located(locator: Run, onnx_file: Path) -> Callable[..., Outputs]:
-    return session_of(locator, onnx_file)
+    write_onnx(locator, onnx_file)
+    return opened(onnx_file)
 
 
 @pytest.fixture(scope="module")
@@ -111,23 +111,14 @@ def test_onnx_accepts_any_size_and_a_frame_without_foreground(
     assert found["confidence"][0] < 0.5  # nothing moves
 
 
-def test_onnx_encodes_as_ul_apply(place: Path, tmp_path: Path, film: Pixels) -> None:
-    compute = session_of(load_run(place / "codes", "cpu"), tmp_path / "codes.onnx")
-    code = compute(frames=film)["code"]
-    written = column(place / "codes" / "codes.csv", "y0", "y1")
-    # FFmpeg resizes brightness and colour of the frames of `ul apply` separately.
-    assert all(np.corrcoef(code.T, written.T)[[0, 1], [2, 3]] > 0.99)
-    exact = network_graph(load_run(place / "codes", "cpu")).module(torch.from_numpy(film))
-    np.testing.assert_allclose(code, exact.detach(), atol=1e-4)
-
-
 def test_watching_continues_from_its_state(tmp_path: Path) -> None:
     video = write_ball(tmp_path / "ball.mp4")
     roi = Rectangle(10, 8, 48, 36)
     for _ in ul.watch(video, roi=roi, folder=tmp_path / "run"):
         pass
     run = load_run(tmp_path / "run", "cpu")
-    compute = session_of(run, tmp_path / "watch.onnx")
+    write_onnx(run, tmp_path / "watch.onnx")
+    compute = opened(tmp_path / "watch.onnx")
     watcher = Watcher(run.config, 3, (36, 48))
     watcher.net.load_state_dict(run.net.state_dict())  # type: ignore[union-attr]
     watcher.learning = False
@@ -145,20 +136,10 @@ def test_watching_continues_from_its_state(tmp_path: Path) -> None:
     assert count == 40
 
 
-def test_torch_export_computes_the_same(locator: Run, tmp_path: Path, film: Pixels) -> None:
-    write_torch_export(locator, tmp_path / "net.pt2")
-    network = torch.export.load(tmp_path / "net.pt2").module()
-    frames = torch.from_numpy(film)
-    for some in (frames, frames[:1], frames[:, :, :30, :50]):
-        inputs = some, some[0]
-        for found, same in zip(
-            network(*inputs), network_graph(locator).module(*inputs), strict=True
-        ):
-            torch.testing.assert_close(found, same, atol=1e-5, rtol=0)
-
-
 @pytest.mark.usefixtures("located")
 def test_files_do_not_contain_paths(onnx_file: Path) -> None:
+    import onnx
+
     content = onnx_file.read_bytes()
     assert b".py" not in content
     onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
@@ -205,13 +186,29 @@ def test_real_frames_at_their_own_size(locator: Run, located: Callable[..., Outp
         np.testing.assert_allclose(values, same.detach(), atol=1e-4)
 
 
-def test_command_writes_both_files(place: Path, tmp_path: Path, here: UlCommand) -> None:
+def test_command_writes_codes_as_ul_apply(
+    place: Path, tmp_path: Path, film: Pixels, here: UlCommand
+) -> None:
     both = ["--onnx", tmp_path / "net.onnx", "--torch-export", tmp_path / "net.pt2"]
     code, out, errors = here("export", place / "codes", *both)
     assert (code, errors) == (0, "")
     assert out == f"wrote {tmp_path / 'net.onnx'}\nwrote {tmp_path / 'net.pt2'}\n"
     check_refused(here("export", place / "codes", *both), "net.onnx", "--force")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "net.pt2"]
+
+    run = load_run(place / "codes", "cpu")
+    expected = network_graph(run).module(torch.from_numpy(film)).detach()
+    found = opened(tmp_path / "net.onnx")(frames=film)["code"]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    written = column(place / "codes" / "codes.csv", "y0", "y1")
+    # FFmpeg resizes brightness and colour of the frames of `ul apply` separately.
+    assert all(np.corrcoef(found.T, written.T)[[0, 1], [2, 3]] > 0.99)
+
+    network = torch.export.load(tmp_path / "net.pt2").module()
+    frames = torch.from_numpy(film)
+    for some in (frames, frames[:1], frames[:, :, :30, :50]):
+        same = network_graph(run).module(some)
+        torch.testing.assert_close(network(some), same, atol=1e-5, rtol=0)
 
 
 def test_mistakes_are_refused(place: Path, tmp_path: Path, here: UlCommand) -> None:
