@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -59,10 +60,13 @@ def test_the_code_in_it_runs(place: Path) -> None:
     for name in ("run", "codes"):
         text = (place / name / "README.md").read_text()
         code = text.split("```python\n")[1].split("```")[0].replace("RUN", str(place / name))
-        frames = torch.rand(4, 3, 12, 16)
+        shape = re.search(r"\(time, (\d+), (\d+), (\d+)\)", code)
+        assert shape
+        frames = torch.rand(4, *map(int, shape.groups()))
         names: dict[str, object] = {"frames": frames, "foreground": frames - 0.5}
         exec(code, names)
         assert isinstance(names["net"], (Locator, Encoder))
+        assert ("square crops" in code) == load_run(place / name).reading.follow
 
 
 def test_odd_names_are_shown_as_they_are(place: Path, tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from torch import Tensor
 
 import ullayers as ul
 from tests.command import UlCommand, check_refused
-from tests.films import Pixels, ball, column, write_ball
+from tests.films import Pixels, ball, write_ball
+from tests.learn.short_runs import CODES, learn
+from ullayers.learn.apply import answers
 from ullayers.learn.network_graph import LUMA, Preprocess, network_graph
 from ullayers.learn.runs import Run, load_run
 from ullayers.learn.watcher import Watcher
@@ -189,26 +191,36 @@ def test_real_frames_at_their_own_size(locator: Run, located: Callable[..., Outp
 def test_command_writes_codes_as_ul_apply(
     place: Path, tmp_path: Path, film: Pixels, here: UlCommand
 ) -> None:
+    run = learn(str(place / "ball.mp4"), tmp_path / "codes", CODES, follow=False)
     both = ["--onnx", tmp_path / "net.onnx", "--torch-export", tmp_path / "net.pt2"]
-    code, out, errors = here("export", place / "codes", *both)
+    code, out, errors = here("export", run.folder, *both)
     assert (code, errors) == (0, "")
     assert out == f"wrote {tmp_path / 'net.onnx'}\nwrote {tmp_path / 'net.pt2'}\n"
-    check_refused(here("export", place / "codes", *both), "net.onnx", "--force")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "net.pt2"]
+    check_refused(here("export", run.folder, *both), "net.onnx", "--force")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["codes", "net.onnx", "net.pt2"]
 
-    run = load_run(place / "codes", "cpu")
-    expected = network_graph(run).module(torch.from_numpy(film)).detach()
+    graph = network_graph(load_run(run.folder, "cpu")).module
+    frames = torch.from_numpy(film)
     found = opened(tmp_path / "net.onnx")(frames=film)["code"]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-    written = column(place / "codes" / "codes.csv", "y0", "y1")
+    np.testing.assert_allclose(found, graph(frames).detach(), atol=1e-4)
+    [applied] = answers(run, find_sources(run.inputs)[0])
     # FFmpeg resizes brightness and colour of the frames of `ul apply` separately.
-    assert all(np.corrcoef(found.T, written.T)[[0, 1], [2, 3]] > 0.99)
+    assert all(np.corrcoef(found.T, applied.values.T)[[0, 1], [2, 3]] > 0.99)
 
     network = torch.export.load(tmp_path / "net.pt2").module()
-    frames = torch.from_numpy(film)
     for some in (frames, frames[:1], frames[:, :, :30, :50]):
-        same = network_graph(run).module(some)
-        torch.testing.assert_close(network(some), same, atol=1e-5, rtol=0)
+        torch.testing.assert_close(network(some), graph(some), atol=1e-5, rtol=0)
+
+
+def test_a_run_that_follows_takes_crops(place: Path, tmp_path: Path, here: UlCommand) -> None:
+    run = learn(str(place / "ball.mp4"), tmp_path / "codes", CODES, follow=True)
+    _, out, _ = here("export", run.folder, "--torch-export", tmp_path / "net.pt2")
+    assert "square crops" in out
+    [applied] = answers(run, find_sources(run.inputs)[0])
+    [piece] = run.pieces[find_sources(run.inputs)[0], run.reading_of(find_sources(run.inputs)[0])]
+    network = torch.export.load(tmp_path / "net.pt2").module()
+    found = network(piece.clip.frames).detach()  # nothing is resized
+    np.testing.assert_allclose(found, applied.values, atol=1e-4)
 
 
 def test_mistakes_are_refused(place: Path, tmp_path: Path, here: UlCommand) -> None:

@@ -31,6 +31,8 @@ def run(arguments: Namespace) -> None:
         WRITERS[name](exported, file)
         if not arguments.quiet:
             print(f"wrote {file}")
+    if exported.reading.follow and not arguments.quiet:
+        print("this run follows the object: its frames are square crops around the object")
 
 
 def _check_files(files: list[Path], folder: Path, force: bool) -> None:

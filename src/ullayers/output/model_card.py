@@ -124,6 +124,8 @@ def _usage(run: Run) -> str:
     size = (SIDE, SIDE) if run.reading.follow else run.reading.size or ()
     shape = ", ".join(map(str, (run.reading.channels, *size)))
     use = USES[run.config.task].format(shape=shape)
+    if run.reading.follow:
+        use += ", square crops around the object"
     return f"""\
 Apply it to another video, `RUN` being this folder:
 
