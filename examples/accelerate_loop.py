@@ -29,9 +29,8 @@ def main() -> None:
         for [some] in loader:
             optimizer.zero_grad()
             with ul.sequences(net, lengths=[CLIP] * len(some)):
-                y = net(some.flatten(0, 1))
-            loss = 0 * y.sum()  # the UL layer adds its gradient in the backward pass
-            accelerator.backward(loss)
+                net(some.flatten(0, 1))
+            accelerator.backward(ul.loss(net))
             optimizer.step()
         accelerator.print(ul.ul_layers(net)[0].health())
     trained = accelerator.unwrap_model(net).cpu()

@@ -44,7 +44,8 @@ class ULMonitor(Callback):
         ...         super().__init__()
         ...         self.net = torch.nn.Sequential(torch.nn.Linear(6, 2), ul.UL1d(2))
         ...     def training_step(self, frames):
-        ...         return 0 * self.net(frames).sum()  # the UL layer adds its gradient
+        ...         self.net(frames)
+        ...         return ul.loss(self.net)
         ...     def configure_optimizers(self):
         ...         return torch.optim.Adam(self.parameters(), lr=0.01)
         >>> trainer = pl.Trainer(
