@@ -20,6 +20,7 @@ WRITTEN = {
     "model.safetensors",
     "metrics.jsonl",
     "report.html",
+    "README.md",
     "overlay.mp4",
     "tracks.csv",
     "summary.json",

@@ -41,6 +41,7 @@ def test_a_finished_run_is_left_alone(
     [
         ["overlay.mp4"],
         ["report.html"],
+        ["README.md"],
         ["summary.json"],
         ["tracks.csv", "summary.json"],  # which are always written together
         ["overlay.mp4", "report.html"],
@@ -56,7 +57,7 @@ def test_only_missing_files_are_made(run: Path, here: UlCommand, missing: list[s
     assert files_in(run) == set(before)
     assert {name: (run / name).stat().st_mtime_ns for name in times} == times
     for name in missing:
-        if name in ("tracks.csv", "summary.json"):
+        if name in ("tracks.csv", "summary.json", "README.md"):
             assert (run / name).read_bytes() == before[name]
         else:
             assert (run / name).stat().st_size > 1000

@@ -34,7 +34,9 @@ from ullayers.video.reader import find_sources, read_all
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["demo"], ["learn"], ["apply"], ["watch"], ["reproduce"], ["bench"]], ids=str
+    "command",
+    [[], ["demo"], ["learn"], ["apply"], ["watch"], ["export"], ["reproduce"], ["bench"]],
+    ids=str,
 )
 def test_help_needs_no_torch(command: list[str]) -> None:
     code = (

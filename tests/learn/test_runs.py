@@ -306,7 +306,8 @@ def test_a_run_says_what_is_missing(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, folder)
     run = load_run(folder)
     assert not run.finished
-    assert run.missing() == ["tracks.csv", "summary.json", "overlay.mp4", "report.html"]
+    written = ["tracks.csv", "summary.json", "overlay.mp4", "report.html", "README.md"]
+    assert run.missing() == written
     for name in run.missing():
         (folder / name).touch()
     assert load_run(folder).finished

@@ -21,6 +21,7 @@ from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
+from ullayers.learn.folders import CARD
 from ullayers.learn.footage import expected_frames
 from ullayers.learn.regular_files import open_regular
 from ullayers.learn.results import read_answers
@@ -28,6 +29,7 @@ from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
 from ullayers.learn.training import Learner, Record
 from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.output.model_card import write_card
 from ullayers.output.run_report import report_run
 from ullayers.output.scores import score
 from ullayers.video.reader import Source
@@ -64,7 +66,7 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
 def _load(arguments: Namespace) -> Run:
     """Load the run in --out, and refuse options that are not its own."""
     run = load_run(arguments.out, arguments.device)
-    if not (run.folder / "metrics.jsonl").exists():
+    if run.watched:
         raise UserError(
             f"{arguments.out}: was written by ul watch; continue it with ul watch --resume"
         )
@@ -166,6 +168,8 @@ def _write_outputs(
         scores = score(run, sources[0], exported.answers[0], truth)
     if "report.html" in missing:
         report_run(run, sources, exported, scores=scores)
+    if CARD in missing:
+        write_card(run, exported)
     print_summary(arguments, run, exported, bad=run.bad | exported.bad, scores=scores)
     if not arguments.quiet:
         print(f"open {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")
@@ -191,6 +195,6 @@ def _export(
     with tempfile.TemporaryDirectory(dir=run.folder, prefix=".missing-") as folder:
         exported = export(run, sources, folder, options, progress.to)
         for name in missing:
-            if name != "report.html":
+            if name not in ("report.html", CARD):
                 (Path(folder) / name).rename(run.folder / name)
     return exported

@@ -20,6 +20,7 @@ COMMANDS = {
     "learn": "ullayers.cli.learn",
     "apply": "ullayers.cli.apply",
     "watch": "ullayers.cli.watch",
+    "export": "ullayers.cli.export",
     "reproduce": "ullayers.cli.reproduce",
     "bench": "ullayers.cli.bench",
 }

@@ -32,6 +32,7 @@ examples:
   ul learn mouse.mp4 --out run         learn from a video; open run/report.html
   ul apply run other.mp4 --out found   use the result on another video
   ul watch 0                           learn live from the first camera
+  ul export run --onnx net.onnx        use the network in another program
 
 `ul COMMAND --help` shows the options of a command."""
 
@@ -75,6 +76,7 @@ def make_parser() -> Parser:
     _add_learn(commands)
     _add_apply(commands)
     _add_watch(commands)
+    _add_export(commands)
     _add_reproduce(commands)
     _add_bench(commands)
     return parser
@@ -247,6 +249,41 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         resume="Continue from the last checkpoint in --out. A file or folder continues after the "
         "last frame that was used.",
     )
+
+
+def _add_export(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "export",
+        help="write a trained network for other programs: ONNX, torch.export",
+        description="""\
+Write the network of a run with its preprocessing. It takes uint8 RGB frames of
+any size, (time, 3, height, width), or one frame if the run is of `ul watch`:
+  locate            frames, backdrop -> mask, centroid, confidence
+  orient, features  frames -> code
+  watch, locate     frame, backdrop, count -> mask, centroid, confidence,
+                    next_backdrop, next_count
+The backdrop is the scene without the object. The rest of `ul apply` (optical
+flow, consensus over the video, outlines) is not in the file; see docs/pytorch.md.""",
+        examples="""\
+  ul export run --onnx beetle.onnx
+  ul export run --torch-export beetle.pt2""",
+    )
+    parser.add_argument(
+        "run", type=path, metavar="RUN", help="Folder written by `ul learn` or `ul watch`."
+    )
+    parser.add_argument(
+        "--onnx",
+        type=path,
+        metavar="FILE",
+        help="Write an ONNX file and compare it with PyTorch (pip install 'ullayers[onnx]').",
+    )
+    parser.add_argument(
+        "--torch-export", type=path, metavar="FILE", help="Write a file for torch.export.load."
+    )
+    parser.add_argument("--quiet", action="store_true", help="Do not list what was written.")
+    parser.add_argument("--force", action="store_true", help="Replace files that exist.")
+    parser.set_defaults(out=None, resume=False)
 
 
 def _add_reproduce(commands: Any) -> None:

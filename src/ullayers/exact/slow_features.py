@@ -6,8 +6,9 @@ any chunks computes the same sums in the same order as `fit`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from math import comb
 from numbers import Integral, Real
 from typing import Any, Self
@@ -57,7 +58,46 @@ def _check_magnitude(rows: Floats, total: float) -> None:
         )
 
 
-class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+def _each_sequence(transform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Let a method that transforms an array also transform a list of sequences, one by one."""
+
+    @wraps(transform)
+    def transform_each(self: Any, X: Any) -> Any:
+        if _is_sequences(X):
+            return [transform(self, sequence) for sequence in X]
+        return transform(self, X)
+
+    return transform_each
+
+
+class _SequencesMixin:
+    """Lists of sequences in and out of `transform`, whatever `set_output` asks for.
+
+    scikit-learn turns the output of `transform` and `fit_transform` into one data frame. This must
+    happen for each sequence of a list, and not again for the list.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # scikit-learn wraps `transform` here
+        cls.transform = _each_sequence(cls.transform)  # type: ignore[attr-defined]
+
+    def fit_transform(self, X: Any, y: object = None, **fit_params: Any) -> Any:
+        """Fit to `X` and return its slow features, as `transform` does.
+
+        Args:
+            X: Array or list of arrays.
+            y: Ignored.
+            **fit_params: Passed to `fit`.
+        """
+        return self.fit(X, y, **fit_params).transform(X)  # type: ignore[attr-defined]
+
+
+class SlowFeatures(
+    _SequencesMixin,
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
     """Slow feature analysis: linear functions of the input that change least from row to row.
 
     Minimises J = E||y_t - y_{t-1}||^2 - log det cov(y) over linear functions y of the input. As in
@@ -75,6 +115,10 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     nearly dependent features need no preparation. A direction that is constant within sequences
     but differs between them would make J minus infinity: its mean squared step is taken as 2.2e-16
     of its variance, so it comes first, with standard deviation 6.7e7.
+
+    In a `Pipeline`, most other steps accept one array only: concatenate the sequences and pass
+    `slowfeatures__lengths` to `fit`. After `set_output(transform="pandas")`, a list of sequences
+    becomes a list of data frames.
 
     Args:
         n_components: Number of outputs.
@@ -167,8 +211,6 @@ class SlowFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         solution = self._solved()
         if isinstance(X, Iterator):
             raise ValueError("expected an array or a list of arrays, got an iterator")
-        if _is_sequences(X):
-            return [self.transform(sequence) for sequence in X]
         rows = validate_data(self, _without_graph(X), reset=False, dtype=PRECISIONS)
         return (self._expand(rows) - solution.mean) @ solution.components.T
 

@@ -14,6 +14,8 @@ from ullayers.video.finding import TABLE_START
 from ullayers.video.reader import Source
 
 LOCK_FILE = ".lock"
+CARD = "README.md"
+CARD_START = b"---\nlibrary_name: ullayers\n"  # a README.md that starts otherwise is the user's own
 # config.json makes a folder a run: it is removed last and written first.
 RUN_FILES = (
     "model.safetensors",
@@ -23,6 +25,7 @@ RUN_FILES = (
     "metrics.jsonl",
     "tensorboard/events.out.tfevents.*",
     "report.html",
+    CARD,
     "overlay.mp4",
     "tracks.csv",
     "codes.csv",
@@ -71,14 +74,14 @@ def check_writable(folder: str | os.PathLike[str]) -> None:
 
 
 def check_free(
-    folder: str | os.PathLike[str], force: bool, names: Collection[str] = RUN_NAMES
+    folder: str | os.PathLike[str], force: bool, names: Collection[str] = RUN_NAMES - {CARD}
 ) -> None:
     """Refuse a folder that is not empty, unless `force` would replace nothing but a run.
 
     Args:
         folder: Folder to write into.
         force: Whether existing results may be replaced.
-        names: Names of the files and folders that will be written.
+        names: Names of the files and folders that will be written; only `ul learn` writes a card.
 
     Raises:
         RunError: The folder cannot be used.
@@ -152,7 +155,7 @@ def _own_names(folder: Path) -> set[str]:
     """Return the names in a folder that a run, `ul apply` or `ul demo` has written there."""
     own = set(DEMO_FILES) if _is_table(folder / "truth.csv") else set()
     if is_run(folder):
-        return own | RUN_NAMES
+        return own | (RUN_NAMES if _is_own_card(folder) else RUN_NAMES - {CARD})
     if (folder / "config.json").exists() or not _is_applied(folder):
         return own
     applied = {path.name for pattern in APPLY_FILES for path in folder.glob(pattern)}
@@ -163,6 +166,13 @@ def _is_applied(folder: Path) -> bool:
     """Whether `ul apply` has written, or started to write, its results here."""
     started = [*folder.glob("tracks.partial.*"), *folder.glob("codes.partial.*")]
     return bool(started) or any(_is_table(folder / name) for name in ("tracks.csv", "codes.csv"))
+
+
+def _is_own_card(folder: Path) -> bool:
+    """Whether README.md was written by a run, or is not there."""
+    with suppress(OSError, ValueError), open_regular(folder / CARD) as file:
+        return file.read(len(CARD_START)) == CARD_START
+    return not os.path.lexists(folder / CARD)
 
 
 def _is_table(path: Path) -> bool:
@@ -193,7 +203,11 @@ def clear_run(folder: Path) -> None:
     run = is_run(folder)
     if not run and not _is_applied(folder):
         return
-    patterns: Collection[str] = RUN_FILES if run else APPLY_FILES
+    patterns = [
+        pattern
+        for pattern in (RUN_FILES if run else APPLY_FILES)
+        if pattern != CARD or _is_own_card(folder)
+    ]
     check_links(folder)
     clear_masks(folder)
     sweep(folder)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.config import Config, choose_device
-from ullayers.learn.folders import check_apart, check_free, check_links
+from ullayers.learn.folders import CARD, RUN_NAMES, check_apart, check_free, check_links
 from ullayers.learn.following import covers_little
 from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
 from ullayers.learn.models import Model, weights
@@ -101,13 +101,19 @@ class Run:
         """The stride of all sources; None if each has its own."""
         return None if self.natural else self.reading.stride
 
+    @property
+    def watched(self) -> bool:
+        """Whether the run was written by `ul watch`, which keeps no metrics.jsonl."""
+        return not (self.folder / "metrics.jsonl").exists()
+
     def missing(self) -> list[str]:
         """Return the names of the results of `ul learn` that are not in the folder.
 
         A table that was begun again counts as missing.
         """
         table = csv_name(self)
-        names = [table, "summary.json", "overlay.mp4", "report.html"] + ["masks"] * self.masks
+        names = [table, "summary.json", "overlay.mp4", "report.html", CARD]
+        names += ["masks"] * self.masks
         begun = any(self.folder.glob(f"{Path(table).stem}.partial.*"))
         return [
             name for name in names if not (self.folder / name).exists() or (name == table and begun)
@@ -197,7 +203,7 @@ def plan_run(
     """
     _check_options(config, masks=masks, follow=follow)
     sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
-    check_free(folder, force)
+    check_free(folder, force, RUN_NAMES)
     check_apart(folder, sources)
     check_region(roi, sources, infos, skip_bad=skip_bad)
     shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)

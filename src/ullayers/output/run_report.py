@@ -48,7 +48,7 @@ def report_run(
     maps, picture = _maps(run, sources)
     records = valid_records(run.records())
     contents = Contents(
-        title=_title(run),
+        title=run_title(run),
         config=_settings(run, sources),
         records=records,
         winner=run.outcome.trial or 0,
@@ -65,7 +65,8 @@ def report_run(
     write_report(run.folder / "report.html", contents)
 
 
-def _title(run: Run) -> str:
+def run_title(run: Run) -> str:
+    """Return a title for the results of a run."""
     tasks = {"locate": "Object location", "orient": "Orientation", "features": "Slow features"}
     names = run.outcome.sources
     title = f"{tasks[run.config.task]}: {names[0]}"

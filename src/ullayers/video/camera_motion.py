@@ -20,6 +20,9 @@ SAMPLE_INTERVAL = 16  # frames between the pairs compared first, to see if the c
 PAIRS_AT_ONCE = 64  # pairs of frames compared in one batch
 CHECK_INTERVAL = 4  # frames between checks whether a live camera that stands still has moved
 MEDIAN_FRAMES = 128  # number of frames that is enough for a median
+# Largest change of a live background from frame to frame, in levels of 255. It falls with the
+# number of frames, from the first to the last value.
+FIRST_STEP, LAST_STEP = 64.0, 0.5
 
 
 def camera_path(frames: Tensor) -> Tensor:
@@ -173,10 +176,21 @@ class LiveBackdrop:
                 self.behind = torch.where(torch.isnan(moved), frame, moved)
             self.last = frame
         self.count += 1
-        difference = frame - self.behind
-        step = max(0.5, 64 / self.count) / 255  # faster at first
-        self.behind = self.behind + difference.clamp(-step, step)
+        difference, self.behind = adapt(self.behind, frame, torch.tensor(self.count))
         return difference
+
+
+def adapt(behind: Tensor, frame: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the difference between a frame and the background, and the next background.
+
+    Args:
+        behind: The background so far.
+        frame: The frame.
+        count: Number of frames so far, this one included.
+    """
+    difference = frame - behind
+    step = ((FIRST_STEP / count).clamp(min=LAST_STEP) / 255).to(frame.device)
+    return difference, behind + torch.clamp(difference, -step, step)
 
 
 def _median_sample(frames: Tensor) -> slice:

@@ -1,0 +1,51 @@
+"""`ul export`: write the network of a run for use in other programs."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from ullayers.errors import UserError
+from ullayers.learn.folders import RUN_NAMES
+from ullayers.learn.runs import Run, load_run
+from ullayers.output.network_files import write_onnx, write_torch_export
+
+# What each option writes, to the file that is its value.
+WRITERS: dict[str, Callable[[Run, Path], None]] = {
+    "onnx": write_onnx,
+    "torch_export": write_torch_export,
+}
+
+
+def run(arguments: Namespace) -> None:
+    """Write every file that is asked for."""
+    wanted = {name: Path(file) for name in WRITERS if (file := getattr(arguments, name))}
+    if not wanted:
+        raise UserError("say what to write: --onnx FILE or --torch-export FILE")
+    exported = load_run(arguments.run, "cpu")
+    _ = exported.outcome  # raises an error if learning has not ended
+    _check_files(list(wanted.values()), exported.folder, arguments.force)
+    for name, file in wanted.items():
+        WRITERS[name](exported, file)
+        if not arguments.quiet:
+            print(f"wrote {file}")
+    if exported.reading.follow and not arguments.quiet:
+        print("this run follows the object: its frames are square crops around the object")
+
+
+def _check_files(files: list[Path], folder: Path, force: bool) -> None:
+    """Refuse files that cannot be written, or would replace something unintentionally."""
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise UserError(f"{files[0]}: is given twice; write each format to a file of its own")
+    for file in files:
+        real = Path(os.path.realpath(file))
+        if not real.parent.is_dir():
+            raise UserError(f"{file}: its folder does not exist; create it, or give another file")
+        if real.is_dir():
+            raise UserError(f"{file}: is a folder; give a file to write")
+        if real.parent == Path(os.path.realpath(folder)) and real.name in RUN_NAMES:
+            raise UserError(f"{file}: is a file of the run; give another one")
+        if file.exists() and not force:
+            raise UserError(f"{file}: exists; replace it with --force, or give another file")

@@ -1,0 +1,152 @@
+"""README.md of a run: a model card in the format of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ullayers import __version__
+from ullayers.learn.folders import CARD_START
+from ullayers.learn.runs import Run
+from ullayers.output.exported import Exported
+from ullayers.output.run_report import run_title
+from ullayers.output.summary import distrust_reasons, found_share
+from ullayers.video.atomic_files import replacing
+from ullayers.video.follow import SIDE
+
+SHOWN_SEQUENCES = 20
+TASKS = {
+    "locate": "the position and the mask of the moving object in each frame",
+    "orient": "a code of each frame that follows the orientation of the object",
+    "features": "the slowest features of each frame, slowest first",
+}
+# Names that the Hub has for what a model does.
+PIPELINES = {
+    "locate": "image-segmentation",
+    "orient": "image-feature-extraction",
+    "features": "image-feature-extraction",
+}
+USES = {
+    "locate": """\
+# foreground: frames minus the scene without the object, (time, {shape}), frames in 0..1
+found = net(foreground)
+found.centroid, net.confidence(found), net.picture(found)  # positions in 0..1, masks""",
+    "orient": "code = net.code(frames)  # frames: (time, {shape}) in 0..1",
+    "features": "code = net.code(frames)  # frames: (time, {shape}) in 0..1",
+}
+
+
+def write_card(run: Run, exported: Exported) -> None:
+    """Write README.md into the run folder.
+
+    Args:
+        run: A finished run.
+        exported: What `export` found.
+    """
+    parts = [
+        _front_matter(run),
+        f"# {escaped(run_title(run))}",
+        f"A network for video, trained without labels by `ul learn` of ullayers {__version__}. "
+        f"Its result is {TASKS[run.config.task]}.",
+        "## Results",
+        _table(["", ""], _figures(run, exported)),
+        *_trust(run, exported),
+        "## Data",
+        _sequences(exported),
+        "## How to use it",
+        _usage(run),
+    ]
+    with replacing(run.folder / "README.md") as file:
+        file.write("\n\n".join(parts) + "\n")
+
+
+def escaped(text: str) -> str:
+    r"""Return text, such as the name of a file, so that Markdown shows it as it is.
+
+    >>> print(escaped("a_[b](c)|<d>.mp4"))
+    a\_\[b\]\(c\)\|\<d\>\.mp4
+    """
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(printable.split()))
+
+
+def _front_matter(run: Run) -> str:
+    task = run.config.task
+    tags = ["unsupervised-learning", "slow-feature-analysis", "video", task]
+    lines = [f"pipeline_tag: {PIPELINES[task]}", "tags:", *(f"- {tag}" for tag in tags), "---"]
+    return CARD_START.decode() + "\n".join(lines)
+
+
+def _figures(run: Run, exported: Exported) -> list[Sequence[str]]:
+    result, share = run.outcome, found_share(run, exported)
+    rows = [
+        ("Task", run.config.task),
+        ("Frames", f"{exported.frames:,}"),
+        ("Frames trained on", _number(result.frames, ",")),
+        ("J of the evaluation, lower is better", _number(result.objective, ".2f")),
+        ("J before training", _number(result.start, ".2f")),
+        ("Trusted", "no" if distrust_reasons(run, exported) else "yes"),
+        ("Training steps", _number(result.steps, ",")),
+        ("Seed", _number(result.seed, "d")),
+    ]
+    if share is not None:
+        rows.insert(3, ("Object found (confidence of at least 0.5)", f"{share:.1%} of the frames"))
+    return list(rows)
+
+
+def _trust(run: Run, exported: Exported) -> list[str]:
+    reasons = distrust_reasons(run, exported)
+    if not reasons:
+        return []
+    return [
+        "Do not trust these results without a look at them:",
+        "\n".join(f"- {r}" for r in reasons),
+    ]
+
+
+def _sequences(exported: Exported) -> str:
+    pairs = list(zip(exported.answers, exported.infos, strict=True))
+    rows = [
+        (
+            escaped(answer.sequence),
+            f"{len(answer.index):,}",
+            f"{info.width} x {info.height}",
+            _number(info.rate, ".3g"),
+        )
+        for answer, info in pairs[:SHOWN_SEQUENCES]
+    ]
+    table = _table(["Sequence", "Frames", "Size", "Frames per second"], rows)
+    more = len(pairs) - len(rows)
+    return f"{table}\n\n{more} more are in summary.json." if more > 0 else table
+
+
+def _usage(run: Run) -> str:
+    size = (SIDE, SIDE) if run.reading.follow else run.reading.size or ()
+    shape = ", ".join(map(str, (run.reading.channels, *size)))
+    use = USES[run.config.task].format(shape=shape)
+    if run.reading.follow:
+        use += ", square crops around the object"
+    return f"""\
+Apply it to another video, `RUN` being this folder:
+
+    ul apply RUN video.mp4 --out found
+
+The network alone, without the reading of video around it:
+
+```python
+import ullayers as ul
+
+net = ul.from_pretrained("RUN")
+{use}
+```
+
+`ul export RUN --onnx FILE` writes it for other programs."""
+
+
+def _number(value: float | None, form: str) -> str:
+    return "unknown" if value is None else format(value, form)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

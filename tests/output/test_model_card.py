@@ -1,0 +1,159 @@
+"""README.md of a run: valid for the Hugging Face Hub, true, and safe whatever files are called."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from markdown_it import MarkdownIt
+
+import ullayers as ul
+from tests.command import QUICK, UlCommand, check_refused
+from tests.films import write_ball
+from ullayers.learn.checkpoint import RunError
+from ullayers.learn.folders import CARD_START
+from ullayers.learn.models import Encoder, Locator
+from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.runs import load_run
+from ullayers.output.exported import Exported
+from ullayers.output.model_card import write_card
+from ullayers.video.reader import Info
+
+ODD = "a|b_*c*_<img src=x>`d`[e](http://f)&amp; #\n---\nlicense: g \\ www.h.com"
+
+
+def test_the_hub_can_read_it(place: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the package huggingface_hub")
+    for name, task, kind in (
+        ("run", "locate", "image-segmentation"),
+        ("codes", "orient", "image-feature-extraction"),
+    ):
+        card = hub.ModelCard.load(place / name / "README.md")
+        assert card.data.library_name == "ullayers"
+        assert card.data.pipeline_tag == kind
+        assert {"unsupervised-learning", "video", task} <= set(card.data.tags)
+        assert card.data.license is None
+
+
+def test_figures_are_those_of_the_run(place: Path) -> None:
+    text = (place / "run" / "README.md").read_text()
+    assert text.encode().startswith(CARD_START)
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    result = json.loads((place / "run" / "config.json").read_text())["result"]
+    assert "| Task | locate |" in text
+    assert "| Frames | 40 |" in text
+    assert f"| J of the evaluation, lower is better | {result['objective']:.2f} |" in text
+    assert f"{summary['found']:.1%} of the frames" in text
+    assert f"| Trusted | {'yes' if summary['trusted'] else 'no'} |" in text
+    assert all(f"- {reason}" in text for reason in summary["reasons"])
+    assert "| ball | 40 | 64 x 48 | 25 |" in text
+    assert str(place) not in text, "it names files, not where they are"
+    assert "Object found" not in (place / "codes" / "README.md").read_text()
+
+
+def test_the_code_in_it_runs(place: Path) -> None:
+    for name in ("run", "codes"):
+        text = (place / name / "README.md").read_text()
+        code = text.split("```python\n")[1].split("```")[0].replace("RUN", str(place / name))
+        shape = re.search(r"\(time, (\d+), (\d+), (\d+)\)", code)
+        assert shape
+        frames = torch.rand(4, *map(int, shape.groups()))
+        names: dict[str, object] = {"frames": frames, "foreground": frames - 0.5}
+        exec(code, names)
+        assert isinstance(names["net"], (Locator, Encoder))
+        assert ("square crops" in code) == load_run(place / name).reading.follow
+
+
+def test_odd_names_are_shown_as_they_are(place: Path, tmp_path: Path) -> None:
+    run = load_run(place / "run", "cpu")
+    run.folder = tmp_path
+    assert run.result is not None
+    run.result.sources[:] = [ODD]
+    answer = Answer(ODD, np.arange(2), np.arange(2.0), TRACK, np.full((2, 3), 0.9))
+    done = Exported()
+    done.add(answer, {}, Info(64, 48, None, 2))
+    write_card(run, done)
+    body = (tmp_path / "README.md").read_text().split("---\n", 2)[2]
+    html = MarkdownIt("commonmark").enable("table").render(body)
+    assert html.count("<h1>") == 1
+    assert "<img" not in html
+    assert "<a " not in html
+    assert "<em>" not in html
+    shown = " ".join(ODD.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert f"<td>{shown}</td>" in html
+    assert "<td>unknown</td>" in html, "the frame rate"
+
+
+def test_many_sequences_are_not_all_listed(place: Path, tmp_path: Path) -> None:
+    run = load_run(place / "codes", "cpu")
+    run.folder = tmp_path
+    done = Exported()
+    for i in range(25):
+        answer = Answer(f"film{i}", np.arange(2), np.arange(2.0), ("y0", "y1"), np.ones((2, 2)))
+        done.add(answer, {}, Info(64, 48, 25.0, 2))
+    write_card(run, done)
+    text = (tmp_path / "README.md").read_text()
+    assert "film19" in text
+    assert "film20" not in text
+    assert "5 more are in summary.json" in text
+
+
+def test_a_readme_of_the_user_is_never_touched(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    film = write_ball(tmp_path / "ball.mp4")
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(place / "run", run)
+    (run / "README.md").write_text("mine")
+    assert here("learn", "--resume", "--out", run, "--quiet") == (0, "", "")
+    check_refused(here("learn", film, "--out", run, *QUICK, "--force"), "README.md", "not of a run")
+    out.mkdir()
+    (out / "README.md").write_text("mine")
+    applied = ("apply", place / "run", film, "--out", out, "--max-frames", "3", "--quiet")
+    for _ in range(2):  # into a folder of the user, then over the results there
+        assert here(*applied, "--force") == (0, "", "")
+    watched = ("watch", film, "--out", run, "--size", "16", "--max-frames", "3", "--quiet")
+    assert here(*watched, "--force") == (0, "", "")
+    assert [(place / "README.md").read_text() for place in (run, out)] == ["mine"] * 2
+
+
+def test_force_replaces_a_card(place: Path, tmp_path: Path, here: UlCommand) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(place / "run", run)
+    watched = ("watch", place / "ball.mp4", "--out", run, "--size", "16", "--max-frames", "3")
+    assert here(*watched, "--force", "--quiet") == (0, "", "")
+    assert not (run / "README.md").exists(), "the card was of the network before"
+
+
+def test_from_pretrained_needs_two_files(place: Path, tmp_path: Path) -> None:
+    for name, kind in (("run", Locator), ("codes", Encoder)):
+        copy = tmp_path / name
+        copy.mkdir()
+        for file in ("config.json", "model.safetensors"):
+            shutil.copy(place / name / file, copy)
+        net = ul.from_pretrained(copy)
+        assert isinstance(net, kind)
+        assert not net.training
+        expected = load_run(place / name, "cpu").net
+        assert expected is not None
+        for key, value in expected.state_dict().items():
+            torch.testing.assert_close(net.state_dict()[key], value)
+
+
+def test_from_pretrained_says_what_is_wrong(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run, it does not exist"):
+        ul.from_pretrained(tmp_path / "nobody/model")
+    with pytest.raises(RunError, match=r"it has no config\.json"):
+        ul.from_pretrained(tmp_path)
+    shutil.copy(place / "run" / "config.json", tmp_path)
+    with pytest.raises(RunError, match=r"model\.safetensors: is damaged or missing"):
+        ul.from_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"result": {}}))
+    with pytest.raises(RunError, match="learning has not ended"):
+        ul.from_pretrained(tmp_path)
