@@ -223,11 +223,15 @@ def test_matrices_without_an_inverse_give_no_gradient() -> None:
     assert not got.weights.matrices.any()
 
 
-def test_tf32_only_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    check(Case(C=64), tolerance=2e-3)
-    with pytest.raises(AssertionError):
-        check(Case(C=64))
+def test_tf32_only_where_allowed() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        check(Case(C=64), tolerance=2e-3)
+        with pytest.raises(AssertionError):
+            check(Case(C=64))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def test_too_many_channels_are_left_to_others() -> None:

@@ -20,6 +20,7 @@ import ullayers as ul
 import ullayers.learn.watcher as watching
 from tests.command import UlCommand, check_refused, start
 from tests.films import read_table
+from tests.locate.still_films import HEIGHT, WIDTH, circle, film
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
 from ullayers.learn.online import Sighting
@@ -161,16 +162,32 @@ def test_live_backdrop_forgets_what_passes_and_follows_the_camera() -> None:
     live = LiveBackdrop()
     for t in range(60):  # the camera pans, one pixel in two frames; nothing else moves
         left = live.foreground(table[:, 6:54, t // 2 : t // 2 + 64])
+        live.update(left)
     still = LiveBackdrop()
     for t in range(60):
         frame = table[:, 6:54, :64].clone()
         frame[:, 10:16, t : t + 6] = 1.0
         passing = still.foreground(frame)
+        still.update(passing)
     assert float(left.abs().mean()) < 0.2 * float(
         (table[:, 6:54, :64] - table[:, 6:54, 30:94]).abs().mean()
     )
     assert float(passing[:, 30:].abs().max()) < 1e-6  # where nothing ever was
     assert float(passing[:, 10:16, 60:].mean()) > 0.3  # where it is now
+
+
+def test_an_object_that_stops_is_still_found() -> None:
+    moving = circle(200)
+    places = np.concatenate([moving, np.repeat(moving[-1:], 400, axis=0)])
+    frames = torch.from_numpy(film(places)).permute(0, 3, 1, 2)
+    small = torch.nn.functional.interpolate(frames.float(), (48, 64), mode="area").byte()
+    watcher = Watcher(Config(), 3, (48, 64))
+    watcher.learning = False  # the weights at the start are enough
+    found = np.array([watcher.see(frame)[0] for frame in small])
+    away = np.abs(found[:, :2] - places / (WIDTH, HEIGHT)).max(1)
+    assert np.median(away[150:200]) < 0.03
+    assert away[200:].max() < 0.03
+    assert (found[200:, 2] >= 0.5).all()
 
 
 def test_a_folder_keeps_table_checkpoint_and_network(

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from ullayers.learn.models import Encoder, Located, Locator
+from ullayers.learn.results import SURE
 from ullayers.learn.runs import Run
+from ullayers.locate.outline import EDGE
 from ullayers.video.camera_motion import adapt
 from ullayers.video.follow import SIDE
 from ullayers.video.region import Cut, MaskRegion, Region
@@ -160,8 +162,10 @@ class WatcherGraph(LocatorGraph):
         small = self.prepare(frame)
         backdrop = torch.where(count == 0, small, backdrop)
         count = count + 1
-        foreground, backdrop = adapt(backdrop, small, count)
+        foreground = small - backdrop
         mask, centroid, confidence = self.describe(self.net(foreground[None]), frame)
+        held = (mask[0] >= EDGE / 255) & (confidence[0] >= SURE)
+        backdrop = adapt(backdrop, foreground, count, held)
         return mask[0], centroid[0], confidence[0], backdrop, count
 
 

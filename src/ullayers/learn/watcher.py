@@ -14,9 +14,10 @@ from ullayers.learn.apply import describe
 from ullayers.learn.checkpoint import RunError, below
 from ullayers.learn.config import Config
 from ullayers.learn.models import Locator, Model
-from ullayers.learn.results import TRACK, code_columns
+from ullayers.learn.results import SURE, TRACK, code_columns
 from ullayers.learn.trainer import Trainer, check_weights
 from ullayers.learn.typed_json import AnyFloat
+from ullayers.locate.outline import EDGE
 from ullayers.nn.replay_memory import ReplayMemory
 from ullayers.video.camera_motion import LiveBackdrop
 
@@ -127,6 +128,8 @@ class Watcher:
             picture = self.backdrop.foreground(picture)
         self.count += 1
         answer = self._answer(picture[None])
+        if isinstance(self.net, Locator):
+            self.backdrop.update(picture, self._held(*answer))
         if self.learning:
             self.learn(picture[None])
         return answer
@@ -142,6 +145,12 @@ class Watcher:
             net.size.copy_((net.size**2 + (spread - net.size**2) / self.count).sqrt())
         values, masks = describe(net, found)
         return tuple(values[0].tolist()), masks[0]
+
+    def _held(self, values: Values, mask: Mask | None) -> Tensor | None:
+        """Return the pixels of an object, which must stay visible if it stops; None if unsure."""
+        if mask is None or values[TRACK.index("confidence")] < SURE:
+            return None
+        return torch.from_numpy(mask >= EDGE).to(self.config.device)
 
     def learn(self, picture: Tensor) -> None:
         """Remember what the network has seen and, every few frames, learn from clips of that."""

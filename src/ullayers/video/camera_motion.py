@@ -23,6 +23,7 @@ MEDIAN_FRAMES = 128  # number of frames that is enough for a median
 # Largest change of a live background from frame to frame, in levels of 255. It falls with the
 # number of frames, from the first to the last value.
 FIRST_STEP, LAST_STEP = 64.0, 0.5
+HOLD = 64.0  # times slower under an object that was found
 
 
 def camera_path(frames: Tensor) -> Tensor:
@@ -141,13 +142,14 @@ class LiveBackdrop:
     """Background of a stream of frames that arrive one at a time.
 
     Each pixel follows the frames in small steps, like a running median: objects that pass leave no
-    trace, and objects that stay become background. The background moves with the camera.
+    trace, and objects that stay become background, those that are held only after a long time. The
+    background moves with the camera.
 
     Example:
         >>> import torch
         >>> live = LiveBackdrop()
         >>> frame = torch.full((1, 8, 8), 0.5)
-        >>> _ = live.foreground(frame)
+        >>> live.update(live.foreground(frame))
         >>> frame[0, 2, 2] = 1.0
         >>> live.foreground(frame)[0, 2].tolist()
         [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
@@ -160,7 +162,7 @@ class LiveBackdrop:
         self.unsteady = 0  # frames that are still checked for motion after the last one
 
     def foreground(self, frame: Tensor) -> Tensor:
-        """Return the difference between a frame and the background so far, and update it.
+        """Return the difference between a frame and the background so far.
 
         Args:
             frame: (channels, height, width) with values from 0 to 1.
@@ -176,21 +178,35 @@ class LiveBackdrop:
                 self.behind = torch.where(torch.isnan(moved), frame, moved)
             self.last = frame
         self.count += 1
-        difference, self.behind = adapt(self.behind, frame, torch.tensor(self.count))
-        return difference
+        return frame - self.behind
+
+    def update(self, difference: Tensor, held: Tensor | None = None) -> None:
+        """Let the background follow the last frame.
+
+        Args:
+            difference: What `foreground` returned for it.
+            held: (height, width) whether a pixel belongs to an object that must not become
+                background soon; None for no pixel.
+        """
+        assert self.behind is not None, "expected a frame before"
+        if held is None:
+            held = torch.zeros((), dtype=torch.bool, device=difference.device)
+        self.behind = adapt(self.behind, difference, torch.tensor(self.count), held)
 
 
-def adapt(behind: Tensor, frame: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the difference between a frame and the background, and the next background.
+def adapt(behind: Tensor, difference: Tensor, count: Tensor, held: Tensor) -> Tensor:
+    """Return the next background of a stream.
 
     Args:
         behind: The background so far.
-        frame: The frame.
-        count: Number of frames so far, this one included.
+        difference: Between the last frame and it.
+        count: Number of frames so far.
+        held: Whether a pixel belongs to an object. Until the background is known, none is held.
     """
-    difference = frame - behind
-    step = ((FIRST_STEP / count).clamp(min=LAST_STEP) / 255).to(frame.device)
-    return difference, behind + torch.clamp(difference, -step, step)
+    step = (FIRST_STEP / count).clamp(min=LAST_STEP).to(behind.device) / 255
+    known = (count >= FIRST_STEP / LAST_STEP).to(behind.device)
+    step = torch.where(held & known, step / HOLD, step)
+    return behind + torch.clamp(difference, -step, step)
 
 
 def _median_sample(frames: Tensor) -> slice:
