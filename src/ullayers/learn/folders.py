@@ -12,6 +12,7 @@ from ullayers.learn.regular_files import open_regular
 from ullayers.video.atomic_files import sweep
 from ullayers.video.finding import TABLE_START
 from ullayers.video.reader import Source
+from ullayers.video.remote import is_url
 
 LOCK_FILE = ".lock"
 # config.json makes a folder a run: it is removed last and written first.
@@ -48,6 +49,8 @@ def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> No
     """Refuse to write into a folder that holds an input, which might be overwritten."""
     place = Path(os.path.realpath(folder))
     for source in sources:
+        if is_url(source.path):
+            continue
         if Path(os.path.realpath(source.path)).is_relative_to(place):
             raise RunError(
                 f"{folder}: the input {source.path} is in this folder; give another one with --out"
