@@ -32,7 +32,6 @@ RUN_FILES = (
     "codes.partial.*",
     "config.json",
 )
-RUN_NAMES = {*(pattern.split("/")[0] for pattern in RUN_FILES), "masks"}
 APPLY_FILES = (
     "overlay.mp4",
     "summary.json",
@@ -40,7 +39,10 @@ APPLY_FILES = (
     "codes.csv",
     "tracks.partial.*",
     "codes.partial.*",
-)  # those of RUN_FILES that `ul apply` writes
+    "tracks.parquet",
+    "codes.parquet",
+)  # what `ul apply` writes
+RUN_NAMES = {*(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)), "masks"}
 DEMO_FILES = ("scene.mp4", "truth.csv")
 MASK_FILES = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
 
@@ -144,7 +146,8 @@ def check_links(folder: Path) -> None:
 
 def _written(folder: Path) -> Iterator[Path]:
     """Yield every path of a run that is opened in place or has files deleted in it."""
-    for name in ("metrics.jsonl", "tracks.csv", "codes.csv", "checkpoint", "tensorboard", "masks"):
+    tables = ("tracks.csv", "codes.csv", "tracks.parquet", "codes.parquet")
+    for name in ("metrics.jsonl", *tables, "checkpoint", "tensorboard", "masks"):
         yield folder / name
     yield from folder.glob("*.partial.*")
     if not (folder / "masks").is_symlink():
@@ -203,10 +206,22 @@ def clear_run(folder: Path) -> None:
     sweep(folder / "checkpoint")
     for pattern in patterns:
         for path in folder.glob(pattern):
-            path.unlink()
+            if path.suffix == ".parquet":
+                clear_parts(path)
+            else:
+                path.unlink()
     for name in ("checkpoint", "tensorboard"):
         with suppress(OSError):
             (folder / name).rmdir()
+
+
+def clear_parts(folder: Path) -> None:
+    """Remove a folder of Parquet files, one per video; other files in it stay."""
+    sweep(folder)
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def clear_masks(folder: Path, kept: Container[str] = ()) -> None:

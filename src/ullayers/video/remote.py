@@ -118,7 +118,8 @@ def _load_fsspec() -> ModuleType:
         raise MissingPackageError(
             "reading URLs needs the package fsspec: pip install 'ullayers[ray]'"
         ) from error
-    return fsspec
+    module: ModuleType = fsspec
+    return module
 
 
 @contextmanager
