@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import Namespace
+from contextlib import redirect_stdout
 from datetime import timedelta
 from pathlib import Path
 
@@ -50,6 +52,8 @@ def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, 
         resume=arguments.resume,
     )
     with (
+        open(os.devnull, "w") as nowhere,
+        redirect_stdout(nowhere),  # Ray prints its own account of every worker that dies
         cluster(arguments.ray),
         Progress("applying", "videos", len(sources), quiet=arguments.quiet) as progress,
     ):

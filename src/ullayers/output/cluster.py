@@ -121,6 +121,4 @@ def check_address(address: str) -> None:
 def _cannot_connect(address: str, reason: str) -> UserError:
     if address == LOCAL:
         return UserError(f"Ray cannot be started on this machine: {reason}")
-    return UserError(
-        f"--ray {address}: no Ray cluster there ({reason}); is it running?"
-    )
+    return UserError(f"--ray {address}: no Ray cluster there ({reason}); is it running?")

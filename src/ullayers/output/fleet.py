@@ -185,7 +185,7 @@ class _Fleet:
                     progress(done, frames)
         finally:
             for task in self.running:
-                ray.cancel(task, force=True)
+                ray.cancel(task)
 
     def _submit(self, waiting: deque[tuple[Source, int]]) -> None:
         cpus = count_cpus()

@@ -131,8 +131,10 @@ def _one_line_errors(url: str) -> Iterator[None]:
     except (VideoError, MissingPackageError):
         raise
     except FileNotFoundError as error:
-        if error.__cause__ is not None:  # fsspec says so of servers that cannot be reached, too
-            raise _unreadable(shown, error.__cause__) from error
+        # fsspec also says so of servers that cannot be reached.
+        cause = error.__cause__
+        if cause is not None and getattr(cause, "status", None) != 404:
+            raise _unreadable(shown, cause) from error
         raise VideoError(f"{shown}: does not exist; check the spelling") from error
     except ImportError as error:
         raise MissingPackageError(f"{shown}: a package is missing: {error}") from error
