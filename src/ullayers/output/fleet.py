@@ -170,22 +170,20 @@ class _Fleet:
         ray = load_ray()
         waiting = deque((source, 1) for source in sources)
         done, frames = self.count - len(waiting), 0
-        try:
-            while waiting or self.running:
-                self._submit(waiting)
-                ready, _ = ray.wait(list(self.running), timeout=POLL_SECONDS)
-                for task in ready:
-                    source, attempt = self.running.pop(task)
-                    result = self._result(source, task)
-                    if result.error is not None and attempt < ATTEMPTS:
-                        waiting.append((source, attempt + 1))
-                        continue
-                    self._keep(source, result)
-                    done, frames = done + 1, frames + result.frames
-                    progress(done, frames)
-        finally:
-            for task in self.running:
-                ray.cancel(task)
+        # After an error, tasks in flight end with the connection: Ray 2.60 aborts this process if a
+        # task ends while it is being cancelled.
+        while waiting or self.running:
+            self._submit(waiting)
+            ready, _ = ray.wait(list(self.running), timeout=POLL_SECONDS)
+            for task in ready:
+                source, attempt = self.running.pop(task)
+                result = self._result(source, task)
+                if result.error is not None and attempt < ATTEMPTS:
+                    waiting.append((source, attempt + 1))
+                    continue
+                self._keep(source, result)
+                done, frames = done + 1, frames + result.frames
+                progress(done, frames)
 
     def _submit(self, waiting: deque[tuple[Source, int]]) -> None:
         cpus = count_cpus()
