@@ -128,15 +128,14 @@ def test_resuming_something_else_is_refused(codes: Run, tmp_path: Path) -> None:
     export_fleet(codes, sources, out, ExportOptions())
     begun = out / "codes.partial.parquet"
     (out / "codes.parquet").rename(begun)
-    for other, words in (
-        (lambda: export_fleet(codes, sources[:1], out, RESUME), "not among the inputs"),
-        (lambda: export_fleet(codes, sources, out, replace(RESUME, stride=2)), "another run"),
+    moved = [replace(source, path=f"{source.path}.mp4") for source in sources]
+    for inputs, options, words in (
+        (sources[:1], RESUME, "not among the inputs"),
+        (sources, replace(RESUME, stride=2), "another run"),
+        (moved, RESUME, "use the same inputs"),
     ):
         with pytest.raises(RunError, match=words):
-            other()
-    moved = [replace(source, path=f"{source.path}.mp4") for source in sources]
-    with pytest.raises(RunError, match="use the same inputs"):
-        export_fleet(codes, moved, out, RESUME)
+            export_fleet(codes, inputs, out, options)
     for damage in (b"", b"PAR1 no"):
         (begun / "film1.parquet").write_bytes(damage)
         with pytest.raises(RunError, match=r"film1\.parquet: is damaged; remove it"):
