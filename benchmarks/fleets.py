@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from ullayers.cli.main import main as ul
-from ullayers.learn.runs import load_run
+from ullayers.learn.runs import csv_name, load_run
 from ullayers.output.cluster import LOCAL, cluster
 from ullayers.output.export import ExportOptions, export
 from ullayers.output.fleet import apply_to_video, export_fleet
@@ -110,7 +110,8 @@ def compare(place: Path, count: int) -> None:
                 lambda out=out: export_fleet(run, find_sources(pattern), out, options),  # type: ignore[misc]
             )
         print(f"    {1000 * (cpu - base) / count:.1f} ms more CPU time per clip")
-        same = (place / "0" / "tracks.csv").read_bytes() == (out / "tracks.csv").read_bytes()
+        tables = [(folder / csv_name(run)).read_bytes() for folder in (place / "0", out)]
+        same = tables[0] == tables[1]
         print(f"    tables are {'equal' if same else 'DIFFERENT'}")
 
 
