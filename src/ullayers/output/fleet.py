@@ -1,7 +1,7 @@
 """Thousands of videos on a Ray cluster: one task and one result file per video.
 
 The workers read the videos and return their rows; only this process writes files. Workers therefore
-need access to the videos, but not to the run or to the results.
+need access to the videos and to the run, but not to the results.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ def apply_to_video(
         options: Stride and maximum number of frames.
         request: Stored with the results.
     """
+    if not run.folder.is_dir():  # its scenes are read there
+        raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
     info, error = None, None
     parts: list[Answer] = []
     try:
@@ -161,7 +163,8 @@ class _Fleet:
         self.unopened: dict[str, str] = {}
         # Attempts are counted here: Ray would repeat a task that runs out of memory forever.
         self.task = ray.remote(num_cpus=1, max_retries=0)(apply_to_video)
-        self.run = ray.put(run)  # sent to each machine once
+        # Sent to each machine once; workers may have another working directory.
+        self.run = ray.put(replace(run, folder=run.folder.absolute()))
         self.running: dict[Any, tuple[Source, int]] = {}
         self.last_cpu = time.monotonic()
 

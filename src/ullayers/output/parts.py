@@ -16,7 +16,7 @@ import numpy as np
 from ullayers.errors import MissingPackageError
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_inside, clear_parts
-from ullayers.learn.results import PIXELS, TRACK, Answer, header
+from ullayers.learn.results import CROP, TRACK, Answer, header
 from ullayers.learn.typed_json import from_json
 from ullayers.output.exported import Totals
 from ullayers.video.atomic_files import replacing, sweep
@@ -86,12 +86,14 @@ def to_parquet(answer: Answer, note: PartNote) -> bytes:
     import pyarrow as arrow
 
     rows = len(answer.index)
-    values = answer.values
+    values = [answer.values]
     if answer.size is not None:
-        values = np.concatenate([values, values[:, :2] * answer.size], 1)
+        values.append(answer.values[:, :2] * answer.size)
+    if answer.crops is not None:
+        values.append(answer.crops)
     name = arrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [answer.sequence])
     columns = {"sequence": name, "frame": answer.index, "time": answer.seconds}
-    columns |= dict(zip(answer.table_columns, values.T, strict=True))
+    columns |= dict(zip(answer.table_columns, np.concatenate(values, 1).T, strict=True))
     table = arrow.table(columns).replace_schema_metadata({NOTE: json.dumps(asdict(note))})
     file = arrow.BufferOutputStream()
     parquet.write_table(table, file, compression="zstd")
@@ -161,9 +163,9 @@ class Parts:
                 if not self._file(source).exists():
                     continue
                 note = self._note(source)
-                if not merged.sequences:
-                    file.write(header([*note.columns, *(PIXELS if _frame_size(note) else ())]))
                 for answer in self._answers(source, note):
+                    if not file.tell():
+                        file.write(header(answer.table_columns))
                     file.write(answer.lines())
                 merged.totals += note.totals
                 merged.sequences.append(note.sequence)
@@ -211,6 +213,7 @@ class Parts:
         with load_parquet().ParquetFile(self._file(source)) as file:
             for rows in file.iter_batches(ROWS_AT_ONCE):
                 columns = {name: rows.column(name).to_numpy() for name in rows.schema.names[1:]}
+                crops = [columns[name] for name in CROP if name in columns]
                 yield Answer(
                     source.name,
                     columns["frame"],
@@ -218,6 +221,7 @@ class Parts:
                     tuple(note.columns),
                     np.stack([columns[name] for name in note.columns], 1),
                     size=_frame_size(note),
+                    crops=np.stack(crops, 1) if crops else None,
                 )
 
 

@@ -132,7 +132,7 @@ def write_summary(path: Path, run: Run, exported: Results) -> None:
 
 
 def _is_ring(run: Run, exported: Results) -> bool | None:
-    """Whether most frames are of sequences whose codes lie around a circle; None for other results."""
+    """Whether the codes of most frames lie around a circle; None for other results."""
     if run.config.task == "locate" or run.config.outputs != 2:
         return None
     return 2 * exported.totals.around > exported.totals.frames
