@@ -1,13 +1,14 @@
 # make demo                 learn from a synthetic video and write a report
 # make check                lint, types and import contracts
 # make test                 all tests, one worker per core
+# make test-ray             tests of fleets on Ray; installs ray and pyarrow (410 MB) first
 # make bench                benchmarks, compared with other packages
 # make results DATA=folder  all experiments, for docs/results.md
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench results clean
+.PHONY: demo test test-ray check bench results clean
 
 # torch is installed first and pinned exactly: a looser requirement downloads gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
@@ -23,6 +24,13 @@ demo: $(READY)
 
 test: $(READY)
 	$(PY) -m pytest --numprocesses auto --dist worksteal
+
+$(VENV)/.ray: $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,ray]'
+	touch $@
+
+test-ray: $(VENV)/.ray
+	$(PY) -m pytest tests/output/test_fleet.py tests/cli/test_fleet.py
 
 check: $(READY)
 	$(PY) -m ruff check

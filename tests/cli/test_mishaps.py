@@ -234,7 +234,7 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: UlCommand) -> None:
     for command in (["learn", "--out", film, "--resume"], ["apply", film, film]):
         check_refused(here(*command), "is a file; give")
     check_refused(here("watch", "http://127.0.0.1:9/a.mkv"), "connection refused", "address right")
-    check_refused(here("learn", "http://127.0.0.1:9/a.mkv", "--out", run), "is a URL", "watch")
+    check_refused(here("learn", "rtsp://127.0.0.1:9/a", "--out", run), "is a live stream", "watch")
     assert not run.exists()
 
 

@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import ullayers.video.decoding as decoding
 import ullayers.video.images as images
 import ullayers.video.reader as reader
 import ullayers.video.recordings as recordings
+from tests.servers import served
 from tests.video.samples import (
     level,
     read,
@@ -245,21 +244,11 @@ def test_live_file(tmp_path: Path) -> None:
 
 
 def test_live_url(tmp_path: Path) -> None:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            pass
-
     write_video(tmp_path / "a.mkv", 30)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        address = f"http://127.0.0.1:{server.server_port}"
+    with served(tmp_path) as address:
         assert level(read_all(open_live(f"{address}/a.mkv"))) == list(range(30))
         with pytest.raises(VideoError, match=r"none\.mkv: cannot be read"):
             read_all(open_live(f"{address.replace('//', '//me:secret@')}/none.mkv"))
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_live_refusals(tmp_path: Path) -> None:

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ullayers.cli.checks import given_reading
 from ullayers.cli.failures import resumable
+from ullayers.cli.fleet import check_options, has_parts, spread
 from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
 from ullayers.learn.config import default_of
-from ullayers.learn.folders import check_apart, check_free
+from ullayers.learn.folders import check_apart, check_free, clear_parts
 from ullayers.learn.footage import open_sources
 from ullayers.learn.runs import Run, check_region, load_run
 from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.output.exported import Results
 from ullayers.video.frames import kept_frames
-from ullayers.video.reader import Reading, Source
+from ullayers.video.reader import Reading
 
 ALL_FRAMES = 10**12
-RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4")
+RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4", "tracks.parquet", "codes.parquet")
 
 
 def run(arguments: Namespace) -> None:
     """Apply the network and write the table."""
-    applied = load_run(arguments.run, arguments.device or default_of("device"))
+    if arguments.ray is not None:
+        check_options(arguments)
+    device = "cpu" if arguments.ray is not None else arguments.device or default_of("device")
+    applied = load_run(arguments.run, device)
     _check(arguments, applied)
     applied.reading = _reading(arguments, applied.reading)
-    sources, infos, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
-    check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
-    check_apart(arguments.out, sources)
     out = Path(arguments.out)
-    with resumable(lambda: _is_started(out)):
-        exported = _export(arguments, applied, sources)
+    exported: Results
+    with resumable(lambda: _is_started(arguments)):
+        if arguments.ray is not None:
+            exported, bad = spread(arguments, applied)
+        else:
+            exported, bad = _export(arguments, applied)
     if arguments.force:
         _remove_stale(out, exported)
     print_summary(arguments, applied, exported, bad=bad | exported.bad)
@@ -48,7 +53,11 @@ def _check(arguments: Namespace, applied: Run) -> None:
         option = "--soft-masks" if arguments.soft_masks else "--masks"
         raise UserError(f"{arguments.run}: this run has codes and no masks; leave {option} out")
     out = Path(arguments.out)
-    if not (arguments.resume and _is_started(out)):
+    if arguments.resume and has_parts(out) and arguments.ray is None:
+        raise UserError(f"{out}: was started with --ray; continue it with --ray")
+    if arguments.resume and any(out.glob("*.partial.json")) and arguments.ray is not None:
+        raise UserError(f"{out}: was started without --ray; continue it without")
+    if not (arguments.resume and _is_started(arguments)):
         check_free(out, arguments.force)
     if (out / "model.safetensors").exists():
         raise UserError(f"{out}: is a run, whose table must stay; give another --out")
@@ -65,11 +74,17 @@ def _wants_masks(arguments: Namespace) -> bool:
     return bool(arguments.masks or arguments.soft_masks)
 
 
-def _is_started(out: Path) -> bool:
-    return any(out.glob("*.partial.json"))
+def _is_started(arguments: Namespace) -> bool:
+    """Return whether --resume would find finished sequences."""
+    out = Path(arguments.out)
+    return any(out.glob("*.partial.json")) if arguments.ray is None else has_parts(out)
 
 
-def _export(arguments: Namespace, applied: Run, sources: Sequence[Source]) -> Exported:
+def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str]]:
+    """Apply a run in this process; returns the results, and inputs that cannot be read."""
+    sources, infos, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
+    check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
+    check_apart(arguments.out, sources)
     stride: int = arguments.stride
     max_frames = kept_frames(arguments.max_frames, stride)
     options = ExportOptions(
@@ -87,10 +102,13 @@ def _export(arguments: Namespace, applied: Run, sources: Sequence[Source]) -> Ex
     reading = replace(applied.reading, stride=stride, max_frames=max_frames)
     total = count_frames(remaining, reading)
     with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
-        return export(applied, sources, arguments.out, options, progress.to)
+        return export(applied, sources, arguments.out, options, progress.to), bad
 
 
-def _remove_stale(out: Path, exported: Exported) -> None:
+def _remove_stale(out: Path, exported: Results) -> None:
     """Remove results of an earlier run that this one has not replaced."""
     for stale in {out / name for name in RESULTS} - set(exported.files):
-        stale.unlink(missing_ok=True)
+        if stale.suffix == ".parquet":
+            clear_parts(stale)
+        else:
+            stale.unlink(missing_ok=True)

@@ -37,7 +37,8 @@ examples:
 `ul COMMAND --help` shows the options of a command."""
 
 INPUTS_HELP = """Video files, folders of images (each folder is one sequence, sorted by name, 2
-before 10), folders of such folders or of videos, or quoted patterns such as 'day*/*.mp4'."""
+before 10), folders of such folders or of videos, quoted patterns such as 'day*/*.mp4' or
+'archive/**/*.mp4', or URLs of videos such as s3://bucket/a.mp4, which may be patterns, too."""
 MASKS_HELP = "Also write the mask of every frame as a black and white PNG file."
 MAX_FRAMES_HELP = """Use only the first N frames of each input, from --start on, counting those
 that --stride skips. (default: all)"""
@@ -171,7 +172,8 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         examples="""\
   ul apply run tuesday.mp4 --out tuesday
   ul apply run videos/ --out found --overlay --skip-bad
-  ul apply run day.mp4 --start 1:00:00 --roi arena.png --out hour""",
+  ul apply run day.mp4 --start 1:00:00 --roi arena.png --out hour
+  ul apply run 'archive/**/*.mp4' --out found --skip-bad --ray""",
     )
     parser.add_argument("run", type=path, metavar="RUN", help="Folder written by `ul learn`.")
     parser.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=INPUTS_HELP)
@@ -196,6 +198,15 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         "--overlay", action="store_true", help="Also draw the result onto the video: overlay.mp4."
     )
     add_skip_bad_option(parser)
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="Spread the videos over a Ray cluster (HOST:PORT, ray://HOST:PORT, or auto); without "
+        "an address, over the CPUs of this machine. Writes the same table, and Parquet files. "
+        "Needs pip install 'ullayers[ray]'.",
+    )
     add_general_options(parser, resume="Keep the sequences that are finished and do the others.")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ullayers.cli.failures import say
 from ullayers.learn.runs import Run
-from ullayers.output.export import Exported
+from ullayers.output.exported import Results
 from ullayers.output.summary import (
     excessive_crowded_share,
     excessive_unsure_share,
@@ -20,7 +20,7 @@ from ullayers.output.summary import (
 def print_summary(
     arguments: Namespace,
     run: Run,
-    exported: Exported,
+    exported: Results,
     *,
     bad: Mapping[str, str],
     scores: Sequence[tuple[str, str]] = (),
@@ -51,7 +51,7 @@ def _report_bad_inputs(arguments: Namespace, bad: Mapping[str, str]) -> None:
         say(arguments.command, f"{how}: {text}")
 
 
-def _warn(arguments: Namespace, run: Run, exported: Exported) -> None:
+def _warn(arguments: Namespace, run: Run, exported: Results) -> None:
     if (share := excessive_unsure_share(run, exported)) is not None:
         no_overlay = arguments.command == "apply" and not arguments.overlay
         option = " (made by --overlay)" if no_overlay else ""

@@ -12,6 +12,7 @@ from ullayers.learn.regular_files import open_regular
 from ullayers.video.atomic_files import sweep
 from ullayers.video.finding import TABLE_START
 from ullayers.video.reader import Source
+from ullayers.video.remote import is_url
 
 LOCK_FILE = ".lock"
 CARD = "README.md"
@@ -34,7 +35,6 @@ RUN_FILES = (
     "codes.partial.*",
     "config.json",
 )
-RUN_NAMES = {*(pattern.split("/")[0] for pattern in RUN_FILES), "masks"}
 APPLY_FILES = (
     "overlay.mp4",
     "summary.json",
@@ -42,7 +42,10 @@ APPLY_FILES = (
     "codes.csv",
     "tracks.partial.*",
     "codes.partial.*",
-)  # those of RUN_FILES that `ul apply` writes
+    "tracks.parquet",
+    "codes.parquet",
+)  # what `ul apply` writes
+RUN_NAMES = {*(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)), "masks"}
 DEMO_FILES = ("scene.mp4", "truth.csv")
 MASK_FILES = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
 
@@ -51,6 +54,8 @@ def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> No
     """Refuse to write into a folder that holds an input, which might be overwritten."""
     place = Path(os.path.realpath(folder))
     for source in sources:
+        if is_url(source.path):
+            continue
         if Path(os.path.realpath(source.path)).is_relative_to(place):
             raise RunError(
                 f"{folder}: the input {source.path} is in this folder; give another one with --out"
@@ -144,7 +149,8 @@ def check_links(folder: Path) -> None:
 
 def _written(folder: Path) -> Iterator[Path]:
     """Yield every path of a run that is opened in place or has files deleted in it."""
-    for name in ("metrics.jsonl", "tracks.csv", "codes.csv", "checkpoint", "tensorboard", "masks"):
+    tables = ("tracks.csv", "codes.csv", "tracks.parquet", "codes.parquet")
+    for name in ("metrics.jsonl", *tables, "checkpoint", "tensorboard", "masks"):
         yield folder / name
     yield from folder.glob("*.partial.*")
     if not (folder / "masks").is_symlink():
@@ -214,10 +220,22 @@ def clear_run(folder: Path) -> None:
     sweep(folder / "checkpoint")
     for pattern in patterns:
         for path in folder.glob(pattern):
-            path.unlink()
+            if path.suffix == ".parquet":
+                clear_parts(path)
+            else:
+                path.unlink()
     for name in ("checkpoint", "tensorboard"):
         with suppress(OSError):
             (folder / name).rmdir()
+
+
+def clear_parts(folder: Path) -> None:
+    """Remove a folder of Parquet files, one per video; other files in it stay."""
+    sweep(folder)
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def clear_masks(folder: Path, kept: Container[str] = ()) -> None:

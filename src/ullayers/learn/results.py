@@ -111,15 +111,19 @@ class Answer:
         >>> print(sized.lines(), end="")
         a,7,0.280000,0.500000,0.250000,1.000000,320.00,120.00
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        crops = np.empty((len(self.values), 0)) if self.crops is None else self.crops
-        rows = zip(self.index, self.seconds, self.values, crops, strict=True)
-        for number, when, row, crop in rows:
-            pixels = [] if self.size is None else row[:2] * self.size
-            cells = [f"{when:.6f}", *(f"{v:.6f}" for v in row), *(f"{v:.2f}" for v in pixels)]
-            writer.writerow([self.sequence, number, *cells, *(f"{v:.6f}" for v in crop)])
-        return text.getvalue()
+        name = io.StringIO()
+        csv.writer(name, lineterminator="").writerow([self.sequence])
+        columns = [self.index, self.seconds, *self.values.T]
+        cells = ["%d", *["%.6f"] * (1 + self.values.shape[1])]
+        if self.size is not None:
+            columns += [*(self.values[:, :2] * self.size).T]
+            cells += ["%.2f"] * 2
+        if self.crops is not None:
+            columns += [*self.crops.T]
+            cells += ["%.6f"] * self.crops.shape[1]
+        start, rest = f"{name.getvalue()},", ",".join(cells) + "\n"
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return "".join([start + rest % row for row in rows])
 
 
 def _place_crops(crops: NDArray[np.float64] | None, cut: Cut) -> NDArray[np.float64] | None:

@@ -31,6 +31,7 @@ from ullayers.video.follow import SIDE
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError
 from ullayers.video.region import Region
+from ullayers.video.remote import absolute_path
 
 DEFAULT_SIZE = 64  # pixels of the longer side of frames to learn from
 FOLLOW_SIZE = 128  # the same if a part is cut out of them
@@ -248,7 +249,7 @@ def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
 
 def absolute(inputs: Sequence[str]) -> list[str]:
     """Return inputs that mean the same in any working directory."""
-    return [os.path.abspath(os.path.expanduser(path)) for path in inputs]
+    return [absolute_path(os.path.expanduser(path)) for path in inputs]
 
 
 def check_region(

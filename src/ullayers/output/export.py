@@ -160,20 +160,25 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
             raise VideoError(next(iter(job.done.bad.values())))
 
 
-def _open_table(job: _Job) -> PartialTable:
-    options = job.options
+def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
+    """Return what an export was asked for; results are resumed only if it is the same."""
     request: list[str | int | None] = [
-        os.path.abspath(job.run.folder),
+        os.path.abspath(run.folder),
         options.stride,
         options.max_frames,
     ]
-    part = ReadingEntry.of(job.run.reading, None, None)
+    part = ReadingEntry.of(run.reading, None, None)
     if part.start or part.end is not None or part.roi is not None:
         request.append(json.dumps([part.start, part.end, part.roi]))
+    return request
+
+
+def _open_table(job: _Job) -> PartialTable:
+    options = job.options
     config = job.run.config
     return PartialTable(
         job.place / csv_name(job.run),
-        request,
+        request_of(job.run, options),
         TRACK if config.task == "locate" else code_columns(config.outputs),
         resume=options.resume,
         masks=options.masks,

@@ -1,16 +1,106 @@
-"""What `export` found and wrote."""
+"""What an export found and wrote, in full and in a few numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.learn.results import Answer
+from ullayers.learn.results import SURE, TRACK, Answer
+from ullayers.output.motion import measure_motion
+from ullayers.output.ring import is_ring
 from ullayers.video.reader import Info
+
+EQUAL = 0.5  # mass of another object, relative to that of the one found
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Numbers of frames, from which the summary is made.
+
+    Attributes:
+        frames: All frames.
+        sure: Frames with sufficient confidence; zero for codes, which have none.
+        compared: Frames in which the object was compared with others.
+        crowded: Those of them in which another one is of similar size.
+        around: Frames of sequences whose codes, of two numbers, lie around a circle.
+
+    Example:
+        >>> Totals(10, 9) + Totals(5, 1)
+        Totals(frames=15, sure=10, compared=0, crowded=0, around=0)
+    """
+
+    frames: int = 0
+    sure: int = 0
+    compared: int = 0
+    crowded: int = 0
+    around: int = 0
+
+    @classmethod
+    def of(cls, answer: Answer) -> Self:
+        """Count the frames of one sequence."""
+        frames = len(answer.index)
+        if answer.columns != TRACK:
+            return cls(frames, around=frames if is_ring([answer]) else 0)
+        sure = int((answer.values[:, 2] >= SURE).sum())
+        if answer.others is None:
+            return cls(frames, sure)
+        return cls(frames, sure, len(answer.others), int((answer.others > EQUAL).sum()))
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.frames + other.frames,
+            self.sure + other.sure,
+            self.compared + other.compared,
+            self.crowded + other.crowded,
+            self.around + other.around,
+        )
+
+
+class Results(Protocol):
+    """What the summary needs of an export; attributes as in `Exported`."""
+
+    bad: dict[str, str]
+    files: list[Path]
+
+    @property
+    def totals(self) -> Totals:
+        """Numbers of frames of all sequences."""
+
+    @property
+    def sequences(self) -> list[dict[str, Any]]:
+        """Entries of the sequences in summary.json."""
+
+
+def describe_sequence(answer: Answer, info: Info) -> dict[str, Any]:
+    """Return the entry of a sequence in summary.json.
+
+    Args:
+        answer: All rows of the sequence.
+        info: Frame size and frame rate.
+    """
+    content = {
+        "name": answer.sequence,
+        "frames": len(answer.index),
+        "width": info.width,
+        "height": info.height,
+        "fps": info.rate,
+    }
+    if answer.columns != TRACK:
+        return content
+    motion = measure_motion(answer, info.width, info.height)
+    return content | {
+        "distance_px": _rounded(motion.distance),
+        "median_speed_px_per_s": _rounded(motion.speed_quantile(0.5)),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
 
 
 @dataclass
@@ -41,6 +131,11 @@ class Exported:
         self.infos.append(info)
 
     @property
-    def frames(self) -> int:
-        """Number of frames of all sequences."""
-        return sum(len(answer.index) for answer in self.answers)
+    def totals(self) -> Totals:
+        """Numbers of frames of all sequences."""
+        return sum(map(Totals.of, self.answers), Totals())
+
+    @property
+    def sequences(self) -> list[dict[str, Any]]:
+        """Entries of the sequences in summary.json."""
+        return list(map(describe_sequence, self.answers, self.infos))

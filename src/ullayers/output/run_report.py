@@ -126,7 +126,7 @@ def _kept_frames(strides: set[int]) -> str:
 
 def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     facts = [
-        ("frames", f"{done.frames:,}"),
+        ("frames", f"{done.totals.frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
         ("evaluation J", _format_objective(run.outcome.objective)),
         *_held_out_facts(run, done),

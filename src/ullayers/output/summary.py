@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ullayers.learn.results import SURE, TRACK, Answer
+from ullayers.learn.results import SURE
 from ullayers.learn.runs import Run
-from ullayers.output.exported import Exported
-from ullayers.output.motion import measure_motion
-from ullayers.output.ring import is_ring
+from ullayers.output.exported import Results
 from ullayers.video.atomic_files import write_json
-from ullayers.video.reader import Info
 
 MAX_UNSURE = 0.5  # share of frames with low confidence above which a track is not trusted
 MAX_CROWDED = 0.5  # share of frames with several objects above which a track is not trusted
-EQUAL = 0.5  # mass of another object, relative to that of the one found
 MIN_CORRELATION = 0.5  # of held-out frames and their neighbours, for most numbers of a code
 MAX_RISE = 0.05  # increase of J during training above which a network is not trusted
 
 
-def summary_lines(run: Run, exported: Exported) -> list[str]:
+def summary_lines(run: Run, exported: Results) -> list[str]:
     """Return the lines that `ul learn` and `ul apply` print at the end.
 
     Args:
         run: The finished run.
-        exported: What `export` found.
+        exported: What an export found.
     """
-    found = _frames(exported.frames)
+    found = _frames(exported.totals.frames)
     if (share := found_share(run, exported)) is not None:
         found += f", object found in {share:.1%} (confidence of at least {SURE})"
     objective = run.outcome.objective
@@ -44,12 +39,12 @@ def _frames(number: int) -> str:
     return "1 frame" if number == 1 else f"{number:,} frames"
 
 
-def distrust_reasons(run: Run, exported: Exported) -> list[str]:
+def distrust_reasons(run: Run, exported: Results) -> list[str]:
     """Return why the results are not to be trusted, one sentence each; empty if they are.
 
     Args:
         run: The finished run.
-        exported: What `export` found.
+        exported: What an export found.
     """
     reasons = []
     if run.outcome.objective is None:
@@ -67,10 +62,10 @@ def distrust_reasons(run: Run, exported: Exported) -> list[str]:
     return reasons
 
 
-def excessive_crowded_share(exported: Exported) -> float | None:
+def excessive_crowded_share(exported: Results) -> float | None:
     """Return the share of frames with another object of similar size if it is too large."""
-    known = [answer.others for answer in exported.answers if answer.others is not None]
-    share = float(np.mean(np.concatenate(known) > EQUAL)) if known else 0.0
+    totals = exported.totals
+    share = totals.crowded / totals.compared if totals.compared else 0.0
     return share if share > MAX_CROWDED else None
 
 
@@ -98,63 +93,46 @@ def risen_objective(run: Run) -> tuple[float, float] | None:
     return start, objective
 
 
-def excessive_unsure_share(run: Run, exported: Exported) -> float | None:
+def excessive_unsure_share(run: Run, exported: Results) -> float | None:
     """Return the share of frames with low confidence if it is too large to trust a track."""
     found = found_share(run, exported)
     return None if found is None or 1 - found <= MAX_UNSURE else 1 - found
 
 
-def found_share(run: Run, exported: Exported) -> float | None:
+def found_share(run: Run, exported: Results) -> float | None:
     """Return the share of frames with sufficient confidence; None for a code, which has none."""
     if run.config.task != "locate":
         return None
-    confidence = np.concatenate([answer.values[:, 2] for answer in exported.answers])
-    return float(np.mean(confidence >= SURE))
+    totals = exported.totals
+    return totals.sure / totals.frames
 
 
-def write_summary(path: Path, run: Run, exported: Exported) -> None:
+def write_summary(path: Path, run: Run, exported: Results) -> None:
     """Write summary.json atomically.
 
     Args:
         path: The file to write.
         run: The finished run.
-        exported: What `export` found.
+        exported: What an export found.
     """
     reasons = distrust_reasons(run, exported)
     content = {
         "task": run.config.task,
-        "frames": exported.frames,
+        "frames": exported.totals.frames,
         "found": found_share(run, exported),
         "trusted": not reasons,
         "reasons": reasons,
         "objective": run.outcome.objective,
         "held_out_objective": run.outcome.held_out_objective,
-        "ring": is_ring(exported.answers),
-        "sequences": [
-            _sequence(answer, info)
-            for answer, info in zip(exported.answers, exported.infos, strict=True)
-        ],
+        "ring": _is_ring(run, exported),
+        "sequences": exported.sequences,
         "bad": run.bad | exported.bad,
     }
     write_json(path, content)
 
 
-def _sequence(answer: Answer, info: Info) -> dict[str, Any]:
-    content = {
-        "name": answer.sequence,
-        "frames": len(answer.index),
-        "width": info.width,
-        "height": info.height,
-        "fps": info.rate,
-    }
-    if answer.columns != TRACK:
-        return content
-    motion = measure_motion(answer, info.width, info.height)
-    return content | {
-        "distance_px": _rounded(motion.distance),
-        "median_speed_px_per_s": _rounded(motion.speed_quantile(0.5)),
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
+def _is_ring(run: Run, exported: Results) -> bool | None:
+    """Whether the codes of most frames lie around a circle; None for other results."""
+    if run.config.task == "locate" or run.config.outputs != 2:
+        return None
+    return 2 * exported.totals.around > exported.totals.frames

@@ -16,6 +16,7 @@ from ullayers.learn.results import CROP, PIXELS, TRACK, Answer, header, read_ans
 from ullayers.learn.typed_json import from_json
 from ullayers.video.atomic_files import write_json
 from ullayers.video.reader import Source
+from ullayers.video.remote import absolute_path
 
 MAX_TABLE_BYTES = 2**30
 
@@ -130,7 +131,7 @@ class PartialTable:
             RunError: The table has rows of another file of the same name.
         """
         path = self.finished.get(source.name)
-        if path is not None and path != os.path.abspath(source.path):
+        if path is not None and path != absolute_path(source.path):
             raise RunError(
                 f"{self.partial}: has {source.name} from {path}; use the same inputs, or start "
                 "again with --force"
@@ -154,7 +155,7 @@ class PartialTable:
             answer = replace(answer, size=None, crops=None)
         self.file.write(answer.lines().encode())
         self.file.flush()
-        finished = {**self.finished, answer.sequence: os.path.abspath(source.path)}
+        finished = {**self.finished, answer.sequence: absolute_path(source.path)}
         note = {
             "asked": self.request,
             "bytes": self.file.tell(),

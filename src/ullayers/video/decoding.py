@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,8 @@ from ullayers.video.frames import (
     check_pixels,
     suffix_of,
 )
+from ullayers.video.remote import RemoteFile, is_url
+from ullayers.video.remote import without_password as without_password
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -55,11 +56,6 @@ def load_av() -> ModuleType:
     except ModuleNotFoundError as error:
         raise MissingPackageError("reading video needs the package av: pip install av") from error
     return av
-
-
-def without_password(path: str) -> str:
-    """Remove the user name and password from a URL, for messages."""
-    return re.sub(r"://.*@", "://", path)
 
 
 def has_cameras() -> bool:
@@ -105,7 +101,7 @@ def open_video(path: str, live: bool = False) -> Iterator[OpenVideo]:
 
     Text, sound, single images and, unless given as a URL, playlists are refused.
     """
-    with _open_container(path, live) as container:
+    with _opened(path, live) as container:
         stream = _first_stream(path, container)
         width, height = stream.width, stream.height
         if not live and width * height == 0:  # also how FFmpeg reports a size above the limit
@@ -224,7 +220,23 @@ def _format_names() -> set[str]:
     return {name for entry in load_av().formats_available for name in entry.split(",")}
 
 
-def _open_container(path: str, live: bool, **options: str) -> InputContainer:
+@contextmanager
+def _opened(path: str, live: bool, **options: str) -> Iterator[InputContainer]:
+    """Open a container, and close it with the remote file that it reads from."""
+    if live or not is_url(path):
+        with _open_container(path, live, None, **options) as container:
+            yield container
+        return
+    with (
+        closing(RemoteFile(path)) as file,
+        _open_container(path, live, file, **options) as container,
+    ):
+        yield container
+
+
+def _open_container(
+    path: str, live: bool, remote: RemoteFile | None, **options: str
+) -> InputContainer:
     av = load_av()
     options = {"max_pixels": str(MAX_PIXELS), **options}
     where: dict[str, Any]
@@ -233,7 +245,8 @@ def _open_container(path: str, live: bool, **options: str) -> InputContainer:
     elif live and is_camera(path):
         where = {"file": path, "format": CAMERAS[sys.platform][0]}
     else:
-        where = {"file": f"file:{path}"}  # the prefix: a colon in a name is not a protocol
+        # The prefix: a colon in a name is not a protocol.
+        where = {"file": remote or f"file:{path}"}
         allowed = _format_names() - REFERRING_FORMATS
         options |= {"format_whitelist": ",".join(sorted(allowed)), "protocol_whitelist": "file"}
     try:
@@ -298,7 +311,7 @@ def _first_stream(path: str, container: InputContainer) -> VideoStream:
 
 def _declared_size(path: str) -> tuple[int, int]:
     """Return the (width, height) that a file declares, without decoding anything."""
-    with _open_container(path, live=False, codec_whitelist="none") as container:
+    with _opened(path, live=False, codec_whitelist="none") as container:
         stream = _first_stream(path, container)
         return stream.width, stream.height
 

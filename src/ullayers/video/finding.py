@@ -14,7 +14,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import NamedTuple
 
-from ullayers.video.decoding import open_video, without_password
+from ullayers.video.decoding import UNPAUSED, open_video
 from ullayers.video.frames import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -24,6 +24,7 @@ from ullayers.video.frames import (
     natural_key,
     suffix_of,
 )
+from ullayers.video.remote import is_pattern, is_url, match_urls, without_password
 
 Place = tuple[Kind, str]  # a sequence that has no name yet
 
@@ -54,7 +55,8 @@ def find_sequences(paths: Sequence[str], bad: dict[str, str] | None) -> list[Fou
             bad.setdefault(path, str(error))
             continue
         for kind, place in places:
-            found.setdefault(os.path.realpath(place), (kind, place))
+            real = place if is_url(place) else os.path.realpath(place)
+            found.setdefault(real, (kind, place))
     names = _names([_named_after(kind, place) for kind, place in found.values()])
     return [
         FoundSequence(name, place, kind)
@@ -74,15 +76,26 @@ def _find(path: str, bad: dict[str, str] | None) -> list[Place]:
             return [("video", path)]
     if os.path.isdir(path):
         return _find_in_folder(path, bad)
+    if is_url(path):
+        return _find_remote(path)
     if glob.has_magic(path):
         return _match(path, bad)
-    if "://" in path:
-        raise VideoError(
-            f"{without_password(path)}: is a URL; download it to a file, or use ul watch"
-        )
     if os.path.exists(path):  # each file is read several times, which a pipe does not allow
         raise VideoError(f"{path}: is not a file but a pipe or a device; save it to a file first")
     raise VideoError(f"{path}: does not exist; check the spelling")
+
+
+def _find_remote(url: str) -> list[Place]:
+    """Find the videos of a URL; they are opened only when they are read, which takes longer."""
+    shown = without_password(url)
+    if url.startswith(UNPAUSED):
+        raise VideoError(f"{shown}: is a live stream; use ul watch, or record it to a file")
+    if not is_pattern(url):
+        return [("video", url)]
+    found = [match for match in match_urls(url) if suffix_of(match) in VIDEO_SUFFIXES]
+    if not found:
+        raise VideoError(f"{shown}: no video matches this pattern")
+    return [("video", match) for match in found]
 
 
 def _find_in_folder(folder: str, bad: dict[str, str] | None) -> list[Place]:
@@ -219,6 +232,8 @@ def _is_video(file: str, bad: dict[str, str] | None, count: int) -> bool:
 
 def _named_after(kind: Kind, place: str) -> str:
     """Return the file or folder that gives a sequence its name."""
+    if is_url(place):
+        return re.sub(r"^.*?://|[?#].*", "", place)
     if kind == "images" and not os.path.isdir(place):  # a pattern
         return os.path.dirname(place)
     return place

@@ -58,7 +58,7 @@ def _frames_in_range(
     path: str, live: bool, reading: Reading, stop: threading.Event
 ) -> Iterator[Decoded]:
     """Yield the decoded frames from `start` and `first` on, up to `end`."""
-    origin = 0.0 if is_recorded(path) else None  # cameras count from any time
+    origin = 0.0 if not live or is_recorded(path) else None  # cameras count from any time
     latest = -math.inf
     in_order = True
     is_empty = is_whole = True

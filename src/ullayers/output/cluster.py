@@ -1,0 +1,124 @@
+"""Connection to a Ray cluster, or to an instance of Ray that is started on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from ullayers.errors import MissingPackageError, UserError
+
+LOCAL = "local"
+CONNECT_SECONDS = 10.0  # to reach the machine
+JOIN_SECONDS = 40.0  # to join the cluster
+OBJECT_STORE_BYTES = 2**28  # results that wait; those of an hour of video take a few megabytes
+# Ray waits for minutes and then ends the process if an address is wrong, so another one tries it.
+TRIAL = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
+
+
+def load_ray() -> ModuleType:
+    """Import Ray where it is used."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            "--ray needs the package ray: pip install 'ullayers[ray]'"
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    module: ModuleType = ray
+    return module
+
+
+def count_cpus() -> int:
+    """Return the number of CPUs that the cluster has now; it may grow and shrink."""
+    return int(load_ray().cluster_resources().get("CPU", 0))
+
+
+@contextmanager
+def cluster(address: str = LOCAL, cpus: int | None = None) -> Iterator[None]:
+    """Connect to a Ray cluster and disconnect at the end.
+
+    A connection that this process already has is used and left open.
+
+    Args:
+        address: "local" starts Ray on this machine for as long as the block lasts; otherwise
+            HOST:PORT, ray://HOST:PORT, or "auto" for a cluster that this machine is part of.
+        cpus: Number of CPUs of a local instance; None for all that this process may use.
+
+    Raises:
+        UserError: The cluster cannot be reached.
+    """
+    ray = load_ray()
+    if ray.is_initialized():
+        yield
+        return
+    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        options |= {
+            "num_cpus": cpus or len(os.sched_getaffinity(0)),
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+        }
+    else:
+        check_address(address)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        try:
+            ray.init(address, **options)
+        except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+            raise _cannot_connect(address, str(error)) from error
+        finally:
+            for number, handler in handlers.items():  # Ray's would end the process
+                signal.signal(number, handler)
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Refuse an address at which no Ray cluster answers, within a bounded time.
+
+    Raises:
+        UserError: Nothing answers, or not Ray.
+    """
+    found = re.fullmatch(r"(?:ray://)?([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})", address)
+    if address != "auto" and found is None:
+        raise UserError(
+            f"--ray {address}: expected HOST:PORT, ray://HOST:PORT or auto; write --ray without an "
+            "address last on the command line"
+        )
+    if found is not None:
+        try:
+            host, port = found[1].strip("[]"), int(found[2])
+            socket.create_connection((host, port), CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise _cannot_connect(address, str(error)) from error
+    try:
+        trial = subprocess.run(
+            [sys.executable, "-c", TRIAL, address],
+            capture_output=True,
+            text=True,
+            timeout=JOIN_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _cannot_connect(address, f"no answer within {JOIN_SECONDS:g} seconds") from error
+    if trial.returncode:
+        lines = trial.stderr.strip().splitlines() or ["no answer"]
+        raise _cannot_connect(address, lines[-1])
+
+
+def _cannot_connect(address: str, reason: str) -> UserError:
+    if address == LOCAL:
+        return UserError(f"Ray cannot be started on this machine: {reason}")
+    return UserError(f"--ray {address}: no Ray cluster there ({reason}); is it running?")

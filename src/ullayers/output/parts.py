@@ -1,0 +1,232 @@
+"""Results of single videos as Parquet files, which are merged into one table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ullayers.errors import MissingPackageError
+from ullayers.learn.checkpoint import RunError
+from ullayers.learn.folders import check_inside, clear_parts
+from ullayers.learn.results import CROP, TRACK, Answer, header
+from ullayers.learn.typed_json import from_json
+from ullayers.output.exported import Totals
+from ullayers.video.atomic_files import replacing, sweep
+from ullayers.video.reader import Source
+from ullayers.video.remote import absolute_path, without_password
+
+NOTE = b"ullayers"  # key of the note in the metadata of a Parquet file
+ROWS_AT_ONCE = 2**16  # rows in memory while tables are merged
+
+
+@dataclass(frozen=True)
+class PartNote:
+    """The note in the result file of a video.
+
+    Attributes:
+        request: What was asked for.
+        path: Where the video is.
+        columns: Columns of the results, without pixels.
+        totals: Numbers of frames.
+        sequence: Entry of the video in summary.json.
+        error: Why the video could not be read to its end; None if it could.
+    """
+
+    request: list[str | int | None]
+    path: str
+    columns: list[str]
+    totals: Totals
+    sequence: dict[str, str | int | float | None]
+    error: str | None = None
+
+
+@dataclass
+class Merged:
+    """Results of all videos; as in `Exported`."""
+
+    totals: Totals = field(default_factory=Totals)
+    sequences: list[dict[str, Any]] = field(default_factory=list)
+    bad: dict[str, str] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+
+
+def load_parquet() -> ModuleType:
+    """Import pyarrow where it is used."""
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            "Parquet files need the package pyarrow: pip install 'ullayers[ray]'"
+        ) from error
+    module: ModuleType = pyarrow.parquet
+    return module
+
+
+def stored_path(source: Source) -> str:
+    """Return the path of a source as it is noted: absolute, without a password."""
+    return without_password(absolute_path(source.path))
+
+
+def to_parquet(answer: Answer, note: PartNote) -> bytes:
+    """Return the rows of a video as a Parquet file; numbers are not rounded.
+
+    Args:
+        answer: All rows.
+        note: The note to store with them.
+    """
+    parquet = load_parquet()
+    import pyarrow as arrow
+
+    rows = len(answer.index)
+    values = [answer.values]
+    if answer.size is not None:
+        values.append(answer.values[:, :2] * answer.size)
+    if answer.crops is not None:
+        values.append(answer.crops)
+    name = arrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [answer.sequence])
+    columns = {"sequence": name, "frame": answer.index, "time": answer.seconds}
+    columns |= dict(zip(answer.table_columns, np.concatenate(values, 1).T, strict=True))
+    table = arrow.table(columns).replace_schema_metadata({NOTE: json.dumps(asdict(note))})
+    file = arrow.BufferOutputStream()
+    parquet.write_table(table, file, compression="zstd")
+    content: bytes = file.getvalue().to_pybytes()
+    return content
+
+
+class Parts:
+    """A folder with the result file of each finished video, and the table made from them.
+
+    The folder is called tracks.partial.parquet, or codes.partial.parquet, until the table is
+    complete, and tracks.parquet afterwards.
+
+    Args:
+        table: The complete CSV.
+        request: What was asked for; videos are resumed only with an equal request.
+        resume: Whether to keep the videos that are finished.
+    """
+
+    def __init__(self, table: Path, request: list[str | int | None], *, resume: bool) -> None:
+        self.table = table
+        self.request = request
+        self.complete = table.with_suffix(".parquet")
+        self.folder = table.with_suffix(".partial.parquet")
+        check_inside(table.parent, self.folder, self.complete)
+        if not resume:
+            clear_parts(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        sweep(self.folder)
+
+    def finished(self, sources: Sequence[Source], *, skip_bad: bool) -> set[str]:
+        """Return the names of the videos that are finished.
+
+        Args:
+            sources: All videos.
+            skip_bad: Whether videos that could be read only in part count as finished.
+
+        Raises:
+            RunError: The folder has results of other videos, of another request, or damaged ones.
+        """
+        known = {source.name: source for source in sources}
+        done: set[str] = set()
+        for file in self.folder.glob("*.parquet"):
+            if file.stem not in known:
+                raise RunError(
+                    f"{file}: is of a video that is not among the inputs; use the same inputs, or "
+                    "start again with --force"
+                )
+            note = self._note(known[file.stem])
+            if note.error is None or skip_bad:
+                done.add(file.stem)
+        return done
+
+    def write(self, source: Source, content: bytes) -> None:
+        """Write the result file of a video, completely or not at all."""
+        with replacing(self._file(source), "wb") as file:
+            file.write(content)
+
+    def merge(self, sources: Sequence[Source]) -> Merged:
+        """Write the table of all finished videos, in the order of the sources.
+
+        Memory does not grow with the number of rows.
+        """
+        merged = Merged()
+        with replacing(self.table) as file:
+            for source in sources:
+                if not self._file(source).exists():
+                    continue
+                note = self._note(source)
+                for answer in self._answers(source, note):
+                    if not file.tell():
+                        file.write(header(answer.table_columns))
+                    file.write(answer.lines())
+                merged.totals += note.totals
+                merged.sequences.append(note.sequence)
+                if note.error is not None:
+                    merged.bad[source.name] = note.error
+        return merged
+
+    def remove_if_empty(self) -> bool:
+        """Remove the folder if no video is finished; returns whether it was empty."""
+        with suppress(OSError):
+            self.folder.rmdir()
+        return not self.folder.exists()
+
+    def finish(self) -> None:
+        """Give the folder its final name."""
+        clear_parts(self.complete)
+        os.replace(self.folder, self.complete)
+
+    def _file(self, source: Source) -> Path:
+        return self.folder / f"{source.name}.parquet"
+
+    def _note(self, source: Source) -> PartNote:
+        parquet, file = load_parquet(), self._file(source)
+        import pyarrow as arrow
+
+        try:
+            stored = parquet.read_schema(file).metadata or {}
+            note = from_json(PartNote, json.loads(stored[NOTE]))
+        except (arrow.ArrowException, OSError, KeyError, ValueError) as error:
+            raise RunError(f"{file}: is damaged; remove it, or start again with --force") from error
+        if note.request != self.request:
+            raise RunError(
+                f"{self.folder}: was started with another run, --stride, --max-frames, --start, "
+                "--end or --roi; use the same ones, or start again with --force"
+            )
+        if note.path != stored_path(source):
+            raise RunError(
+                f"{self.folder}: has {source.name} from {note.path}; use the same inputs, or start "
+                "again with --force"
+            )
+        return note
+
+    def _answers(self, source: Source, note: PartNote) -> Iterator[Answer]:
+        """Read the rows of a video, some at a time."""
+        with load_parquet().ParquetFile(self._file(source)) as file:
+            for rows in file.iter_batches(ROWS_AT_ONCE):
+                columns = {name: rows.column(name).to_numpy() for name in rows.schema.names[1:]}
+                crops = [columns[name] for name in CROP if name in columns]
+                yield Answer(
+                    source.name,
+                    columns["frame"],
+                    columns["time"],
+                    tuple(note.columns),
+                    np.stack([columns[name] for name in note.columns], 1),
+                    size=_frame_size(note),
+                    crops=np.stack(crops, 1) if crops else None,
+                )
+
+
+def _frame_size(note: PartNote) -> tuple[int, int] | None:
+    """Return (width, height) of a video whose table also has pixels."""
+    if note.columns != list(TRACK):
+        return None
+    return int(note.sequence["width"] or 0), int(note.sequence["height"] or 0)

@@ -1,0 +1,92 @@
+"""`ul apply --ray` as a command: stopping, resuming, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+import ullayers.output.cluster as cluster
+from tests.command import UlCommand, check_refused, check_stopped, start, ul, wait_until
+from tests.films import files_in, write_ball, write_truncated
+from ullayers.cli.fleet import _Rate
+
+pytest.importorskip("ray", reason="needs pip install 'ullayers[ray]'")
+pytest.importorskip("pyarrow", reason="needs pip install 'ullayers[ray]'")
+
+
+def test_ctrl_c_keeps_what_is_finished(place: Path, tmp_path: Path, here: UlCommand) -> None:
+    """Everything on the way: Ctrl-C in the middle, then the rest, as the plain command does it."""
+    videos = tmp_path / "in" / "deep"
+    videos.mkdir(parents=True)
+    film = write_ball(videos / "film0.mp4", 20)
+    for number in range(1, 60):
+        shutil.copy(film, videos / f"film{number}.mp4")
+    write_truncated(videos / "film60.mp4")
+    (videos / "film61.mp4").write_bytes(b"no video")
+    command = ("apply", place / "codes", f"{tmp_path}/in/**/*.mp4", "--skip-bad", "--quiet")
+    out, plain = tmp_path / "out", tmp_path / "plain"
+    process = start(*command, "--out", out, "--ray", start_new_session=True)
+    parts = out / "codes.partial.parquet"
+    wait_until(process, lambda: any(parts.glob("*.parquet")))
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, Ray's processes included
+    check_stopped(process)
+    finished = files_in(parts)
+    assert 1 <= len(finished) < 61
+    check_refused(here(*command, "--out", out), "is not empty", "--resume")
+    check_refused(here(*command, "--out", out, "--resume"), "was started with --ray")
+    times = {name: (parts / name).stat().st_mtime_ns for name in finished}
+    code, said, errors = ul(*command, "--out", out, "--ray", "--resume")
+    assert (code, said, errors) == here(*command, "--out", plain)
+    assert len(errors.splitlines()) == 2, "one video is left out, one is used in part"
+    for name in ("codes.csv", "summary.json"):
+        assert (out / name).read_bytes() == (plain / name).read_bytes()
+    results = out / "codes.parquet"
+    assert (
+        times.items() <= {path.name: path.stat().st_mtime_ns for path in results.iterdir()}.items()
+    )
+    code, _, _ = here(*command, "--out", out, "--force")
+    assert (code, files_in(out)) == (0, {"codes.csv", "summary.json"}), "no file of the fleet stays"
+
+
+def test_addresses_without_a_cluster(
+    place: Path, tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("apply", place / "run", place / "ball.mp4", "--out", tmp_path / "out", "--ray")
+    for address in ("127.0.0.1:9", "ray://127.0.0.1:9"):
+        check_refused(here(*command, address), f"--ray {address}: no Ray cluster there", "refused")
+    check_refused(here(*command, "nowhere.invalid:6379"), "no Ray cluster there")
+    check_refused(here(*command, "videos/"), "expected HOST:PORT", "last on the command line")
+    monkeypatch.setattr(cluster, "JOIN_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # something else than Ray
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        check_refused(here(*command, address), "no answer within 0.5 seconds")
+    assert not files_in(tmp_path)
+
+
+def test_what_a_fleet_does_not_do(
+    place: Path, tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("apply", place / "run", place / "ball.mp4", "--out", tmp_path / "out")
+    for option in ("--masks", "--soft-masks", "--overlay"):
+        check_refused(here(*command, option, "--ray"), f"tables only; leave {option} out")
+    check_refused(here(*command, "--device", "cuda", "--ray"), "uses CPUs", "--device cuda")
+    check_refused(here(*command[:2], tmp_path / "none.mp4", "--ray"), "does not exist")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    check_refused(here(*command, "--ray"), "needs the package ray: pip install 'ullayers[ray]'")
+    assert not files_in(tmp_path)
+
+
+def test_progress_tells_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    rate = _Rate(total=12)
+    now += 30.0
+    assert rate.note(3, 3000) == "100 frames/s, 0:04:30 left", "two were finished before"
+    now += 30.0
+    assert rate.note(6, 12_000) == "200 frames/s, 0:01:30 left"
