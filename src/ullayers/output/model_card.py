@@ -81,7 +81,7 @@ def _figures(run: Run, exported: Exported) -> list[Sequence[str]]:
     result, share = run.outcome, found_share(run, exported)
     rows = [
         ("Task", run.config.task),
-        ("Frames", f"{exported.frames:,}"),
+        ("Frames", f"{exported.totals.frames:,}"),
         ("Frames trained on", _number(result.frames, ",")),
         ("J of the evaluation, lower is better", _number(result.objective, ".2f")),
         ("J before training", _number(result.start, ".2f")),
