@@ -17,6 +17,7 @@ from ullayers.cli.checks import (
     make_config,
 )
 from ullayers.cli.failures import quiet_writer_threads, resumable
+from ullayers.cli.processes import writes_results
 from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
@@ -60,7 +61,8 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
     with resumable(lambda: _has_progress(planned)):
         if planned.net is None:
             _train(arguments, planned, sources)
-        _write_outputs(arguments, planned, sources, truth)
+        if writes_results():
+            _write_outputs(arguments, planned, sources, truth)
 
 
 def _load(arguments: Namespace) -> Run:

@@ -12,6 +12,7 @@ from importlib import import_module
 
 from ullayers.cli.failures import explain
 from ullayers.cli.parser import make_parser
+from ullayers.cli.processes import together
 from ullayers.cli.signals import stop_with_interrupt
 
 # Imported only when they run: they load torch, which `ul --help` does not need.
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Waiting threads must sleep: on a busy machine, spinning makes training ten times slower.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        with stop_with_interrupt(), _lock(parsed):
+        with stop_with_interrupt(), together(parsed), _lock(parsed):
             return _function(parsed.command)(parsed) or 0
     except (Exception, KeyboardInterrupt) as error:
         return explain(parsed, error)

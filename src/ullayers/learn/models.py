@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ullayers.learn.shares import own_share
 from ullayers.nn.calls import ULBase
 from ullayers.nn.layers import UL1d, UL2d, mu_by_depth, sequences
 from ullayers.nn.spatial import blurred, mask_moments
@@ -78,7 +79,7 @@ class Locator(nn.Module):
         self.last = nn.Conv2d(width, 1, 1, bias=False)  # a bias would not change a softmax
         nn.init.zeros_(self.last.weight)
         self.gain = nn.Parameter(torch.tensor(2.0))
-        self.cost = UL1d(2, mu, eps, long_term=long_term)
+        self.cost = UL1d(2, mu, eps, long_term=long_term, synchronize=False)
         self.size: Tensor
         self.register_buffer("size", torch.zeros(()))
         mu_by_depth(self, farthest=mu)
@@ -110,8 +111,12 @@ class Locator(nn.Module):
             foreground: Frames of all clips, one after the other.
             lengths: Length of each clip.
         """
-        with sequences(self, lengths):
-            return self.judge(self(foreground))
+        share = own_share(lengths)
+        with sequences(self, share.lengths):
+            found = self(foreground[share.frames])
+        everything = Located(share.gather(found.centroid), share.gather(found.spread), found.mask)
+        with sequences(self.cost, lengths):
+            return self.judge(everything)
 
     def judge(self, found: Located) -> Tensor:
         """Pass the centroid through the UL layer."""
@@ -190,7 +195,7 @@ class Encoder(nn.Module):
         height, width = (-(-side // 8) for side in size)
         self.full = nn.Linear(widths[-1] * height * width, outputs)
         self.by_clip = long_term == "clip"
-        self.cost = UL1d(outputs, mu, eps, long_term="shared")
+        self.cost = UL1d(outputs, mu, eps, long_term="shared", synchronize=False)
         self.mean: Tensor
         self.readout: Tensor
         self.register_buffer("mean", torch.zeros(outputs))
@@ -225,8 +230,9 @@ class Encoder(nn.Module):
             lengths: Length of each clip.
             rows: (frames,) number of each frame in its sequence; None if none are left out.
         """
-        with sequences(self, lengths):
-            outputs = self.embed(frames)
+        share = own_share(lengths)
+        with sequences(self, share.lengths):
+            outputs = share.gather(self.embed(frames[share.frames]))
         steps = code_steps(outputs, lengths, rows, by_clip=self.by_clip)
         with sequences(self.cost):
             return self.cost(steps)  # type: ignore[no-any-return]
@@ -285,7 +291,8 @@ def code_objective(net: Encoder, codes: Tensor, lengths: list[int], rows: Tensor
         rows: (frames,) number of each frame in its sequence; only frames with consecutive numbers
             are a step.
     """
-    cost = UL1d(codes.shape[1], net.cost.mu, net.cost.eps, long_term="shared")
+    rates = net.cost.mu, net.cost.eps
+    cost = UL1d(codes.shape[1], *rates, long_term="shared", synchronize=False)
     steps = code_steps(codes.cpu(), lengths, by_clip=net.by_clip)
     clip = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
     is_step = (rows.diff() == 1)[clip[1:] == clip[:-1]]

@@ -13,6 +13,7 @@ from ullayers.learn.checkpoint import RunError, pack, unpack
 from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
 from ullayers.learn.models import Encoder, Locator, Model
+from ullayers.learn.shares import average_gradients
 from ullayers.nn.layers import backward
 from ullayers.video.reader import VideoError
 
@@ -115,6 +116,7 @@ class Trainer:
             raise RunError(
                 "training diverged: outputs cannot be whitened; try a smaller --lr"
             ) from error
+        average_gradients(self.net)
         self.optimizer.step()
         self.history.append(float(self.net.cost.objective))
 

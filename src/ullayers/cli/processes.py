@@ -1,0 +1,125 @@
+"""`ul learn` in several processes, started by `torchrun`.
+
+All processes read the inputs and train one network together. The first one writes the run folder
+and everything in it; the others work in a temporary folder and end with the training.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from ullayers.errors import UserError
+
+# What another process needs to go on from a checkpoint.
+RESUMED_FILES = ("config.json", "metrics.jsonl", "model.safetensors", "checkpoint/*")
+
+TIMEOUT = timedelta(minutes=10)  # to wait for another process, which may read more slowly
+
+
+def process_count() -> int:
+    """Return the number of processes that `torchrun` has started, 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def writes_results() -> bool:
+    """Whether this process is the one that writes results."""
+    return process_count() == 1 or os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def together(arguments: Namespace) -> Iterator[None]:
+    """Connect the processes that `torchrun` has started; do nothing without it.
+
+    Args:
+        arguments: Parsed command line, changed in place.
+
+    Raises:
+        UserError: The command does not run in several processes.
+    """
+    if process_count() == 1:
+        yield
+        return
+    if arguments.command != "learn":
+        raise UserError(f"ul {arguments.command} runs in one process; start it without torchrun")
+    import torch.distributed as dist
+
+    _connect()
+    try:
+        with _own_folder(arguments):
+            yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise UserError(
+            "the connection to another process was lost; continue with --resume, or let "
+            "torchrun --max-restarts do so"
+        ) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def _connect() -> None:
+    import torch
+    import torch.distributed as dist
+
+    # A process that waits for others does not see a signal unless the signal ends it. Only the
+    # first process has something to save, once it is connected.
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=TIMEOUT)
+    else:
+        dist.init_process_group("gloo", timeout=TIMEOUT)
+    if writes_results():
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def _own_folder(arguments: Namespace) -> Iterator[None]:
+    import torch.distributed as dist
+
+    is_first = writes_results()
+    if is_first:
+        _continue_after_restart(arguments)
+    kept: list[dict[str, bytes] | None] = [_files(arguments) if is_first else None]
+    dist.broadcast_object_list(kept)
+    if is_first:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        files = kept[0]
+        arguments.out = str(Path(folder, "run"))
+        arguments.quiet = True
+        arguments.resume = files is not None
+        arguments.force = False
+        for name, content in (files or {}).items():
+            path = Path(arguments.out, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        yield
+
+
+def _continue_after_restart(arguments: Namespace) -> None:
+    """Resume if torchrun has started the processes again after one of them died."""
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0 or arguments.resume:
+        return
+    if Path(arguments.out, "checkpoint", "state.json").exists():
+        arguments.resume = True
+    elif Path(arguments.out, "config.json").exists():  # it died before the first checkpoint
+        arguments.force = True
+
+
+def _files(arguments: Namespace) -> dict[str, bytes] | None:
+    """Return the files of the run to resume; None to start from the beginning."""
+    if not arguments.resume:
+        return None
+    folder = Path(arguments.out)
+    found = [path for pattern in RESUMED_FILES for path in folder.glob(pattern) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
