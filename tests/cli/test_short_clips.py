@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tests.command import UlCommand, check_refused
 from tests.films import column, write_pictures
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film
+from ullayers.learn.checkpoint import RunError
 from ullayers.learn.scenes import SCENES_FILE, read_scenes
 from ullayers.locate.recording import STILL_SIDE
 
@@ -63,3 +66,24 @@ def test_scenes_are_kept_once_and_checked(run: Path, tmp_path: Path, here: UlCom
     refused = here("apply", run, picture, "--out", tmp_path / "out")
     (run / SCENES_FILE).write_bytes(kept)
     check_refused(refused, SCENES_FILE, "damaged")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"backdrop": torch.zeros(0, 0, 3, dtype=torch.uint8), "noise": torch.zeros(0, 0).half()},
+        {"noise": torch.full((HEIGHT, WIDTH), torch.nan).half()},
+        {"noise": torch.zeros(HEIGHT, WIDTH).half()},
+        {"threshold": torch.tensor(torch.nan)},
+        {"backdrop": torch.zeros(HEIGHT, WIDTH, 3)},
+    ],
+    ids=["empty", "NaN", "zero", "threshold", "dtype"],
+)
+def test_scenes_that_cannot_be_are_refused(
+    change: dict[str, torch.Tensor], run: Path, tmp_path: Path
+) -> None:
+    tensors = load_file(run / SCENES_FILE)
+    tensors |= {f"disc/{key}": value for key, value in change.items()}
+    save_file(tensors, tmp_path / SCENES_FILE)
+    with pytest.raises(RunError, match="damaged; delete it"):
+        read_scenes(tmp_path)

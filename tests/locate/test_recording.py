@@ -96,6 +96,16 @@ def test_a_moving_camera_is_recognised() -> None:
     assert find_still_scene(slow[:-1:4], slow[1::4]) is None
 
 
+def test_a_still_camera_before_a_plain_wall_is_recognised() -> None:
+    """Noise alone can be matched by small motions of a camera, which must not count."""
+    rng = np.random.default_rng(0)
+    frames = np.full((60, HEIGHT, WIDTH, 3), 128.0) + rng.normal(0, 3, (60, HEIGHT, WIDTH, 1))
+    for frame, (x, y) in zip(frames, circle(60), strict=True):
+        frame[round(y) - 5 : round(y) + 5, round(x) - 5 : round(x) + 5] = (200, 30, 30)
+    pixels = frames.round().clip(0, 255).astype(np.uint8)
+    assert find_still_scene(pixels[:-1:2], pixels[1::2]) is not None
+
+
 def test_a_scene_fits_its_own_frames_only() -> None:
     frames = film(circle(60))
     scene = still_scene(frames[::2])

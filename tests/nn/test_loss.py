@@ -334,3 +334,13 @@ def test_gradients_that_nothing_divides_do_not_warn(
         sgd.step()
     else:
         torch.amp.GradScaler("cpu", enabled=False).step(sgd)
+
+
+@pytest.mark.parametrize("statistics", ["fresh", "running"])
+def test_a_second_derivative_is_refused(statistics: Literal["fresh", "running"]) -> None:
+    net = nn.Sequential(nn.Linear(3, 2), ul.UL1d(2, statistics=statistics))
+    net(torch.randn(50, 3).cumsum(0))
+    weights = list(net.parameters())
+    gradients = torch.autograd.grad(ul.loss(net), weights, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradients[0].square().sum().backward()

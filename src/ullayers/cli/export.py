@@ -45,6 +45,10 @@ def _check_files(files: list[Path], folder: Path, force: bool) -> None:
             raise UserError(f"{file}: its folder does not exist; create it, or give another file")
         if real.is_dir():
             raise UserError(f"{file}: is a folder; give a file to write")
+        if real.exists() and not real.is_file():
+            raise UserError(f"{file}: is a device or a pipe; give a file to write")
+        if not os.access(real.parent, os.W_OK):
+            raise UserError(f"{file}: its folder is not writable; give another file")
         if real.parent == Path(os.path.realpath(folder)) and real.name in RUN_NAMES:
             raise UserError(f"{file}: is a file of the run; give another one")
         if file.exists() and not force:

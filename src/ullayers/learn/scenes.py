@@ -6,6 +6,7 @@ object from the scene. The scene of a longer recording does.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -17,7 +18,9 @@ from ullayers.locate.recording import STILL_SIDE, StillRecording
 from ullayers.locate.still import StillScene
 
 SCENES_FILE = "scenes.safetensors"
+KEYS = ("backdrop", "noise", "bands", "threshold", "clear")
 MAX_SCENES = 16  # kept in a run, each of up to 2 MB
+MAX_PIXELS = 2**20
 
 
 def keep_scene(folder: Path, name: str, recording: StillRecording) -> None:
@@ -29,7 +32,7 @@ def keep_scene(folder: Path, name: str, recording: StillRecording) -> None:
         recording: From `open_recording`.
     """
     path = folder / SCENES_FILE
-    tensors = read_tensors(path) if path.exists() else {}
+    tensors = _read(path)
     names = {key.rpartition("/")[0] for key in tensors}
     if name not in names and len(names) >= MAX_SCENES:
         return
@@ -51,23 +54,35 @@ def read_scenes(folder: Path) -> list[StillRecording]:
         RunError: The file is damaged.
     """
     path = folder / SCENES_FILE
-    if not path.exists():
-        return []
-    tensors = read_tensors(path)
+    tensors = _read(path)
     names = sorted({key.rpartition("/")[0] for key in tensors})
     try:
         return [_recording(tensors, name) for name in names]
     except (KeyError, RuntimeError, ValueError) as error:
-        raise RunError(f"{path}: is damaged; learn again with --force") from error
+        raise _damaged(path) from error
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not os.path.lexists(path):
+        return {}
+    try:
+        return read_tensors(path)
+    except RunError as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> RunError:
+    return RunError(f"{path}: is damaged; delete it, and only short clips need it")
 
 
 def _recording(tensors: dict[str, Tensor], name: str) -> StillRecording:
-    scene = StillScene(
-        tensors[f"{name}/backdrop"].float().numpy(),
-        tensors[f"{name}/noise"].float().numpy(),
-        bool(tensors[f"{name}/bands"]),
-    )
-    if scene.backdrop.shape != (*scene.noise.shape, 3):
-        raise ValueError(f"expected a backdrop of 3 channels, got {scene.backdrop.shape}")
-    clear = float(tensors[f"{name}/clear"])
-    return StillRecording(scene, float(tensors[f"{name}/threshold"]), ObjectPath(STILL_SIDE, clear))
+    backdrop, noise, bands, threshold, clear = (tensors[f"{name}/{key}"] for key in KEYS)
+    if backdrop.shape != (*noise.shape, 3) or not 0 < noise.numel() <= MAX_PIXELS:
+        raise ValueError(f"expected a backdrop of up to {MAX_PIXELS} pixels, got {backdrop.shape}")
+    if backdrop.dtype != torch.uint8 or noise.dtype != torch.float16:
+        raise ValueError(f"expected uint8 and float16, got {backdrop.dtype} and {noise.dtype}")
+    numbers = torch.stack([noise.min().float(), noise.max().float(), threshold, clear])
+    if not bool((numbers.isfinite() & (numbers > 0)).all()):
+        raise ValueError(f"expected finite, positive numbers, got {numbers.tolist()}")
+    scene = StillScene(backdrop.float().numpy(), noise.float().numpy(), bool(bands))
+    return StillRecording(scene, float(threshold), ObjectPath(STILL_SIDE, float(clear)))

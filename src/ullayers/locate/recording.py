@@ -105,7 +105,7 @@ def _stands_still(first: Pixels, second: Pixels) -> bool:
     change, explained = (
         np.median(np.abs(image.astype(np.float32) - after)) for image in (before, moved)
     )
-    return bool(explained > MAX_EXPLAINED * max(float(change), LEAST_CHANGE))
+    return bool(change <= LEAST_CHANGE or explained > MAX_EXPLAINED * change)
 
 
 @dataclass

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import ullayers.kernels.custom_ops as fresh_ops
 import ullayers.kernels.torch.fresh as fresh
@@ -55,6 +56,7 @@ class _Carry(torch.autograd.Function):
         return _zero(y)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> Any:
         gradient, scatter_gradient = ctx.gradients
         spread = None if scatter_gradient is None else _times(scatter_gradient, factor)
@@ -171,6 +173,7 @@ class _CarryFresh(torch.autograd.Function):
         return _zero(y)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> Any:
         saved = ctx.saved_tensors
         gradient, spread = _fresh_gradient(ctx.call, saved, None, ctx.needs_input_grad[2])

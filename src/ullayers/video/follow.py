@@ -39,9 +39,9 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
     """
     energy = _foreground_energy(clip.frames)
     centre, variance = _moments(energy)
-    # The variance of a disc is half its squared radius. All squares have the same size, or the
-    # object would seem to grow and shrink.
-    radius = (2 * variance.sum(1)).sqrt().median().clamp(min=side / 8)  # if hardly anything moves
+    # The variance of a bar is a third of its squared half length; rounder objects get a margin.
+    # All squares have the same size, or the object would seem to grow and shrink.
+    radius = (3 * variance.sum(1)).sqrt().median().clamp(min=side / 8)  # if hardly anything moves
     height, width = clip.frames.shape[-2:]
     corners = torch.cat([centre - radius, centre + radius], 1)
     return replace(
