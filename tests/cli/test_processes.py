@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.command import UlCommand, check_refused, lines_of, wait_until
+from tests.command import UlCommand, check_refused
 from tests.films import column, write_ball
 
-LEARN = "--size", "16", "--restarts", "1", "--steps", "120", "--quiet"
+LEARN = "--size", "16", "--restarts", "1", "--steps", "40", "--quiet"
 
 
 def torchrun(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -39,12 +39,6 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, here: UlCommand) -> N
     alone, both = tmp_path / "alone", tmp_path / "both"
     assert here("learn", *inputs, "--out", alone, *LEARN) == (0, "", "")
     with torchrun("learn", *inputs, "--out", both, *LEARN) as process:
-        wait_until(process, lambda: lines_of(both / "metrics.jsonl") > 35)
-        process.terminate()
-        process.communicate()
-    assert process.returncode != 0
-    assert lines_of(both / "metrics.jsonl") < lines_of(alone / "metrics.jsonl")
-    with torchrun("learn", *inputs, "--out", both, *LEARN, "--resume") as process:
         _, errors = process.communicate()
     assert process.returncode == 0, errors
     np.testing.assert_allclose(objectives(both), objectives(alone), atol=1e-4)

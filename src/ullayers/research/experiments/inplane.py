@@ -39,7 +39,7 @@ from ullayers.research.experiments.common import (
 SIDE = 32  # pixels per side of a frame
 HELD_OUT = 3  # every third frame is held out
 TURNS = 4  # repetitions of the training frames in the video of other methods
-QUICK_STEPS = 150
+QUICK_STEPS = 100
 STEPS = 120
 LR = 3e-3
 SUPERVISED_STEPS = 150

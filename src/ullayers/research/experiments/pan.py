@@ -70,7 +70,8 @@ ROWS = {
     "rendered": (OURS, *OTHERS),
 }
 QUICK_ROWS = (OURS, LINEAR, RANDOM)
-QUICK_STEPS = 100
+QUICK_STEPS = 60
+QUICK_PEOPLE = {1, 2, 3, 4}
 UNSEEN_RENDERED = 3  # the last rendered heads are held out
 FACE_SIDE = 64  # pixels per side of a face in its box
 QUADRATIC_COMPONENTS = 24  # principal components whose products are the quadratic features
@@ -136,18 +137,19 @@ def _tables(jobs: list[Job], found: dict[Job, tuple[float, float, Floats]]) -> l
 
 
 @contextmanager
-def pans_of(data: str, view: str) -> Iterator[Pans]:
+def pans_of(data: str, view: str, quick: bool) -> Iterator[Pans]:
     """Make temporary folders of sequences to learn from and to decode.
 
     Args:
         data: Folder of the data sets.
         view: "boxes" or "whole" for Pointing'04, or "rendered".
+        quick: Whether to learn from a few people only.
     """
     if view == "rendered":
         heads = panning_heads(data)
         parts = heads[:-UNSEEN_RENDERED], heads[-UNSEEN_RENDERED:]
     else:
-        parts = pan_sweeps(data, PEOPLE), pan_sweeps(data, UNSEEN)
+        parts = pan_sweeps(data, QUICK_PEOPLE if quick else PEOPLE), pan_sweeps(data, UNSEEN)
     make = _faces if view == "boxes" else _pictures
     with make(parts[0]) as known, make(parts[1]) as unseen:
         yield Pans(known, unseen, (len(parts[0]), len(parts[1])), parts[0][0].truth["pan"])
@@ -174,7 +176,7 @@ def _faces(sweeps: list[Sequence]) -> Iterator[str]:
 def decode_unseen(job: Job) -> tuple[float, float, Floats]:
     """Return error and correlation of a row, and decoded sine and true pan of every test frame."""
     data, view, row, seed, quick = job
-    with pans_of(data, view) as pans:
+    with pans_of(data, view, quick) as pans:
         code = _coder(pans, row, seed, QUICK_STEPS if quick else None)
         decoded = decode_angle(code(pans.known), pans.known_angles, code(pans.unseen))
     true = pans.unseen_angles
