@@ -1,0 +1,59 @@
+"""Reading tracks.csv with one object or several."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ullayers.errors import UserError
+from ullayers.output.track_table import read_tracks
+
+SEVERAL = """sequence,frame,object,time,x,y,confidence,x_px,y_px,speed,heading,length,width,area
+"b, c",0,2,0.0,0.1,0.2,0.9,6.4,9.6,0,-90,10,5,40
+"b, c",0,1,0.0,0.5,0.5,0.8,32,24,1,90,11,6,50
+"b, c",1,1,0.1,0.6,0.5,0.7,38.4,24,2,nan,12,7,60
+"""
+
+
+def table(folder: Path, text: str) -> Path:
+    path = folder / "tracks.csv"
+    path.write_text(text)
+    return path
+
+
+def test_objects_are_sorted_and_complete(tmp_path):
+    first, second = read_tracks(table(tmp_path, SEVERAL))
+    assert (first.sequence, first.object, second.object) == ("b, c", 1, 2)
+    assert first.frame.tolist() == [0, 1]
+    assert first.heading[0] == 90
+    assert np.isnan(first.heading[1])
+    assert second.area.tolist() == [40]
+
+
+def test_one_object_of_an_older_version(tmp_path):
+    text = "sequence,frame,time,x,y,confidence\na,3,0.1,0.5,0.5,1\n"
+    [track] = read_tracks(table(tmp_path, text))
+    assert track.object == 1
+    assert np.isnan(track.x_px).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column"),
+        (SEVERAL.replace("confidence", "c"), "no column confidence"),
+        (SEVERAL.replace("0.7,38.4", "x,38.4"), "not a number"),
+        (SEVERAL.replace('"b, c",1,1', '"b, c",0,1'), "not in order"),
+        (SEVERAL.replace('"b, c",1,1', '"b, c",1,one'), "damaged"),
+        (SEVERAL + "a,1\n", "damaged"),
+    ],
+)
+def test_damaged_tables(tmp_path, text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_tracks(table(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_table(tmp_path):
+    with pytest.raises(UserError, match="is missing"):
+        read_tracks(tmp_path / "tracks.csv")
