@@ -1,0 +1,248 @@
+"""Speed, heading and size of an object, from its positions and masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW_SECONDS = 0.2  # over which a velocity is fitted,
+MIN_HALF_WINDOW = 2  # in frames to either side, so that the median ignores an outlier
+MAX_WINDOW_FRAMES = 7  # of a longer window, evenly spaced frames are used
+MAX_STEP = 1.5  # median frame intervals; after a longer one, a new stretch begins
+FLIP_LENGTHS = 1.0  # body lengths of backward motion that outweigh a flip of the heading
+MIN_ELONGATION = 1.15  # length / width below which the axis of a mask is arbitrary
+MEMORY_SECONDS = 1.0  # the heading before a longer gap says nothing about the heading after it
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of the masks of one or more objects.
+
+    Attributes:
+        area: (...,) pixels; 0 where there is no mask.
+        centre: (..., 2) x and y in pixels, from the corner of the picture; NaN without a mask.
+        covariance: (..., 3) variances xx, xy and yy in square pixels; NaN without a mask.
+    """
+
+    area: Floats
+    centre: Floats
+    covariance: Floats
+
+
+def label_moments(labels: NDArray[Any], objects: int) -> Moments:
+    """Measure the masks of all objects in label images.
+
+    Args:
+        labels: (time, height, width) integers: 0 is background, k the mask of object k.
+        objects: Number of objects; larger labels are ignored.
+
+    Returns:
+        Moments of shape (time, objects), in pixels of the label images.
+
+    Example:
+        >>> labels = np.zeros((1, 8, 8), np.uint8)
+        >>> labels[0, 2:4, 1:7] = 1
+        >>> found = label_moments(labels, 1)
+        >>> found.area.tolist(), found.centre.tolist()
+        ([[12.0]], [[[4.0, 3.0]]])
+        >>> [round(float(v), 6) for v in found.covariance[0, 0]]  # 6**2 / 12, 0, 2**2 / 12
+        [3.0, 0.0, 0.333333]
+    """
+    time, row, column = np.nonzero((labels > 0) & (labels <= objects))
+    place = time * objects + labels[time, row, column].astype(np.int64) - 1
+    shape = len(labels), objects
+
+    def total(values: NDArray[Any]) -> Floats:
+        return np.bincount(place, values, len(labels) * objects).astype(np.float64)
+
+    area = total(np.ones(len(place)))
+    with np.errstate(invalid="ignore"):
+        x, y = total(column + 0.5) / area, total(row + 0.5) / area
+        right, down = column + 0.5 - x[place], row + 0.5 - y[place]
+        pixel = 1 / 12  # variance within a pixel
+        spread = total(right * right) / area + pixel, total(right * down) / area
+        covariance = np.stack([*spread, total(down * down) / area + pixel], 1)
+    return Moments(
+        area.reshape(shape), np.stack([x, y], 1).reshape(*shape, 2), covariance.reshape(*shape, 3)
+    )
+
+
+def ellipse(covariance: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return length, width and axis of the ellipses with these second moments.
+
+    Args:
+        covariance: (..., 3) xx, xy and yy, as `label_moments` returns them.
+
+    Returns:
+        Longer axis, shorter axis, both in pixels, and the direction of the longer axis in degrees
+        from 0 to 180, clockwise from the right.
+
+    Example:
+        >>> [round(float(v), 3) for v in ellipse(np.array([25.0, 0.0, 4.0]))]
+        [20.0, 8.0, 0.0]
+    """
+    xx, xy, yy = np.moveaxis(np.asarray(covariance, np.float64), -1, 0)
+    middle = (xx + yy) / 2
+    spread = np.hypot((xx - yy) / 2, xy)
+    length = 4 * np.sqrt(middle + spread)
+    width = 4 * np.sqrt(np.maximum(middle - spread, 0))
+    return length, width, np.degrees(np.arctan2(2 * xy, xx - yy) / 2) % 180
+
+
+def stretches(known: NDArray[np.bool_], time: Floats) -> NDArray[np.int64]:
+    """Number the stretches of known frames without a gap between them; -1 where unknown.
+
+    >>> stretches(np.array([True, True, False, True, True]), np.array([0, 1, 2, 3, 9.0])).tolist()
+    [0, 0, -1, 1, 2]
+    """
+    step = np.diff(time)
+    usual = np.median(step[step > 0]) if (step > 0).any() else 0.0
+    starts = known.copy()
+    starts[1:] &= ~known[:-1] | (step > MAX_STEP * usual) | (step <= 0)
+    return np.where(known, np.cumsum(starts) - 1, -1)
+
+
+def velocity(x: Floats, y: Floats, time: Floats) -> Floats:
+    """Return the velocity in each frame, robust to jitter and to outliers of single frames.
+
+    The slope of a line through the positions of `WINDOW_SECONDS` around the frame, as the median
+    over all pairs of them (Theil-Sen). No window reaches across a gap.
+
+    Args:
+        x: (time,) pixels, NaN where unknown.
+        y: (time,) pixels.
+        time: (time,) seconds, ascending.
+
+    Returns:
+        (time, 2) pixels per second; NaN where the position or both of its neighbours are unknown.
+
+    Example:
+        >>> t = np.arange(6) / 10
+        >>> velocity(30 * t, -40 * t, t).round(6)[2].tolist()
+        [30.0, -40.0]
+    """
+    positions = np.stack([x, y], 1).astype(np.float64)
+    found = np.full(positions.shape, np.nan)
+    part = stretches(np.isfinite(positions.sum(1)), time)
+    # Unknown frames at both ends, so that windows reach beyond the first and the last frame.
+    half = _half_window(time)
+    part = np.pad(part, half, constant_values=-1)
+    frames = np.pad(np.stack([time, *positions.T]), ((0, 0), (half, half)))
+    offsets = np.unique(np.linspace(-half, half, MAX_WINDOW_FRAMES).round().astype(int))
+    later, earlier = np.tril_indices(len(offsets), -1)
+    rows = np.flatnonzero(part >= 0)
+    for some in np.array_split(rows, len(rows) // 10_000 + 1):
+        window = some[:, None] + offsets
+        inside = part[window] == part[some, None]
+        usable = inside[:, later] & inside[:, earlier]
+        change = frames[:, window[:, later]] - frames[:, window[:, earlier]]
+        for kind in (usable.all(1), usable.any(1) & ~usable.all(1)):
+            steps = np.where(usable[kind], change[0][kind], np.nan)
+            median = np.median if usable[kind].all() else np.nanmedian  # the latter is slow
+            for column in (0, 1):
+                found[some[kind] - half, column] = median(change[1 + column][kind] / steps, 1)
+    return found
+
+
+def _half_window(time: Floats) -> int:
+    step = np.diff(time)
+    step = step[step > 0]
+    if not len(step):
+        return MIN_HALF_WINDOW
+    return max(MIN_HALF_WINDOW, round(WINDOW_SECONDS / 2 / float(np.median(step))))
+
+
+def speed(x: Floats, y: Floats, time: Floats) -> Floats:
+    """Return the length of `velocity` in each frame, in pixels per second.
+
+    >>> t = np.arange(6) / 10
+    >>> speed(30 * t, 40 * t, t).round(6).tolist()
+    [50.0, 50.0, 50.0, 50.0, 50.0, 50.0]
+    """
+    right, down = velocity(x, y, time).T
+    return np.hypot(right, down)
+
+
+def oriented(
+    axis: Floats, velocity: Floats, time: Floats, length: Floats, width: Floats | None = None
+) -> Floats:
+    """Return the heading: the axis of the mask, its front chosen by the direction of motion.
+
+    The fronts of all frames are chosen together. An object faces the way it moves, and its heading
+    does not flip from one frame to the next, unless that saves it more than two times
+    `FLIP_LENGTHS` of its length of backward motion. It therefore keeps its heading while it stands
+    still, and while it backs up a little.
+
+    Args:
+        axis: (time,) degrees modulo 180, NaN where unknown.
+        velocity: (time, 2) pixels per second; NaN counts as no motion.
+        time: (time,) seconds, ascending.
+        length: (time,) longer axis in pixels.
+        width: (time,) shorter axis; where it is about the length, the heading may flip. None if
+            all masks are elongated.
+
+    Returns:
+        (time,) degrees from 0 to 360, clockwise from the right; NaN where the axis is unknown.
+
+    Example:
+        >>> axis, t = np.array([1.0, 179.0, 1.0, 0.0]), np.arange(4.0)
+        >>> walk = np.array([[0.0, 0], [0, 0], [-90, 0], [-90, 0]])  # to the left, after a rest
+        >>> oriented(axis, walk, t, np.full(4, 30.0)).tolist()
+        [181.0, 179.0, 181.0, 180.0]
+    """
+    heading = np.full(len(axis), np.nan)
+    rows = np.flatnonzero(np.isfinite(axis))
+    if not len(rows):
+        return heading
+    turn = np.diff(axis[rows])
+    # Of the two directions of each axis, the one nearer to that of the frame before.
+    flips = np.cumsum(np.concatenate([[0], np.abs((turn + 180) % 360 - 180) > 90])) % 2
+    steady = (axis[rows] + 180 * flips) % 360
+    front = np.radians(steady)
+    seconds = np.diff(time[rows], append=time[rows[-1]]).clip(0, MEMORY_SECONDS)
+    along = np.nan_to_num(velocity[rows] * np.stack([np.cos(front), np.sin(front)], 1)).sum(1)
+    body = float(np.nanmedian(length[rows])) if np.isfinite(length[rows]).any() else 1.0
+    evidence = along * seconds / max(body, 1e-9)
+    # Turns by about 90 degrees say nothing about the front, neither do long gaps or round masks.
+    price = FLIP_LENGTHS * np.abs(np.cos(np.radians(turn)))
+    price[np.diff(time[rows]) > MEMORY_SECONDS] = 0
+    if width is not None:
+        is_round = ~(length[rows] >= MIN_ELONGATION * width[rows])
+        price[is_round[1:] | is_round[:-1]] = 0
+    heading[rows] = (steady + 180 * (_signs(evidence, price) < 0)) % 360
+    return heading
+
+
+def _signs(evidence: Floats, price: Floats) -> NDArray[np.int64]:
+    """Return the signs s that maximise the sum of s * evidence, less 2 * price at each change.
+
+    This is a Viterbi path with two states. The difference of the scores of both states follows
+    d[t] = clip(d[t - 1], -price, price) + evidence[t]. Steps of this form compose to steps of the
+    same form, so that all d come from a scan of logarithmic depth.
+    """
+    infinite = np.array([np.inf])
+    shift, high = evidence.astype(np.float64), np.concatenate([infinite, price]) + evidence
+    low = np.concatenate([-infinite, -price]) + evidence
+    reach = 1
+    while reach < len(evidence):  # each step becomes the composition of `reach` times two steps
+        before = shift[:-reach], low[:-reach], high[:-reach]
+        after = shift[reach:], low[reach:], high[reach:]
+        new = (
+            before[0] + after[0],
+            np.clip(before[1] + after[0], after[1], after[2]),
+            np.clip(before[2] + after[0], after[1], after[2]),
+        )
+        for array, value in zip((shift, low, high), new, strict=True):
+            array[reach:] = value
+        reach *= 2
+    difference = np.clip(shift, low, high)  # the first state starts at 0
+    decided = np.append(np.abs(difference[:-1]) >= price, True)
+    # A frame that is not decided by itself has the sign of the next one.
+    rows = np.where(decided, np.arange(len(decided)), len(decided))
+    next_decided = np.minimum.accumulate(rows[::-1])[::-1]
+    return np.where(difference[next_decided] < 0, -1, 1)
