@@ -165,7 +165,8 @@ def speed(x: Floats, y: Floats, time: Floats) -> Floats:
     [50.0, 50.0, 50.0, 50.0, 50.0, 50.0]
     """
     right, down = velocity(x, y, time).T
-    return np.hypot(right, down)
+    lengths: Floats = np.hypot(right, down)
+    return lengths
 
 
 def oriented(

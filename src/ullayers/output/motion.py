@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,13 @@ class Motion:
         seconds: (steps,) time in the middle of each step.
         durations: (steps,) seconds between its two frames.
         lengths: (steps,) pixels between the two positions.
+        rows: (steps, 2) rows of the two frames.
     """
 
     seconds: Floats
     durations: Floats
     lengths: Floats
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     @property
     def speeds(self) -> Floats:
@@ -74,21 +76,39 @@ def measure_motion(answer: Answer, width: int, height: int) -> Motion:
         (314, 160)
     """
     positions = answer.values[:, :2] * (width, height)
-    is_sure = (answer.values[:, 2] >= SURE) & np.isfinite(positions).all(1)
-    sure = np.flatnonzero(is_sure)
-    gaps = np.flatnonzero(np.diff(sure) > 1) + 1
-    window = _smoothing_frames(answer.seconds)
+    sure = answer.values[:, 2] >= SURE
+    return motion_between(positions, answer.seconds, np.arange(len(sure)), sure)
+
+
+def motion_between(
+    positions: Floats, seconds: Floats, frames: NDArray[np.int64], sure: NDArray[np.bool_]
+) -> Motion:
+    """Measure the steps between consecutive frames, as `measure_motion` describes it.
+
+    Args:
+        positions: (time, 2) pixels.
+        seconds: (time,) time of each frame.
+        frames: (time,) consecutive numbers; a gap in them is a gap in the track.
+        sure: (time,) whether the position is reliable.
+
+    Example:
+        >>> line = np.stack([np.arange(9.0), np.zeros(9)], 1)
+        >>> there = np.arange(9) != 4
+        >>> motion_between(line, np.arange(9) / 5, np.arange(9), there).lengths.round(6).tolist()
+        [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    rows = np.flatnonzero(sure & np.isfinite(positions).all(1))
+    gaps = np.flatnonzero(np.diff(frames[rows]) > 1) + 1
+    window = _smoothing_frames(seconds)
     parts = [
-        _steps(answer.seconds[rows], _smoothed(positions[rows], window))
-        for rows in np.split(sure, gaps)
-        if len(rows) > 1
+        _steps(seconds[some], _smoothed(positions[some], window), some)
+        for some in np.split(rows, gaps)
+        if len(some) > 1
     ]
-    parts.append(Motion(np.empty(0), np.empty(0), np.empty(0)))
+    nothing = np.empty(0)
+    parts.append(Motion(nothing, nothing, nothing))
     return Motion(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("seconds", "durations", "lengths")
-        )
+        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Motion))
     )
 
 
@@ -118,9 +138,10 @@ def _smoothed(positions: Floats, window: int) -> Floats:
     return positions
 
 
-def _steps(seconds: Floats, positions: Floats) -> Motion:
+def _steps(seconds: Floats, positions: Floats, rows: NDArray[np.int64]) -> Motion:
     durations = np.diff(seconds)
     lengths = np.hypot(*np.diff(positions, axis=0).T)
     middle = (seconds[1:] + seconds[:-1]) / 2
     forward = durations > 0  # times of a damaged file may stand still
-    return Motion(middle[forward], durations[forward], lengths[forward])
+    both = np.stack([rows[:-1], rows[1:]], 1)
+    return Motion(middle[forward], durations[forward], lengths[forward], both[forward])

@@ -1,0 +1,271 @@
+"""Behaviour of each object: how far and how fast it moves, near which others, and in which zones.
+
+Only frames with a confidence of at least `SURE` count.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.learn.results import SURE
+from ullayers.learn.zones import Zones, contains
+from ullayers.output.motion import Motion, motion_between
+from ullayers.output.track_table import Track
+from ullayers.video.atomic_files import replacing
+
+MOVING_LENGTHS = 0.25  # body lengths per second from which an object moves,
+MOVING_SHARE = 0.02  # or shares of the longer side of the frame, if its length is unknown
+VISIT_SECONDS = 0.2  # a shorter absence from a zone does not end a visit
+BEHAVIOUR_COLUMNS = (
+    "sequence",
+    "object",
+    "seconds",
+    "distance_px",
+    "mean_speed_px_per_s",
+    "median_speed_px_per_s",
+    "p95_speed_px_per_s",
+    "moving_share",
+    "moving_from_px_per_s",
+    "nearest_px",
+)
+ZONE_COLUMNS = (
+    "sequence",
+    "object",
+    "zone",
+    "time_in_zone",
+    "share",
+    "entries",
+    "first_entry",
+    "distance_px",
+)
+
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The objects of one sequence and their measures; lists have one entry for each object.
+
+    Attributes:
+        sequence: Name of the source.
+        width: Width of the frames in pixels.
+        height: Height of the frames.
+        tracks: The tracks.
+        sure: Frames of each track that count.
+        durations: Seconds that each frame of a track stands for.
+        motions: Steps between consecutive frames that count.
+        nearest: Pixels to the nearest other object in each frame of a track; NaN if there is none.
+    """
+
+    sequence: str
+    width: int
+    height: int
+    tracks: list[Track]
+    sure: list[NDArray[np.bool_]]
+    durations: list[Floats]
+    motions: list[Motion]
+    nearest: list[Floats]
+
+
+def measure_scenes(tracks: Sequence[Track], sizes: Mapping[str, tuple[int, int]]) -> list[Scene]:
+    """Measure all objects of all sequences.
+
+    Args:
+        tracks: From `read_tracks`.
+        sizes: (width, height) of the frames of each sequence.
+
+    Example:
+        >>> t, no = np.arange(50), np.full(50, np.nan)
+        >>> rest = (np.ones(50), 10.0 * t, 0 * t + 50.0, no, no, no, no, no)
+        >>> track = Track("a", 1, t, t / 25, t / 64, 0 * t + 0.5, *rest)
+        >>> [scene] = measure_scenes([track], {"a": (640, 100)})
+        >>> round(scene.motions[0].distance), scene.durations[0].sum().round(3)
+        (490, np.float64(2.0))
+    """
+    groups = groupby(tracks, lambda track: track.sequence)
+    return [_measure(name, list(group), *sizes[name]) for name, group in groups]
+
+
+def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Scene:
+    every = np.unique(np.concatenate([track.frame for track in tracks]))
+    sure = [
+        (track.confidence >= SURE) & np.isfinite(track.x) & np.isfinite(track.y) for track in tracks
+    ]
+    places = [np.stack([track.x * width, track.y * height], 1) for track in tracks]
+    # With a stride, consecutive frames have numbers that are not.
+    rows = [np.searchsorted(every, track.frame) for track in tracks]
+    motions = [
+        motion_between(place, track.time, row, known)
+        for place, track, row, known in zip(places, tracks, rows, sure, strict=True)
+    ]
+    nearest = _nearest(len(every), rows, places, sure)
+    durations = [_durations(track.time, row) for track, row in zip(tracks, rows, strict=True)]
+    return Scene(sequence, width, height, tracks, sure, durations, motions, nearest)
+
+
+def _durations(time: Floats, rows: NDArray[np.int64]) -> Floats:
+    """Return the time from each frame to the next; the usual one where the next is missing."""
+    steps = np.diff(time)
+    follows = (np.diff(rows) == 1) & (steps > 0)
+    usual = float(np.median(steps[follows])) if follows.any() else 0.0
+    return np.append(np.where(follows, steps, usual), usual)
+
+
+def _nearest(
+    frames: int,
+    rows: list[NDArray[np.int64]],
+    places: list[Floats],
+    sure: list[NDArray[np.bool_]],
+) -> list[Floats]:
+    all_places = np.full((len(rows), frames, 2), np.nan)
+    for number, (row, place, known) in enumerate(zip(rows, places, sure, strict=True)):
+        all_places[number, row] = np.where(known[:, None], place, np.nan)
+    found = []
+    for number, row in enumerate(rows):
+        shift = np.delete(all_places, number, 0)[:, row] - all_places[number, row]
+        distance = np.nan_to_num(np.hypot(shift[..., 0], shift[..., 1]), nan=np.inf)
+        closest = distance.min(0, initial=np.inf)
+        found.append(np.where(np.isinf(closest), np.nan, closest))
+    return found
+
+
+def behaviour_rows(scenes: Sequence[Scene]) -> list[Row]:
+    """Return a row of behaviour.csv for each object; values that are unknown are None."""
+    return [
+        _behaviour_row(scene, number) for scene in scenes for number in range(len(scene.tracks))
+    ]
+
+
+def _behaviour_row(scene: Scene, number: int) -> Row:
+    track, motion = scene.tracks[number], scene.motions[number]
+    moving = moving_speed(scene, number)
+    steps = motion.durations.sum()
+    values = (
+        float(scene.durations[number][scene.sure[number]].sum()),
+        motion.distance,
+        motion.mean_speed,
+        motion.speed_quantile(0.5),
+        motion.speed_quantile(0.95),
+        float(motion.durations[motion.speeds >= moving].sum() / steps) if steps else None,
+        moving,
+        _mean(scene.nearest[number]),
+    )
+    return dict(zip(BEHAVIOUR_COLUMNS, (scene.sequence, track.object, *values), strict=True))
+
+
+def moving_speed(scene: Scene, number: int) -> float:
+    """Return the speed in pixels per second from which an object counts as moving."""
+    length = scene.tracks[number].length
+    if np.isfinite(length).any():
+        return MOVING_LENGTHS * float(np.nanmedian(length))
+    return MOVING_SHARE * max(scene.width, scene.height)
+
+
+def zone_rows(scenes: Sequence[Scene], zones: Zones) -> list[Row]:
+    """Return a row of zones.csv for each object and zone; values that are unknown are None.
+
+    Raises:
+        ZoneError: A zone reaches beyond the frames of a sequence.
+    """
+    return [
+        _zone_row(scene, number, name, corners)
+        for scene in scenes
+        for number in range(len(scene.tracks))
+        for name, corners in zones.polygons(scene.width, scene.height).items()
+    ]
+
+
+def _zone_row(scene: Scene, number: int, name: str, corners: Floats) -> Row:
+    track, motion, sure = scene.tracks[number], scene.motions[number], scene.sure[number]
+    inside = sure & contains(corners, track.x * scene.width, track.y * scene.height)
+    durations = scene.durations[number]
+    total = durations[sure].sum()
+    visits = _visits(inside[sure], track.time[sure])
+    # Of a step that enters or leaves, one half is inside.
+    distance = float((motion.lengths * inside[motion.rows].mean(1)).sum())
+    values = (
+        float(durations[inside].sum()),
+        float(durations[inside].sum() / total) if total else None,
+        len(visits),
+        float(visits[0]) if len(visits) else None,
+        distance if len(motion.lengths) else None,
+    )
+    return dict(zip(ZONE_COLUMNS, (scene.sequence, track.object, name, *values), strict=True))
+
+
+def _visits(inside: NDArray[np.bool_], time: Floats) -> Floats:
+    """Return the start of each visit; one that begins with the track counts, too.
+
+    >>> _visits(np.array([1, 0, 1, 0, 0, 0, 1], bool), np.arange(7) / 10).tolist()
+    [0.0, 0.6]
+    """
+    changes = np.diff(inside.astype(np.int8), prepend=0, append=0)
+    starts, ends = time[np.flatnonzero(changes[:-1] > 0)], np.flatnonzero(changes < 0) - 1
+    pause = np.append(np.inf, starts[1:] - time[ends[:-1]])
+    return starts[pause[: len(starts)] > VISIT_SECONDS]
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def with_millimetres(rows: Sequence[Row], mm_per_pixel: float | None) -> list[Row]:
+    """Add a column in millimetres, at the right, for every column in pixels.
+
+    >>> with_millimetres([{"object": 1, "distance_px": 10.0}], 0.5)
+    [{'object': 1, 'distance_px': 10.0, 'distance_mm': 5.0}]
+    """
+    if mm_per_pixel is None:
+        return list(rows)
+
+    def convert(row: Row) -> Row:
+        return {
+            name.replace("_px", "_mm"): None if value is None else mm_per_pixel * value
+            for name, value in row.items()
+            if "_px" in name
+        }
+
+    return [row | convert(row) for row in rows]
+
+
+def write_behaviour(
+    folder: Path, scenes: Sequence[Scene], zones: Zones | None, mm_per_pixel: float | None
+) -> list[Path]:
+    """Write behaviour.csv and, with zones, zones.csv; an unknown value is an empty cell.
+
+    Args:
+        folder: Where to write.
+        scenes: From `measure_scenes`; at least one.
+        zones: Zones to measure; None for none.
+        mm_per_pixel: Size of a pixel, for columns in millimetres; None for none.
+
+    Returns:
+        The files that were written.
+    """
+    tables = {"behaviour.csv": behaviour_rows(scenes)}
+    if zones is not None:
+        tables["zones.csv"] = zone_rows(scenes, zones)
+    for name, rows in tables.items():
+        _write_table(folder / name, with_millimetres(rows, mm_per_pixel))
+    return [folder / name for name in tables]
+
+
+def _write_table(path: Path, rows: Sequence[Row]) -> None:
+    with replacing(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(rows[0])
+        writer.writerows([_cell(value) for value in row.values()] for row in rows)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
