@@ -70,6 +70,13 @@ def _reading(arguments: Namespace, own: Reading) -> Reading:
     return replace(own, start=start, end=end, roi=given.get("roi", own.roi))
 
 
+def _objects(arguments: Namespace, applied: Run) -> int | None:
+    """Return the number of objects to track; None to find it."""
+    if arguments.objects is None:
+        return applied.config.objects
+    return arguments.objects or None
+
+
 def _wants_masks(arguments: Namespace) -> bool:
     return bool(arguments.masks or arguments.soft_masks)
 
@@ -95,6 +102,7 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
         overlay=ALL_FRAMES if arguments.overlay else None,
         skip_bad=arguments.skip_bad,
         resume=arguments.resume,
+        objects=_objects(arguments, applied),
     )
     remaining = sources
     if arguments.resume:

@@ -189,6 +189,7 @@ def _export(
         skip_bad=run.skip_bad,
         resume=resume,
         keep_scenes=True,
+        objects=run.config.objects,
     )
     if csv_name(run) in missing:
         return export(run, sources, run.folder, options, progress.to)

@@ -24,7 +24,10 @@ class OptionGroup(Protocol):
 
 def config_values(arguments: Namespace) -> dict[str, Any]:
     """Return the settings of `Config` that are given on the command line."""
-    return _given(arguments, CONFIG_NAMES)
+    given = _given(arguments, CONFIG_NAMES)
+    if given.get("objects") == 0:  # auto
+        del given["objects"]
+    return given
 
 
 def reading_values(arguments: Namespace) -> dict[str, Any]:
@@ -60,6 +63,34 @@ def add_config_option(
     else:
         convert = _number(kind, about) if kind in (int, float) else str
         group.add_argument(option_name(name), type=convert, metavar=about.metavar, help=help)
+
+
+def add_objects_option(parser: OptionGroup, default: str) -> None:
+    """Add --objects.
+
+    Args:
+        parser: Parser of a command.
+        default: What is used without it.
+    """
+    parser.add_argument(
+        "--objects",
+        type=number_of_objects,
+        metavar="N|auto",
+        help="Number of objects to track, for --task locate; auto finds it. Several objects need a "
+        f"camera that stands still. (default: {default})",
+    )
+
+
+def number_of_objects(text: str) -> int:
+    """Convert a number of objects; 0 stands for auto.
+
+    >>> number_of_objects("auto"), number_of_objects("3")
+    (0, 3)
+    """
+    if text == "auto":
+        return 0
+    about = setting("objects")
+    return int(_number(int, about)(text))
 
 
 def add_reading_options(

@@ -11,6 +11,7 @@ from ullayers import __version__
 from ullayers.cli.options import (
     add_config_option,
     add_general_options,
+    add_objects_option,
     add_out_option,
     add_output_options,
     add_part_options,
@@ -124,7 +125,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
   report.html   what was learned, and whether to trust it; open it first
   overlay.mp4   the result drawn onto the video
   tracks.csv    for --task locate: x and y of every frame (0 to 1, from the top
-                left corner), and a confidence; or
+                left corner), and a confidence; of each object, if several move
   codes.csv     for the other tasks: the code of every frame
   model.safetensors, config.json and more: the network, for `ul apply`""",
         examples="""\
@@ -137,6 +138,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
     parser.add_argument("inputs", nargs="*", type=path, metavar="INPUT", help=INPUTS_HELP)
     add_out_option(parser, "run", "RUN")
     add_config_option(parser, "task")
+    add_objects_option(parser, "auto")
     parser.add_argument("--masks", action="store_true", help=MASKS_HELP)
     add_skip_bad_option(parser)
     reading = add_reading_options(
@@ -187,6 +189,7 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
     )
     parser.add_argument("--max-frames", type=whole_number, metavar="N", help=MAX_FRAMES_HELP)
     add_part_options(parser, roi="that of the run")
+    add_objects_option(parser, "as for the run")
     masks = parser.add_mutually_exclusive_group()
     masks.add_argument("--masks", action="store_true", help=MASKS_HELP)
     masks.add_argument(

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.footage import PIECE, Piece, cut, make_piece
+from ullayers.learn.footage import PIECE, TARGET_RATE, Piece, cut, make_piece
 from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.readout import FRAMES_PER_CALL
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
 from ullayers.learn.scenes import keep_scene, read_scenes
+from ullayers.learn.several import Several
 from ullayers.learn.survey import open_recording, outline_reading, to_pixels
+from ullayers.locate.blobs import measure
 from ullayers.locate.judge import fill_gaps
+from ullayers.locate.parallel import in_parallel
 from ullayers.locate.recording import MovingRecording, StillRecording
 from ullayers.locate.segment import Segments
 from ullayers.locate.still import StillScene
@@ -29,6 +32,8 @@ from ullayers.video.reader import Clip, Reading, Source
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
+PATIENCE_SECONDS = 1.0  # an object that is not seen for longer has left, or is a new one
+MIN_PATIENCE = 5  # frames
 
 
 def answers(
@@ -39,6 +44,7 @@ def answers(
     max_frames: int | None = None,
     tap: Callable[[Render], None] | None = None,
     keep_scenes: bool = False,
+    several: Several | None = None,
 ) -> Generator[Answer, None, None]:
     """Apply a run to a source, some hundred frames at a time, in bounded memory.
 
@@ -52,10 +58,12 @@ def answers(
         max_frames: Stop after this many frames.
         tap: As in `Reading`; called for every frame in order, before its answer.
         keep_scenes: Keep the scenes of still cameras in the run, for short clips of them.
+        several: Collects all objects, if more than the main one are wanted; complete after the
+            last answer.
     """
     reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
     if isinstance(run.net, Locator):
-        found = _locate(run, run.net, source, reading, keep_scenes)
+        found = _locate(run, run.net, source, reading, keep_scenes, several)
     elif isinstance(run.net, Encoder):
         found = _encode(run, run.net, source, reading)
     else:
@@ -64,6 +72,8 @@ def answers(
     cut = reading.cut(source.path, info.height, info.width)
     for answer in found:
         yield answer if cut is None else answer.placed(cut)
+    if several is not None and several.rows is not None and cut is not None:
+        several.rows = several.rows.placed(cut)
 
 
 def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
@@ -125,21 +135,71 @@ def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, N
 
 
 def _locate(
-    run: Run, net: Locator, source: Source, reading: Reading, keep_scenes: bool
+    run: Run,
+    net: Locator,
+    source: Source,
+    reading: Reading,
+    keep_scenes: bool,
+    several: Several | None,
 ) -> Generator[Answer, None, None]:
     outlines = outline_reading(source, reading)
     recording = open_recording(source, outlines, read_scenes(run.folder))
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
-    with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
-        for clip in clips:
-            located = attend(net, clip, run, recording)
-            found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
-            values = _values(found, located)
-            for start in range(0, len(clip.index), FRAMES_PER_CALL):
-                rows = slice(start, start + FRAMES_PER_CALL)
-                answer = _answer(source, clip.rows(rows), TRACK, values[rows])
-                yield replace(answer, masks=found.soft[rows], others=found.others[rows])
+    if several is not None:
+        if isinstance(recording, StillRecording):
+            rate = (source.probe().rate or TARGET_RATE) / reading.stride
+            recording.follow_all(patience=max(MIN_PATIENCE, round(PATIENCE_SECONDS * rate)))
+        else:
+            several.camera_moves = True
+    scale = _source_pixels(source, outlines)
+    done: list[Answer] = []
+    try:
+        with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
+            for clip in clips:
+                located = attend(net, clip, run, recording)
+                found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
+                answer = _answer(source, clip, TRACK, _values(found, located))
+                moments = _moments(found.masks, scale)
+                done.append(answer)
+                answer = replace(
+                    answer,
+                    masks=found.soft,
+                    others=found.others,
+                    owners=found.owners,
+                    moments=moments,
+                )
+                for start in range(0, len(clip.index), FRAMES_PER_CALL):
+                    yield answer.rows(slice(start, start + FRAMES_PER_CALL))
+    finally:
+        finder = recording.finder if isinstance(recording, StillRecording) else None
+        if several is not None and finder is not None and done:
+            size = finder.scene.noise.shape[1], finder.scene.noise.shape[0]
+            several.finish(finder.tracker, Answer.join(done), size, scale)
+
+
+def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
+    """Return the pixels of a source per pixel of its frames as they are read."""
+    info = source.probe()
+    assert reading.size is not None
+    region = reading.cut(source.path, info.height, info.width)
+    _, _, width, height = (0.0, 0.0, 1.0, 1.0) if region is None else region.box
+    return width * info.width / reading.size[1], height * info.height / reading.size[0]
+
+
+def _moments(masks: NDArray[np.bool_], scale: tuple[float, float]) -> NDArray[np.float64]:
+    """Return (time, 4) moments of masks as in `Answer`, in pixels of the source; NaN if empty."""
+    moments = np.array(in_parallel(_mask_moments, masks))
+    across, down = scale
+    moments *= (across**2, across * down, down**2, across * down)
+    return moments
+
+
+def _mask_moments(mask: NDArray[np.bool_]) -> tuple[float, ...]:
+    _, [spread], [area] = measure(mask.astype(np.int32), 1)
+    if area == 0:
+        return np.nan, np.nan, np.nan, 0.0
+    return spread[0, 0], spread[0, 1], spread[1, 1], area
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ Task = Literal["locate", "orient", "features"]
 LongMean = Literal["clip", "stream"]
 Optimizer = Literal["adamw", "sgd"]
 
+MAX_OBJECTS = 64
 MAX_COUNT = 10**9
 STEPS: dict[Task, int] = {"locate": 240, "orient": 2000, "features": 2000}
 UNCHECKED_STEPS: dict[Task, int] = {
@@ -102,6 +103,16 @@ class Config:
             metavar="D",
             at_least=1,
             at_most=MAX_COUNT,
+        ),
+    )
+    objects: int | None = field(
+        default=None,
+        metadata=_about(
+            "Number of objects to track (locate only; chosen by J: auto). Several objects need a "
+            "camera that stands still.",
+            metavar="N",
+            at_least=1,
+            at_most=MAX_OBJECTS,
         ),
     )
     steps: int | None = field(

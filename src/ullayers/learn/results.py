@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,22 @@ from numpy.typing import NDArray
 from ullayers.video.region import Box, Cut
 
 TRACK = ("x", "y", "confidence")  # x and y in 0..1 of the frame, from its top left corner
-PIXELS = ("x_px", "y_px")  # the same position in pixels, the last columns of a table
+PIXELS = ("x_px", "y_px")  # the same position in pixels
+SHAPE = ("speed", "heading", "length", "width", "area")  # in pixels, seconds and degrees
 CROP = ("left", "top", "right", "bottom")  # of the part that was used, in 0..1 of the frame
 MAX_FRAME = 2**53  # larger frame numbers are not exact in float64
+ARRAYS = (  # attributes of an `Answer` with one entry for each row
+    "index",
+    "seconds",
+    "values",
+    "masks",
+    "others",
+    "crops",
+    "moments",
+    "owners",
+    "shapes",
+    "objects",
+)
 SURE = 0.5  # positions with less confidence are unreliable
 
 
@@ -48,6 +62,13 @@ class Answer:
         box: Part of the frame that the masks cover; None for all of it.
         others: (time,) mass of the strongest other object, relative to this one; None if unknown.
         crops: (time, 4) part of each frame that was used, as in `CROP`; None for whole frames.
+        moments: (time, 4) variances xx, xy and yy of the mask, and its area, in source pixels.
+        owners: (time, height, width) number of the track of each pixel, if all are followed.
+        shapes: (time, 5) as in `SHAPE`; if given, tables also contain them.
+        objects: (time,) number of the object of each row, if there are several; rows are sorted by
+            frame, then by object.
+        several: Rows of all objects; None if there is one. The attributes above are then those of
+            the main object.
     """
 
     sequence: str
@@ -60,6 +81,11 @@ class Answer:
     box: Box | None = None
     others: NDArray[np.float64] | None = None
     crops: NDArray[np.float64] | None = None
+    moments: NDArray[np.float64] | None = None
+    owners: NDArray[np.uint16] | None = None
+    shapes: NDArray[np.float64] | None = None
+    objects: NDArray[np.int64] | None = None
+    several: Answer | None = None
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
@@ -68,12 +94,23 @@ class Answer:
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("index", "seconds", "values")
         )
-        known = [part.others for part in parts if part.others is not None]
-        others = np.concatenate(known) if len(known) == len(parts) else None
-        used = [part.crops for part in parts if part.crops is not None]
-        crops = np.concatenate(used) if used else None
-        joined = replace(parts[0], index=index, seconds=seconds, values=values)
-        return replace(joined, masks=None, others=others, crops=crops)
+        others, crops, moments = (_joined(parts, name) for name in ("others", "crops", "moments"))
+        joined = replace(parts[0], index=index, seconds=seconds, values=values, masks=None)
+        return replace(joined, owners=None, others=others, crops=crops, moments=moments)
+
+    def rows(self, rows: slice | NDArray[np.bool_]) -> Answer:
+        """Return some of the rows."""
+        chosen: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value[rows] for name in ARRAYS
+        }
+        return replace(self, **chosen)
+
+    def of_objects(self) -> list[Answer]:
+        """Return the rows of each object, by its number."""
+        if self.several is None or self.several.objects is None:
+            return [self]
+        rows, numbers = self.several, self.several.objects
+        return [rows.rows(numbers == number) for number in np.unique(numbers)]
 
     def placed(self, cut: Cut) -> Answer:
         """Return results in a region of interest as results in the whole frame.
@@ -93,37 +130,69 @@ class Answer:
         masks = self.masks
         if masks is not None:
             masks = masks & cut.inside_at(masks.shape[1:])
-        return replace(self, values=values, masks=masks, box=cut.box)
+        owners = self.owners
+        if owners is not None:
+            owners = owners * (cut.inside_at(owners.shape[1:]) > 0)
+        several = None if self.several is None else self.several.placed(cut)
+        placed = replace(self, values=values, masks=masks, owners=owners, box=cut.box)
+        return replace(placed, several=several)
 
     @property
     def table_columns(self) -> tuple[str, ...]:
-        """Columns of a table after sequence, frame and time."""
-        pixels = () if self.size is None else PIXELS
-        return self.columns + pixels + (() if self.crops is None else CROP)
+        """Columns of a table after sequence, frame, object and time."""
+        more = ((self.size, PIXELS), (self.shapes, SHAPE), (self.crops, CROP))
+        present = [names for value, names in more if value is not None]
+        return sum(present, self.columns)
 
-    def lines(self) -> str:
+    def with_columns(self, names: Sequence[str]) -> Answer:
+        """Return the same rows for a table that lacks the columns of newer versions."""
+        size = self.size if PIXELS[0] in names else None
+        shapes = self.shapes if SHAPE[0] in names else None
+        crops = self.crops if CROP[0] in names else None
+        several = None if self.several is None else self.several.with_columns(names)
+        return replace(self, size=size, shapes=shapes, crops=crops, several=several)
+
+    def lines(self, *, numbered: bool = False) -> str:
         """Return the rows as CSV text.
 
-        >>> found = np.array([[0.5, 0.25, 1.0]])
-        >>> print(Answer("a", np.array([7]), np.array([0.28]), TRACK, found).lines(), end="")
-        a,7,0.280000,0.500000,0.250000,1.000000
-        >>> sized = Answer("a", np.array([7]), np.array([0.28]), TRACK, found, size=(640, 480))
-        >>> print(sized.lines(), end="")
-        a,7,0.280000,0.500000,0.250000,1.000000,320.00,120.00
+        Args:
+            numbered: Whether there is a column `object` after `frame`.
+
+        Example:
+            >>> found = np.array([[0.5, 0.25, 1.0]])
+            >>> print(Answer("a", np.array([7]), np.array([0.28]), TRACK, found).lines(), end="")
+            a,7,0.280000,0.500000,0.250000,1.000000
+            >>> sized = Answer("a", np.array([7]), np.array([0.28]), TRACK, found, size=(640, 480))
+            >>> print(sized.lines(numbered=True), end="")
+            a,7,1,0.280000,0.500000,0.250000,1.000000,320.00,120.00
         """
+        if self.several is not None:
+            return self.several.lines(numbered=numbered)
         name = io.StringIO()
         csv.writer(name, lineterminator="").writerow([self.sequence])
-        columns = [self.index, self.seconds, *self.values.T]
-        cells = ["%d", *["%.6f"] * (1 + self.values.shape[1])]
+        blocks = [("%d", self.index), *self._number_column(numbered), ("%.6f", self.seconds)]
+        blocks += [("%.6f", column) for column in self.values.T]
         if self.size is not None:
-            columns += [*(self.values[:, :2] * self.size).T]
-            cells += ["%.2f"] * 2
+            blocks += [("%.2f", column) for column in (self.values[:, :2] * self.size).T]
+        if self.shapes is not None:
+            blocks += [("%.2f", column) for column in self.shapes.T]
         if self.crops is not None:
-            columns += [*self.crops.T]
-            cells += ["%.6f"] * self.crops.shape[1]
-        start, rest = f"{name.getvalue()},", ",".join(cells) + "\n"
-        rows = zip(*(column.tolist() for column in columns), strict=True)
+            blocks += [("%.6f", column) for column in self.crops.T]
+        start, rest = f"{name.getvalue()},", ",".join(cell for cell, _ in blocks) + "\n"
+        rows = zip(*(column.tolist() for _, column in blocks), strict=True)
         return "".join([start + rest % row for row in rows])
+
+    def _number_column(self, numbered: bool) -> list[tuple[str, NDArray[np.int64]]]:
+        if not numbered:
+            return []
+        ones = np.ones(len(self.index), np.int64)
+        return [("%d", ones if self.objects is None else self.objects)]
+
+
+def _joined(parts: Sequence[Answer], name: str) -> NDArray[np.float64] | None:
+    """Concatenate an array that some answers may not have; then nobody has it."""
+    known = [value for part in parts if (value := getattr(part, name)) is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def _place_crops(crops: NDArray[np.float64] | None, cut: Cut) -> NDArray[np.float64] | None:
@@ -133,13 +202,16 @@ def _place_crops(crops: NDArray[np.float64] | None, cut: Cut) -> NDArray[np.floa
     return np.concatenate([cut.place(crops[:, :2]), cut.place(crops[:, 2:])], 1)
 
 
-def header(columns: Iterable[str]) -> str:
+def header(columns: Iterable[str], *, numbered: bool = False) -> str:
     """Return the first line of the CSV.
 
     >>> print(header(TRACK), end="")
     sequence,frame,time,x,y,confidence
+    >>> print(header(TRACK, numbered=True), end="")
+    sequence,frame,object,time,x,y,confidence
     """
-    return ",".join(["sequence", "frame", "time", *columns]) + "\n"
+    number = ["object"] if numbered else []
+    return ",".join(["sequence", "frame", *number, "time", *columns]) + "\n"
 
 
 def read_answers(lines: Iterable[str]) -> list[Answer]:
@@ -156,18 +228,43 @@ def read_answers(lines: Iterable[str]) -> list[Answer]:
     """
     rows = csv.reader(lines)
     names = next(rows, [])
-    columns = tuple(name for name in names[3:] if name not in PIXELS + CROP)
-    has_crops = names[3:][-len(CROP) :] == list(CROP)
+    numbered = names[2:3] == ["object"]
+    results = names[4:] if numbered else names[3:]
+    columns = tuple(name for name in results if name not in PIXELS + SHAPE + CROP)
     answers = []
     for sequence, some in groupby(_checked(rows, len(names)), itemgetter(0)):
         table = np.array([row[1:] for row in some]).astype(np.float64)
-        if not (np.abs(table[:, 0]) < MAX_FRAME).all():  # false for NaN
+        numbers = table[:, 1] if numbered else np.ones(len(table))
+        if not (np.abs(table[:, 0]) < MAX_FRAME).all() or not (numbers >= 1).all():  # or NaN
             raise ValueError("expected frame numbers")
-        index = table[:, 0].astype(np.int64)
-        values = table[:, 2 : 2 + len(columns)]
-        crops = table[:, -len(CROP) :] if has_crops else None
-        answers.append(Answer(sequence, index, table[:, 1], columns, values, crops=crops))
+        cells = dict(zip(results, table.T[-len(results) :], strict=True))
+        answer = Answer(
+            sequence,
+            table[:, 0].astype(np.int64),
+            table[:, 2 if numbered else 1],
+            columns,
+            np.stack([cells[name] for name in columns], 1),
+            shapes=_columns(cells, SHAPE),
+            crops=_columns(cells, CROP),
+            objects=numbers.astype(np.int64),
+        )
+        answers.append(main_object(answer))
     return answers
+
+
+def _columns(cells: dict[str, NDArray[np.float64]], names: Sequence[str]) -> Any:
+    """Return some columns of a table; None if it does not have them."""
+    return np.stack([cells[name] for name in names], 1) if names[0] in cells else None
+
+
+def main_object(rows: Answer) -> Answer:
+    """Return the object with most rows, with all rows in `several` if there are more objects."""
+    assert rows.objects is not None
+    numbers, counts = np.unique(rows.objects, return_counts=True)
+    if len(numbers) == 1:
+        return replace(rows, objects=None)
+    main = rows.rows(rows.objects == numbers[counts.argmax()])
+    return replace(main, objects=None, several=rows)
 
 
 def _checked(rows: Iterable[list[str]], cells: int) -> Iterator[list[str]]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.judge import track_objective
 from ullayers.locate.objects import ObjectPath, label_parts
 from ullayers.locate.outline import EDGE, contrast_outline
+from ullayers.locate.parallel import in_parallel
 from ullayers.locate.segment import (
     Segments,
     centroids,
@@ -28,9 +27,6 @@ from ullayers.locate.segment import (
 )
 from ullayers.locate.still import NOISE_FLOOR, StillScene, still_scene
 
-T = TypeVar("T")
-
-THREADS = 2
 STILL_SIDE = 320  # pixels of the longer side at which objects are found before a still camera
 MIN_STILL_FRAMES = 150  # a shorter recording may show an object at the same place throughout
 PAIR_SIDE = 160  # pixels of the longer side at which pairs of frames are compared
@@ -116,12 +112,16 @@ class StillRecording:
         scene: The scene at the size of the frames.
         threshold: Evidence above which a pixel belongs to an object, in units of the noise.
         path: The path of the object so far.
+
+    Attributes:
+        finder: Follows all objects, if that is wanted; see `follow_all`.
     """
 
     scene: StillScene
     threshold: float
     path: ObjectPath
     view: StillScene = field(init=False)
+    finder: ObjectFinder | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         height, width = self.scene.noise.shape
@@ -146,6 +146,15 @@ class StillRecording:
         path = ObjectPath(STILL_SIDE, self.path.clear)
         return StillRecording(self.scene.resized(height, width), self.threshold, path)
 
+    def follow_all(self, patience: int) -> None:
+        """From now on, also follow all other objects.
+
+        Args:
+            patience: Frames after which an object that is not seen is given up.
+        """
+        clear = self.path.clear
+        self.finder = ObjectFinder(self.scene, self.view, self.threshold, clear, patience)
+
     def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
         """Find the object in the next window of frames; see `segment_motion`."""
         small = resized(frames, STILL_SIDE)
@@ -157,7 +166,8 @@ class StillRecording:
         objective = track_objective(part_places(labelled, chosen))
         confidence = _clarity(evidence, parts, self.threshold)
         others = other_masses(labelled, chosen)
-        return Segments(soft, centroids(soft >= EDGE), confidence, others, objective)
+        owners = None if self.finder is None else self.finder.follow(frames, small, evidence)
+        return Segments(soft, centroids(soft >= EDGE), confidence, others, objective, owners)
 
     def _outline(self, frame: Pixels, small: Pixels, part: NDArray[np.bool_]) -> NDArray[np.uint8]:
         if not part.any():
@@ -186,9 +196,3 @@ class MovingRecording:
         nothing = np.zeros(len(frames))
         places = np.full((len(frames), 2), np.nan)
         return Segments(np.zeros(frames.shape[:3], np.uint8), places, nothing, nothing, np.nan)
-
-
-def in_parallel(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
-    """Call a function for every frame in two threads; OpenCV and NumPy release the GIL."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(function, *arguments))

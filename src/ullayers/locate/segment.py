@@ -41,6 +41,7 @@ class Segments:
         confidence: (time,) from 0 to 1.
         others: (time,) mass of the strongest other object, relative to the object's own.
         objective: J of the track; NaN if the window is too short for it.
+        owners: (time, height, width) number of the track of each pixel, if all are followed.
     """
 
     soft: NDArray[np.uint8]
@@ -48,6 +49,7 @@ class Segments:
     confidence: NDArray[np.float64]
     others: NDArray[np.float64]
     objective: float
+    owners: NDArray[np.uint16] | None = None
 
     @property
     def masks(self) -> NDArray[np.bool_]:

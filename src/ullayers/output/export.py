@@ -15,19 +15,23 @@ from PIL import Image
 
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import check_inside, clear_masks
+from ullayers.learn.folders import clear_masks
 from ullayers.learn.footage import Spread
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
-from ullayers.locate.outline import EDGE
+from ullayers.learn.several import Several
 from ullayers.output.display import DisplayTap, display_size
-from ullayers.output.drawing import Outline, to_pixels
+from ullayers.output.drawing import Outline
 from ullayers.output.exported import Exported as Exported
+from ullayers.output.identities import crossing_lines, crossings_of, identities
+from ullayers.output.mask_files import MaskWriter
 from ullayers.output.overlay import Overlay
+from ullayers.output.shapes import complete, to_tracks
+from ullayers.output.spool import Spool
 from ullayers.output.summary import write_summary
-from ullayers.output.tables import PartialTable
-from ullayers.video.atomic_files import replacing, sweep
+from ullayers.output.tables import CROSSINGS, PartialTable
+from ullayers.video.atomic_files import sweep
 from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Info, Reading, Source, VideoError
 
@@ -52,6 +56,7 @@ class ExportOptions:
         skip_bad: Leave out sources that cannot be read.
         resume: Keep the rows of a partial table.
         keep_scenes: Keep the scenes of still cameras in the run; see `answers`.
+        objects: Number of objects to track; None to find it.
     """
 
     stride: int = 1
@@ -63,6 +68,7 @@ class ExportOptions:
     skip_bad: bool = False
     resume: bool = False
     keep_scenes: bool = False
+    objects: int | None = 1
 
 
 def export(
@@ -117,7 +123,14 @@ class _Job:
         self.fps = _overlay_fps(sources[0].probe(), options.stride)
         self.sampled = _sampled(sources) if options.samples else []
 
-    def answers(self, source: Source, tap: DisplayTap) -> Generator[Answer, None, None]:
+    @property
+    def numbered(self) -> bool:
+        """Whether there may be several objects."""
+        return self.run.config.task == "locate" and self.options.objects != 1
+
+    def answers(
+        self, source: Source, tap: DisplayTap, several: Several | None
+    ) -> Generator[Answer, None, None]:
         """Apply the run to a source."""
         options = self.options
         return answers(
@@ -127,6 +140,7 @@ class _Job:
             max_frames=options.max_frames,
             tap=tap,
             keep_scenes=options.keep_scenes,
+            several=several,
         )
 
     def outline(self, source: Source, info: Info) -> Outline | None:
@@ -167,6 +181,8 @@ def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
         options.stride,
         options.max_frames,
     ]
+    if options.objects != 1 and run.config.task == "locate":
+        request.append(f"objects {options.objects}")
     part = ReadingEntry.of(run.reading, None, None)
     if part.start or part.end is not None or part.roi is not None:
         request.append(json.dumps([part.start, part.end, part.roi]))
@@ -182,6 +198,7 @@ def _open_table(job: _Job) -> PartialTable:
         TRACK if config.task == "locate" else code_columns(config.outputs),
         resume=options.resume,
         masks=options.masks,
+        numbered=job.numbered,
     )
 
 
@@ -201,73 +218,111 @@ def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator
     if table.has(source):
         job.done.add(table.answers[source.name], {}, source.probe())
         if job.video is not None:
-            _draw_again(job, job.video, source)
+            _draw_again(job, source)
         return
     count = len(job.done.answers)
-    yield from _export_source(job, source)
+    several = Several(job.options.objects) if job.numbered else None
+    yield from _export_source(job, source, several)
     if len(job.done.answers) > count:
-        answer, info = job.done.answers[-1], job.done.infos[-1]
-        if answer.columns == TRACK:
-            answer = replace(answer, size=(info.width, info.height))
-        table.write(answer, source)
+        crossings = "" if several is None else crossing_lines(job.done.answers[-1], several)
+        table.write(job.done.answers[-1], source, crossings)
 
 
-def _export_source(job: _Job, source: Source) -> Generator[int, None, None]:
+def _export_source(
+    job: _Job, source: Source, several: Several | None
+) -> Generator[int, None, None]:
     """Export one source; yield the number of frames of each part."""
     parts: list[Answer] = []
     kept_masks = Spread[NDArray[np.uint8]](KEPT_MASKS)
-    try:
-        info = source.probe()
-        tap = job.tap(source, info)
-        outline = job.outline(source, info)
-        writer = _MaskWriter(job, source, info) if job.options.masks else None
-        for part in job.answers(source, tap):
-            if job.video is not None:
-                _draw(job.video, tap, part, outline)
-            if part.masks is not None:
-                kept_masks.extend(map(_thumbnail, part.masks))
-                if writer is not None:
-                    writer.write(part)
-            parts.append(replace(part, masks=None))
-            yield len(part.index)
-    except VideoError as error:
-        if not job.options.skip_bad:
-            raise
-        job.done.bad[source.name] = str(error)
-    if parts:
-        job.done.add(Answer.join(parts), kept_masks.items, info)
-        job.done.frames_to_show[source.name] = tap.samples
+    with Spool() as spool:
+        try:
+            info = source.probe()
+            tap = job.tap(source, info)
+            outline = job.outline(source, info)
+            for part in job.answers(source, tap, several):
+                if part.masks is not None:
+                    kept_masks.extend(map(_thumbnail, part.masks))
+                _keep_to_draw(job, spool, part, tap, outline)
+                parts.append(replace(part, masks=None, owners=None))
+                yield len(part.index)
+        except VideoError as error:
+            if not job.options.skip_bad:
+                raise
+            job.done.bad[source.name] = str(error)
+        if parts:
+            answer = _finished(Answer.join(parts), info, several)
+            job.done.add(answer, kept_masks.items, info)
+            job.done.frames_to_show[source.name] = tap.samples
+            _draw_spool(job, spool, source, answer, several)
 
 
-def _draw(video: Overlay, tap: DisplayTap, answer: Answer, outline: Outline | None) -> int:
-    """Draw those of the frames that are in the overlay; return their number."""
-    frames = tap.take(len(answer.index))
-    if len(frames):
-        if outline is not None:
-            outline.paint(frames)
-        video.add(frames, _rows(answer, slice(0, len(frames))))
+def _finished(answer: Answer, info: Info, several: Several | None) -> Answer:
+    if answer.columns != TRACK:
+        return answer
+    return complete(answer, info, None if several is None else several.rows)
+
+
+def _keep_to_draw(
+    job: _Job, spool: Spool, part: Answer, tap: DisplayTap, outline: Outline | None
+) -> int:
+    """Keep what is drawn after the last frame of a source; return the number of frames."""
+    frames = tap.take(len(part.index))
+    if len(frames) and outline is not None:
+        outline.paint(frames)
+    if job.options.masks and part.masks is not None:
+        spool.add(part, frames)
+    elif len(frames):
+        spool.add(part.rows(slice(0, len(frames))), frames)
     return len(frames)
 
 
-def _draw_again(job: _Job, video: Overlay, source: Source) -> None:
+def _draw_spool(
+    job: _Job, spool: Spool, source: Source, answer: Answer, several: Several | None
+) -> None:
+    """Write the masks and the overlay of a source, whose identities are now known."""
+    writer = MaskWriter(job.place, source, job.options.soft) if job.options.masks else None
+    numbers = {} if several is None or several.rows is None else several.numbers
+    tracks = to_tracks(answer) if numbers else []
+    crossings = [] if several is None else crossings_of(answer, several)
+    for part, frames in spool:
+        labels = identities(part, numbers) if numbers else None
+        if writer is not None:
+            writer.write(part, labels)
+        if job.video is None or not len(frames):
+            continue
+        shown = part.rows(slice(0, len(frames)))
+        if labels is None:
+            job.video.add(frames, shown)
+        else:
+            job.video.add_objects(frames, shown, labels[: len(frames)], tracks, crossings)
+
+
+def _draw_again(job: _Job, source: Source) -> None:
     """Draw a finished source when an export is resumed, as a video cannot be continued."""
     info = source.probe()
     tap = DisplayTap(display_size(info), job.overlay_frames, 0)
     outline = job.outline(source, info)
     left = job.overlay_frames
-    parts = job.answers(source, tap)
-    with closing(parts), suppress(VideoError):  # a broken source has rows of its beginning
-        for part in parts:
-            left -= _draw(video, tap, part, outline)
-            if left == 0:
-                break
+    several = Several(job.options.objects) if job.numbered else None
+    finished: list[Answer] = []
+    with Spool() as spool:
+        parts = job.answers(source, tap, several)
+        with closing(parts), suppress(VideoError):  # a broken source has rows of its beginning
+            for part in parts:
+                left -= _keep_to_draw(job, spool, part, tap, outline)
+                finished.append(replace(part, masks=None, owners=None))
+                if left == 0 and several is None:
+                    break
+        if finished:
+            answer = _finished(Answer.join(finished), info, several)
+            _draw_spool(job, spool, source, answer, several)
 
 
 def _draw_codes(job: _Job, sources: Sequence[Source]) -> None:
     """Write the overlay of codes: its panel shows all of them, so it needs a second pass."""
     share = job.overlay_frames
     done = zip(job.done.answers, job.done.infos, strict=True)
-    found = {answer.sequence: (_rows(answer, slice(0, share)), info) for answer, info in done}
+    found = {answer.sequence: (answer.rows(slice(0, share)), info) for answer, info in done}
     shown = [source for source in sources if source.name in found]
     cloud = np.concatenate([found[source.name][0].values for source in shown])
     with Overlay(job.place / "overlay.mp4", job.fps, cloud) as video:
@@ -289,39 +344,13 @@ def _draw_code(
     start = 0
     with closing(source.clips(DRAWN_AT_ONCE, reading)) as clips:
         for clip in clips:
-            part = _rows(answer, slice(start, start + len(clip.index)))
+            part = answer.rows(slice(start, start + len(clip.index)))
             if outline is not None:
                 outline.paint(clip.frames)
             video.add(clip.frames[: len(part.index)], part)
             start += len(part.index)
             if start == len(answer.index):  # what follows may be broken
                 break
-
-
-class _MaskWriter:
-    """Writes the masks of a source as images of the size of its frames."""
-
-    def __init__(self, job: _Job, source: Source, info: Info) -> None:
-        self.size = info.width, info.height
-        self.soft = job.options.soft
-        self.folder = job.place / "masks" / source.name
-        check_inside(job.place, self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def write(self, answer: Answer) -> None:
-        """Write one image for each frame."""
-        assert answer.masks is not None
-        left, top, width, height = to_pixels(answer.box, *self.size)
-        for number, mask in zip(answer.index, answer.masks, strict=True):
-            image = Image.new("L", self.size)
-            part = Image.fromarray(mask).resize((width, height), Image.Resampling.BILINEAR)
-            image.paste(part if self.soft else part.point(_BINARY), (left, top))
-            with replacing(self.folder / f"{number:06d}.png", "wb") as file:
-                image.save(file, "png")
-
-
-# Values of a binary mask by those of a soft one.
-_BINARY = [0] * EDGE + [255] * (256 - EDGE)
 
 
 def _thumbnail(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -335,6 +364,7 @@ def _written(job: _Job) -> list[Path]:
     masks = job.options.masks and job.run.config.task == "locate"
     names = {
         csv_name(job.run): True,
+        CROSSINGS: (job.place / CROSSINGS).exists(),
         "summary.json": True,
         "overlay.mp4": bool(job.options.overlay),
         "masks": masks,
@@ -357,15 +387,3 @@ def _sampled(sources: Sequence[Source]) -> list[Source]:
     count = min(SAMPLED_SOURCES, len(sources))
     numbers = np.linspace(0, len(sources) - 1, count).round().astype(int)
     return [sources[number] for number in numbers]
-
-
-def _rows(answer: Answer, rows: slice) -> Answer:
-    return replace(
-        answer,
-        index=answer.index[rows],
-        seconds=answer.seconds[rows],
-        values=answer.values[rows],
-        masks=None if answer.masks is None else answer.masks[rows],
-        others=None if answer.others is None else answer.others[rows],
-        crops=None if answer.crops is None else answer.crops[rows],
-    )

@@ -47,9 +47,17 @@ class Totals:
         if answer.columns != TRACK:
             return cls(frames, around=frames if is_ring([answer]) else 0)
         sure = int((answer.values[:, 2] >= SURE).sum())
+        if answer.several is not None:
+            return cls._of_several(answer.several, frames)
         if answer.others is None:
             return cls(frames, sure)
         return cls(frames, sure, len(answer.others), int((answer.others > EQUAL).sum()))
+
+    @classmethod
+    def _of_several(cls, rows: Answer, frames: int) -> Self:
+        """Count the frames in which the objects are found; half of them is half a frame each."""
+        share = float((rows.values[:, 2] >= SURE).mean())
+        return cls(frames, round(share * frames))
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -92,6 +100,7 @@ def describe_sequence(answer: Answer, info: Info) -> dict[str, Any]:
     }
     if answer.columns != TRACK:
         return content
+    content["objects"] = len(answer.of_objects())
     motion = measure_motion(answer, info.width, info.height)
     return content | {
         "distance_px": _rounded(motion.distance),

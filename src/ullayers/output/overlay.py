@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.results import TRACK, Answer
+from ullayers.output.crossing_table import Crossing
 from ullayers.output.drawing import (
     TRAIL_FRAMES,
     CodeAxes,
@@ -21,6 +24,9 @@ from ullayers.output.drawing import (
     paint_box,
     paint_dot,
 )
+from ullayers.output.identities import in_whole_frame
+from ullayers.output.object_overlay import draw_objects
+from ullayers.output.track_table import Track
 from ullayers.video.writer import VideoWriter
 
 
@@ -205,6 +211,35 @@ class Overlay:
             self._video.write(frame)
         before = answer.values[:0] if self._trail is None else self._trail
         self._trail = np.concatenate([before, answer.values])[-TRAIL_FRAMES:]
+        self._count += len(frames)
+
+    def add_objects(
+        self,
+        frames: Tensor,
+        answer: Answer,
+        labels: NDArray[np.uint8],
+        tracks: Sequence[Track],
+        crossings: Sequence[Crossing],
+    ) -> None:
+        """Draw and write the next frames of a sequence with several objects.
+
+        Args:
+            frames: (time, 3 or 1, height, width) uint8.
+            answer: Rows of these frames.
+            labels: (time, any height, any width) number of the object of each pixel, in the part of
+                the frame that `answer.box` says.
+            tracks: Tracks of all objects.
+            crossings: When they cross.
+        """
+        if self._size is None:
+            self._size = frames.shape[2], frames.shape[3]
+        pictures = _fit(frames.cpu(), self._size).expand(-1, 3, -1, -1)
+        pixels = pictures.permute(0, 2, 3, 1).contiguous().numpy()
+        whole = in_whole_frame(labels, answer.box)
+        drawn = draw_objects(pixels, whole, tracks, answer.index, crossings)
+        for frame in _pad(drawn, self._size):
+            self._video.write(frame)
+        self._sequence, self._trail = answer.sequence, None
         self._count += len(frames)
 
     def _draw(self, pictures: Pixels, answer: Answer, size: tuple[int, int]) -> Pixels:

@@ -6,19 +6,22 @@ import csv
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.folders import check_inside
-from ullayers.learn.regular_files import keep_beginning, read_regular
-from ullayers.learn.results import CROP, PIXELS, TRACK, Answer, header, read_answers
+from ullayers.learn.regular_files import keep_beginning, open_regular, read_regular
+from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer, header, read_answers
 from ullayers.learn.typed_json import from_json
-from ullayers.video.atomic_files import write_json
+from ullayers.output.crossing_table import NAMES as CROSSING_COLUMNS
+from ullayers.video.atomic_files import replacing, write_json
 from ullayers.video.reader import Source
 from ullayers.video.remote import absolute_path
 
 MAX_TABLE_BYTES = 2**30
+MORE_COLUMNS = (PIXELS, PIXELS + SHAPE, CROP)  # after those of the results
+CROSSINGS = "crossings.csv"
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ class PartialNote:
         bytes: Valid bytes of the table.
         places: Path of the source of each finished sequence.
         masks: Whether the finished sequences have masks.
+        crossings: Rows of crossings.csv of each finished sequence with several objects.
     """
 
     asked: list[str | int | None]
     bytes: int
     places: dict[str, str]
     masks: bool = False
+    crossings: dict[str, str] = field(default_factory=dict)
 
 
 def read_note(path: Path) -> PartialNote:
@@ -65,6 +70,8 @@ class PartialTable:
         columns: Columns of the results.
         resume: Whether to keep the sequences of a partial table.
         masks: Whether the masks of finished sequences are needed too.
+        numbered: Whether there may be several objects. The complete table has a column `object`
+            only if there are.
 
     Attributes:
         finished: Path of the source of each finished sequence.
@@ -79,6 +86,7 @@ class PartialTable:
         *,
         resume: bool,
         masks: bool = False,
+        numbered: bool = False,
     ) -> None:
         self.path = path
         self.partial = path.with_suffix(".partial.csv")
@@ -87,6 +95,8 @@ class PartialTable:
         self.request = request
         self.columns = tuple(columns)
         self.masks = masks
+        self.numbered = numbered
+        self.crossings: dict[str, str] = {}
         self.finished: dict[str, str] = {}
         self.answers: dict[str, Answer] = {}
         self.header = ""
@@ -107,6 +117,7 @@ class PartialTable:
         except (OSError, ValueError, csv.Error) as error:
             raise _damaged(self.partial) from error
         self.finished = note.places
+        self.crossings = note.crossings
         keep_beginning(self.partial, note.bytes)
 
     def _read_finished(self, note: PartialNote) -> None:
@@ -115,8 +126,8 @@ class PartialTable:
             raise ValueError(f"expected a table of {note.bytes} bytes, got {len(content)}")
         text = io.StringIO(content[: note.bytes].decode(), newline="")
         self.header = text.readline()
-        more = PIXELS if self.columns == TRACK else CROP
-        if self.header not in (header(self.columns), header(self.columns + more)):
+        known = [self.columns, *(self.columns + more for more in MORE_COLUMNS)]
+        if self.header not in {header(each, numbered=self.numbered) for each in known}:
             raise ValueError(f"expected a table with columns {self.columns}")
         text.seek(0)
         answers = read_answers(text)
@@ -146,14 +157,23 @@ class PartialTable:
         self.file = open(self.partial, "ab" if self.finished else "xb")
         return self
 
-    def write(self, answer: Answer, source: Source) -> None:
-        """Add the rows of a sequence."""
+    def write(self, answer: Answer, source: Source, crossings: str = "") -> None:
+        """Add the rows of a sequence.
+
+        Args:
+            answer: The rows.
+            source: Where they are from.
+            crossings: Rows of crossings.csv, if there are several objects.
+        """
+        columns = header(answer.table_columns, numbered=self.numbered)
         if not self.finished:
-            self.header = header(answer.table_columns)
+            self.header = columns
             self.file.write(self.header.encode())
-        elif self.header != header(answer.table_columns):  # of version 0.1
-            answer = replace(answer, size=None, crops=None)
-        self.file.write(answer.lines().encode())
+        elif self.header != columns:  # of an older version
+            answer = answer.with_columns(self.header.strip().split(","))
+        self.file.write(answer.lines(numbered=self.numbered).encode())
+        if answer.several is not None:
+            self.crossings = {**self.crossings, answer.sequence: crossings}
         self.file.flush()
         finished = {**self.finished, answer.sequence: absolute_path(source.path)}
         note = {
@@ -161,6 +181,7 @@ class PartialTable:
             "bytes": self.file.tell(),
             "places": finished,
             "masks": self.masks,
+            "crossings": self.crossings,
         }
         write_json(self.note, note)
         self.finished = finished
@@ -170,8 +191,27 @@ class PartialTable:
         try:
             self.file.close()
             if completed:
-                os.replace(self.partial, self.path)
+                self._complete()
         finally:
             if completed or not self.finished:
                 self.partial.unlink(missing_ok=True)
                 self.note.unlink(missing_ok=True)
+
+    def _complete(self) -> None:
+        """Give the table its final name; without several objects, without a column `object`."""
+        listed = self.path.with_name(CROSSINGS)
+        if self.crossings:
+            with replacing(listed) as file:
+                file.write(",".join(CROSSING_COLUMNS) + "\n" + "".join(self.crossings.values()))
+        elif self.numbered:
+            listed.unlink(missing_ok=True)
+            _drop_column(self.partial, 2)
+        os.replace(self.partial, self.path)
+
+
+def _drop_column(path: Path, column: int) -> None:
+    """Remove a column of a CSV."""
+    with replacing(path) as new, open_regular(path) as old:
+        text = io.TextIOWrapper(old, newline="")
+        rows = csv.writer(new, lineterminator="\n")
+        rows.writerows(row[:column] + row[column + 1 :] for row in csv.reader(text))

@@ -1,0 +1,103 @@
+"""Several objects of a source: their rows, from what a tracker has seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.learn.results import TRACK, Answer
+from ullayers.locate.crossings import Crossing, find_crossings
+from ullayers.locate.selection import choose_objects
+from ullayers.locate.tracking import TrackedObject, Tracker
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Several:
+    """Collects all objects of a source while its frames are processed.
+
+    Args:
+        wanted: Number of objects; None to find it.
+
+    Attributes:
+        rows: Rows of all objects, as `Answer.several`; None if there is one object, or none.
+        crossings: When objects share a blob; frames are numbered as in the source.
+        numbers: Number of the object of each track.
+        camera_moves: Whether objects could not be told apart because the camera moves.
+    """
+
+    wanted: int | None
+    rows: Answer | None = None
+    crossings: list[Crossing] = field(default_factory=list)
+    numbers: dict[int, int] = field(default_factory=dict)
+    camera_moves: bool = False
+
+    def finish(
+        self, tracker: Tracker, frames: Answer, size: tuple[int, int], scale: tuple[float, float]
+    ) -> None:
+        """Choose the objects after the last frame.
+
+        Args:
+            tracker: That has seen all frames.
+            frames: Rows of the main object in all frames.
+            size: (width, height) of the frames that the tracker has seen.
+            scale: Pixels of the source per pixel of these frames, horizontally and vertically.
+        """
+        objects = choose_objects(tracker.finish(), len(frames.index), size, self.wanted)
+        if len(objects) < 2:
+            return
+        self.numbers = {
+            sighting.number: k for k, each in enumerate(objects, 1) for sighting in each.sightings
+        }
+        parts = [_rows(each, k, frames, size, scale) for k, each in enumerate(objects, 1)]
+        order = np.lexsort(
+            [np.concatenate([part[i] for part in parts]) for i in (1, 0)]  # by frame, then object
+        )
+        time, number, values, moments = (
+            np.concatenate(each)[order] for each in zip(*parts, strict=True)
+        )
+        self.rows = Answer(
+            frames.sequence,
+            frames.index[time],
+            frames.seconds[time],
+            TRACK,
+            values,
+            moments=moments,
+            objects=number,
+        )
+        found = find_crossings(objects, pause=max(1, tracker.patience // 2))
+        self.crossings = [
+            Crossing(int(frames.index[c.first]), int(frames.index[c.last]), c.objects, c.confidence)
+            for c in found
+        ]
+
+
+def _rows(
+    one: TrackedObject, number: int, frames: Answer, size: tuple[int, int], scale: tuple[float, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
+    """Return frame, number, values and moments of an object from its first to its last frame.
+
+    Where it was not seen, its position is interpolated, with a confidence of 0.
+    """
+    seen = np.array([each.frame for each in one.sightings])
+    time = np.arange(seen[0], min(seen[-1] + 1, len(frames.index)))
+    columns = np.array(
+        [
+            (
+                each.x / size[0],
+                each.y / size[1],
+                each.clarity,
+                each.spread[0, 0] * scale[0] ** 2,
+                each.spread[0, 1] * scale[0] * scale[1],
+                each.spread[1, 1] * scale[1] ** 2,
+                each.area * scale[0] * scale[1],
+            )
+            for each in one.sightings
+        ]
+    )
+    table = np.stack([np.interp(time, seen, column) for column in columns.T], 1)
+    table[~np.isin(time, seen), 2] = 0.0
+    return time, np.full(len(time), number), table[:, :3], table[:, 3:]

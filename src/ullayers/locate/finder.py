@@ -1,0 +1,96 @@
+"""All objects before a still camera, window by window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.locate.blobs import MOST_BLOBS, SMALLEST, Blobs, find_blobs
+from ullayers.locate.flow import Floats, Frames, Pixels
+from ullayers.locate.objects import BRIDGE
+from ullayers.locate.outline import EDGE, contrast_outline
+from ullayers.locate.parallel import in_parallel
+from ullayers.locate.still import StillScene
+from ullayers.locate.tracking import Tracker
+
+LEAST_MASS = 0.05  # of a clear object: fainter parts are not outlined
+
+Owners = NDArray[np.uint16]
+
+
+@dataclass
+class ObjectFinder:
+    """Finds and follows all objects before a still camera.
+
+    Args:
+        scene: The scene at the size of the frames.
+        view: The scene at the size of the evidence.
+        threshold: Evidence above which a pixel belongs to an object.
+        clear: Mass of a clear object.
+        patience: Frames after which an object that is not seen is given up.
+    """
+
+    scene: StillScene
+    view: StillScene
+    threshold: float
+    clear: float
+    patience: int
+    tracker: Tracker = field(init=False)
+    typical: float | None = None
+
+    def __post_init__(self) -> None:
+        self.tracker = Tracker(self.patience)
+
+    def follow(self, frames: Frames, small: Frames, evidence: Floats) -> Owners:
+        """Follow all objects through the next window of frames.
+
+        Args:
+            frames: (time, height, width, 3) uint8.
+            small: The same frames at the size of the evidence.
+            evidence: (time, rows, columns).
+
+        Returns:
+            (time, height, width) number of the track that each pixel belongs to; 0 for none.
+        """
+        masks = in_parallel(self._mask, frames, small, evidence)
+        if self.typical is None:
+            self.typical = _typical_area(masks)
+        blobs = in_parallel(self._blobs, frames, masks, evidence)
+        return np.stack([self.tracker.step(each) for each in blobs])
+
+    def _mask(self, frame: Pixels, small: Pixels, evidence: Floats) -> NDArray[np.bool_]:
+        """Outline everything that stands out of a frame."""
+        mask = np.zeros(frame.shape[:2], bool)
+        above = (evidence > self.threshold).astype(np.uint8)
+        count, joined = cv2.connectedComponents(
+            cv2.dilate(above, BRIDGE), connectivity=8, ltype=cv2.CV_32S
+        )
+        labels = joined * above
+        mass = np.bincount(labels.ravel(), evidence.ravel(), count)
+        mass[0] = 0
+        gain = self.view.gain(small)
+        for part in np.argsort(-mass)[:MOST_BLOBS]:
+            if mass[part] < max(LEAST_MASS * self.clear, self.threshold):
+                break
+            mask |= contrast_outline(frame, self.scene, gain, labels == part) >= EDGE
+        return mask
+
+    def _blobs(self, frame: Pixels, mask: NDArray[np.bool_], evidence: Floats) -> Blobs:
+        smallest = SMALLEST * (self.typical or 0.0)
+        return find_blobs(frame, mask, evidence, self.threshold, smallest)
+
+
+def _typical_area(masks: list[NDArray[np.bool_]]) -> float | None:
+    """Return the area to which half of all pixels of objects belong; None without objects."""
+    areas = []
+    for mask in masks:
+        stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2]
+        areas += stats[1:, cv2.CC_STAT_AREA].tolist()
+    if not areas:
+        return None
+    ordered = np.sort(areas)
+    half = np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)
+    return float(ordered[half])

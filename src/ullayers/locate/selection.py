@@ -1,0 +1,137 @@
+"""Which of the tracked things are objects, and how many there are: J decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from ullayers.locate.judge import track_objective
+from ullayers.locate.tracking import CONFIRMED, Sighting, TrackedObject
+
+LARGEST_J = -2.5  # of the path of an object: noise and flicker are above it
+RESIDENT = 0.6  # of the frames: an object that is there so long lives in the scene
+RESIDENT_J = -4.0  # of the path of objects beside a resident one
+RESIDENT_SHARE = 0.1  # of the frames in which objects beside a resident one are there
+BORDER = 0.5  # of its size: an object that is nearer to the border may leave
+LINK_REACH = 3.0  # lengths, and as much again for every length walked during the gap
+
+
+def choose_objects(
+    tracked: Sequence[TrackedObject],
+    frames: int,
+    size: tuple[int, int],
+    wanted: int | None = None,
+) -> list[TrackedObject]:
+    """Return the objects among the tracked things, numbered from 1 in order of appearance.
+
+    A path belongs to an object if it is slow from frame to frame and rich over its duration: if its
+    J is low. The joint J of several objects is the sum of the J of each given the others, so each
+    one is judged by what it adds.
+
+    Args:
+        tracked: From `Tracker.finish`.
+        frames: Number of frames of the recording.
+        size: (width, height) of the frames.
+        wanted: Number of objects; None to find it.
+    """
+    linked = _link([each for each in tracked if each.alone >= CONFIRMED], size)
+    if wanted is not None:
+        chosen = sorted(linked, key=lambda each: -len(each.sightings))[:wanted]
+    else:
+        chosen = _worthy(linked, frames)
+    chosen.sort(key=lambda each: (each.sightings[0].frame, each.sightings[0].x))
+    return chosen
+
+
+def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
+    objectives = {each.number: path_objective(each.sightings) for each in linked}
+    worthy = [each for each in linked if objectives[each.number] < LARGEST_J]
+    if not worthy:
+        return []
+    longest = max(worthy, key=lambda each: len(each.sightings))
+    if len(longest.sightings) < RESIDENT * frames:
+        return worthy
+    # An experimenter who puts an animal into its arena is not another animal.
+    return [
+        each
+        for each in worthy
+        if each is longest
+        or (objectives[each.number] < RESIDENT_J and len(each.sightings) >= RESIDENT_SHARE * frames)
+    ]
+
+
+def path_objective(sightings: Sequence[Sighting]) -> float:
+    """Return J of the path of an object."""
+    return track_objective(np.array([(each.x, each.y) for each in sightings]))
+
+
+def _link(tracked: list[TrackedObject], size: tuple[int, int]) -> list[TrackedObject]:
+    """Join tracks that end where others start: objects do not vanish, except at the border."""
+    while len(tracked) > 1:
+        cost = np.array([[_gap_cost(a, b, size) for b in tracked] for a in tracked])
+        if not np.isfinite(cost).any():
+            break
+        rows, columns = linear_sum_assignment(np.where(np.isfinite(cost), cost, 1e6))
+        pairs = {
+            int(i): int(j) for i, j in zip(rows, columns, strict=True) if np.isfinite(cost[i, j])
+        }
+        starts = [i for i in range(len(tracked)) if i not in pairs.values()]
+        joined = []
+        for i in starts:
+            one = tracked[i]
+            while i in pairs:
+                i = pairs[i]
+                one = _joined(one, tracked[i])
+            joined.append(one)
+        tracked = joined
+    return tracked
+
+
+def _gap_cost(first: TrackedObject, second: TrackedObject, size: tuple[int, int]) -> float:
+    """Return how far the start of a track is from the end of another one; infinite if too far."""
+    before = _clear_part(first)
+    start = second.sightings[0]
+    end = before[-1]
+    gap = start.frame - end.frame
+    if first is second or gap <= 0 or second.sightings[-1].frame <= first.sightings[-1].frame:
+        return np.inf
+    if _at_border(end, size) and _at_border(start, size):  # one leaves, another one enters
+        return np.inf
+    steps = np.array([(each.x, each.y) for each in before[-25:]])
+    speed = float(np.linalg.norm(np.diff(steps, axis=0), axis=1).mean()) if len(steps) > 1 else 0.0
+    reach = LINK_REACH * (first.length + min(speed * gap, first.length * LINK_REACH))
+    distance = float(np.hypot(start.x - end.x, start.y - end.y))
+    return distance / reach + 1e-3 * gap if distance < reach else np.inf
+
+
+def _at_border(sighting: Sighting, size: tuple[int, int]) -> bool:
+    left, top, right, bottom = sighting.box
+    margin = BORDER * max(right - left, bottom - top)
+    return bool(min(left, top, size[0] - right, size[1] - bottom) < margin)
+
+
+def _clear_part(one: TrackedObject) -> list[Sighting]:
+    """Return the sightings of an object up to the last one in which it is alone."""
+    alone = [i for i, each in enumerate(one.sightings) if not each.company]
+    return one.sightings[: alone[-1] + 1]
+
+
+def _joined(first: TrackedObject, second: TrackedObject) -> TrackedObject:
+    start = second.sightings[0].frame
+    before = [each for each in first.sightings if each.frame < start]
+    return TrackedObject(
+        first.number,
+        second.place,
+        second.spread,
+        second.area,
+        alone=first.alone + second.alone,
+        sightings=before + second.sightings,
+    )
+
+
+def positions(one: TrackedObject) -> NDArray[np.float64]:
+    """Return (sightings, 2) places x, y in pixels."""
+    return np.array([(each.x, each.y) for each in one.sightings])

@@ -1,0 +1,370 @@
+"""Several objects from frame to frame: who is which blob, and who shares one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from ullayers.locate.blobs import Blobs
+
+MEMORY = 0.1  # rate at which the usual area and shape of an object are updated
+VELOCITY_RATE = 0.35
+DAMPING = 0.85  # of the velocity of an object that is not seen
+OCCLUDED_COST = 0.5  # lengths: of sharing a blob that is too small for both
+GATE = 1.5  # lengths: an object does not jump further from where it is expected
+CENTRE_SHARE = 0.25  # weight of the distance to the centroid of a blob, beside that to its edge
+SHARED = 1.5  # times the usual area: a larger blob has room for a second object
+EM_STEPS = 4
+EM_PIXELS = 400  # of a blob that are used to part it
+OVERLAP_GAIN = 0.25  # how far objects at the same place follow the pixels, 1 if they are apart
+FRAGMENT = 0.6  # of the usual area: a smaller blob may be a part of an object
+CONFIRMED = 8  # frames that an object must be seen alone before it may share a blob
+ROOM = 0.75  # of their areas that objects need in a blob, or one of them may have left
+
+Floats = NDArray[np.float64]
+
+
+class Sighting(NamedTuple):
+    """An object in one frame.
+
+    Attributes:
+        number: Number of the track.
+        frame: Number of the frame among those that were read.
+        x: Position in pixels.
+        y: Position in pixels.
+        spread: (2, 2) covariance of its pixels.
+        area: Pixels.
+        clarity: Confidence that it is an object, from 0 to 1.
+        colours: Appearance; empty if it shares its blob.
+        company: Objects that share its blob.
+        box: (4,) left, top, right, bottom in pixels.
+        apart: How clearly it stands apart from the others in its blob, from 0 to 1.
+    """
+
+    number: int
+    frame: int
+    x: float
+    y: float
+    spread: Floats
+    area: float
+    clarity: float
+    colours: Floats
+    company: tuple[int, ...]
+    box: Floats
+    apart: float
+
+
+@dataclass
+class TrackedObject:
+    """An object that is being followed."""
+
+    number: int
+    place: Floats
+    spread: Floats
+    area: float
+    velocity: Floats = field(default_factory=lambda: np.zeros(2))
+    unseen: int = 0
+    alone: int = 0
+    cramped: int = 0
+    sightings: list[Sighting] = field(default_factory=list)
+
+    @property
+    def length(self) -> float:
+        """Longer axis in pixels; that of a uniform ellipse is four standard deviations."""
+        return 4 * float(np.sqrt(np.linalg.eigvalsh(self.spread)[1]))
+
+    @property
+    def expected(self) -> Floats:
+        """Where it is expected in the next frame."""
+        return self.place + self.velocity * DAMPING**self.unseen
+
+
+@dataclass
+class Tracker:
+    """Follows objects from frame to frame.
+
+    Args:
+        patience: Frames after which an object that is not seen is given up.
+
+    Attributes:
+        active: Objects that are being followed.
+        ended: Objects that were given up.
+    """
+
+    patience: int
+    active: list[TrackedObject] = field(default_factory=list)
+    ended: list[TrackedObject] = field(default_factory=list)
+    count: int = 0
+    frame: int = 0
+
+    def step(self, blobs: Blobs) -> NDArray[np.uint16]:
+        """Follow all objects into the next frame.
+
+        Returns:
+            (height, width) number of the object that each pixel belongs to; 0 for none.
+        """
+        members = self._assign(blobs)
+        owner = np.zeros(blobs.labels.shape, np.uint16)
+        lookup = np.zeros(len(blobs.areas) + 1, np.uint16)
+        for blob, objects in enumerate(members):
+            if len(objects) == 1:
+                self._see_alone(objects[0], blobs, blob)
+                lookup[blob + 1] = objects[0].number
+            elif objects:
+                self._part(objects, blobs, blob, owner)
+        owner = np.where(owner > 0, owner, lookup[blobs.labels])
+        seen = {each.number for objects in members for each in objects}
+        for each in self.active:
+            if each.number not in seen:
+                each.unseen += 1
+        lost = [each for each in self.active if max(each.unseen, each.cramped) > self.patience]
+        self.ended += lost
+        self.active = [each for each in self.active if each not in lost]
+        self.frame += 1
+        return owner
+
+    def finish(self) -> list[TrackedObject]:
+        """Return all objects."""
+        return sorted(self.ended + self.active, key=lambda each: each.number)
+
+    def _assign(self, blobs: Blobs) -> list[list[TrackedObject]]:
+        """Return the objects of every blob; new ones start at blobs without any."""
+        members: list[list[TrackedObject]] = [[] for _ in blobs.areas]
+        if self.active and len(blobs.areas):
+            for row, blob in self._match(blobs):
+                members[blob].append(self.active[row])
+            members = [self._settled(objects) for objects in members]
+        fragments = self._fragments(blobs, members)
+        for blob, objects in enumerate(members):
+            if not objects and blob not in fragments:
+                objects.append(self._start(blobs, blob))
+        return members
+
+    def _match(self, blobs: Blobs) -> list[tuple[int, int]]:
+        """Assign objects to blobs; a blob may be shared if it is large, or near several objects."""
+        expected = np.stack([each.expected for each in self.active])
+        lengths = np.array([each.length for each in self.active])
+        areas = np.array([each.area for each in self.active])
+        offset = expected[:, None] - blobs.places
+        precision = np.linalg.inv(blobs.spreads)
+        scaled = np.sqrt(np.einsum("ijk,jkl,ijl->ij", offset, precision, offset))
+        centre = np.linalg.norm(offset, axis=2)
+        outside = centre * np.maximum(1 - 2 / np.maximum(scaled, 1e-9), 0)
+        unseen = np.array([each.unseen for each in self.active])
+        reach = GATE * lengths * np.sqrt(1 + unseen / 4)
+        cost = outside + CENTRE_SHARE * np.minimum(centre, lengths[:, None])
+        cost = np.where(outside > reach[:, None], np.inf, cost)
+        copies, blob_of = [], []
+        typical = float(np.median(areas))
+        for blob, area in enumerate(blobs.areas):
+            near = int((outside[:, blob] < reach).sum())
+            room = 1 + max(0, round((area - typical) / typical)) if area > SHARED * typical else 1
+            for copy in range(min(near, room + 2)):
+                price = 0.0 if copy < room else OCCLUDED_COST * (1 + copy - room)
+                copies.append(cost[:, blob] + price * lengths + 1e-3 * copy)
+                blob_of.append(blob)
+        missing = np.where(np.eye(len(self.active), dtype=bool), reach[:, None], np.inf)
+        table = np.column_stack([*copies, missing]) if copies else missing
+        rows, columns = linear_sum_assignment(np.where(np.isfinite(table), table, 1e9))
+        return [
+            (int(row), blob_of[column])
+            for row, column in zip(rows, columns, strict=True)
+            if column < len(blob_of) and np.isfinite(table[row, column])
+        ]
+
+    def _settled(self, objects: list[TrackedObject]) -> list[TrackedObject]:
+        """Drop objects that were hardly seen before they join a blob: they were parts of it."""
+        if len(objects) < 2:
+            return objects
+        known = [each for each in objects if each.alone >= CONFIRMED]
+        kept = known or [max(objects, key=lambda each: each.alone)]
+        dropped = [each for each in objects if each not in kept]
+        self.active = [each for each in self.active if each not in dropped]
+        return kept
+
+    def _fragments(self, blobs: Blobs, members: list[list[TrackedObject]]) -> set[int]:
+        """Return blobs that belong to no object but lie within one, like a leg."""
+        found = set()
+        taken = [(blob, each) for blob, objects in enumerate(members) for each in objects]
+        for blob, objects in enumerate(members):
+            if objects or not taken:
+                continue
+            for _, each in taken:
+                offset = blobs.places[blob] - each.expected
+                scaled = offset @ np.linalg.solve(each.spread, offset)
+                if blobs.areas[blob] < FRAGMENT * each.area and scaled < 9:
+                    found.add(blob)
+                    break
+        return found
+
+    def _start(self, blobs: Blobs, blob: int) -> TrackedObject:
+        self.count += 1
+        new = TrackedObject(
+            self.count, blobs.places[blob], blobs.spreads[blob], float(blobs.areas[blob])
+        )
+        self.active.append(new)
+        return new
+
+    def _see_alone(self, one: TrackedObject, blobs: Blobs, blob: int) -> None:
+        place, spread, area = blobs.places[blob], blobs.spreads[blob], float(blobs.areas[blob])
+        _move(one, place, 1.0)
+        one.alone += 1
+        one.cramped = 0
+        if area < SHARED * one.area or len(one.sightings) < 1 / MEMORY:
+            one.spread = (1 - MEMORY) * one.spread + MEMORY * spread
+            one.spread = _with_axes_of(one.spread, spread)
+            one.area += MEMORY * (area - one.area)
+        one.sightings.append(
+            Sighting(
+                one.number,
+                self.frame,
+                float(place[0]),
+                float(place[1]),
+                spread,
+                area,
+                float(blobs.clarity[blob]),
+                blobs.colours[blob],
+                (),
+                blobs.boxes[blob],
+                1.0,
+            )
+        )
+
+    def _part(
+        self, objects: list[TrackedObject], blobs: Blobs, blob: int, owner: NDArray[np.uint16]
+    ) -> None:
+        """Part the pixels of a blob that several objects share."""
+        pixels = blobs.pixels(blob)
+        places, spreads, chances = part_pixels(
+            pixels,
+            np.stack([each.expected for each in objects]),
+            np.stack([each.spread for each in objects]),
+            np.array([each.area for each in objects]),
+        )
+        numbers = np.array([each.number for each in objects], np.uint16)
+        columns, rows = np.floor(pixels).astype(int).T
+        chosen = chances.argmax(1)
+        owner[rows, columns] = numbers[chosen]
+        company = tuple(int(number) for number in numbers)
+        gains = _separation(places, spreads)
+        shares = np.bincount(chosen, minlength=len(objects))
+        _note_room(objects, float(blobs.areas[blob]), shares)
+        for i, each in enumerate(objects):
+            _move(each, places[i], float(gains[i]))
+            each.spread = spreads[i]
+            each.sightings.append(
+                Sighting(
+                    each.number,
+                    self.frame,
+                    float(each.place[0]),
+                    float(each.place[1]),
+                    spreads[i],
+                    float((chosen == i).sum()),
+                    float(blobs.clarity[blob]),
+                    np.zeros(0),
+                    tuple(n for n in company if n != each.number),
+                    _box_of(pixels[chosen == i], each),
+                    float(gains[i]),
+                )
+            )
+
+
+def _note_room(objects: list[TrackedObject], area: float, shares: NDArray[np.intp]) -> None:
+    """Count for how long a blob has been too small for its objects; the most hidden one leaves."""
+    usual = np.array([each.area for each in objects])
+    if area >= ROOM * usual.sum():
+        for each in objects:
+            each.cramped = 0
+        return
+    objects[int(np.argmin(shares / usual))].cramped += 1
+
+
+def _box_of(pixels: Floats, one: TrackedObject) -> Floats:
+    """Return the box of some pixels; of a hidden object, that of its ellipse."""
+    if len(pixels):
+        return np.concatenate([pixels.min(0) - 0.5, pixels.max(0) + 0.5])
+    half = 2 * np.sqrt(np.diag(one.spread))
+    return np.concatenate([one.place - half, one.place + half])
+
+
+def _move(one: TrackedObject, measured: Floats, gain: float) -> None:
+    """Move an object towards where it is seen; update its velocity."""
+    expected = one.expected
+    place = expected + gain * (measured - expected)
+    step = (place - one.place) / (1 + one.unseen)
+    rate = VELOCITY_RATE * gain if one.sightings else 1.0
+    one.velocity = one.velocity + rate * (step - one.velocity) if one.sightings else np.zeros(2)
+    one.place = place
+    one.unseen = 0
+
+
+def _with_axes_of(lengths: Floats, axes: Floats) -> Floats:
+    """Return a covariance with the eigenvalues of one matrix and the eigenvectors of another."""
+    values = np.linalg.eigvalsh(lengths)
+    _, vectors = np.linalg.eigh(axes)
+    turned: Floats = (vectors * np.maximum(values, 0.25)) @ vectors.T
+    return turned
+
+
+def _separation(places: Floats, spreads: Floats) -> Floats:
+    """Return how clearly each object stands apart from the others that share its blob."""
+    gains = np.ones(len(places))
+    for i, place in enumerate(places):
+        for j, other in enumerate(places):
+            if i != j:
+                offset = other - place
+                scaled = np.sqrt(offset @ np.linalg.solve(spreads[i] + spreads[j], offset))
+                gains[i] = min(gains[i], max(OVERLAP_GAIN, scaled / 2))
+    return gains
+
+
+def part_pixels(
+    pixels: Floats, places: Floats, spreads: Floats, areas: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Part pixels among objects of known size, by expectation maximisation.
+
+    Args:
+        pixels: (pixels, 2) places x, y.
+        places: (objects, 2) where the objects are expected.
+        spreads: (objects, 2, 2) covariances of their pixels; their axes may turn.
+        areas: (objects,) their usual areas.
+
+    Returns:
+        Places, spreads, and (pixels, objects) probabilities.
+
+    Example:
+        >>> left = np.random.default_rng(0).normal((0, 0), 1, (200, 2))
+        >>> right = np.random.default_rng(1).normal((4, 0), 1, (200, 2))
+        >>> both = np.concatenate([left, right])
+        >>> start = np.array([(0.5, 0.5), (3.0, 0.0)])
+        >>> places, _, _ = part_pixels(both, start, np.stack([np.eye(2)] * 2), np.ones(2))
+        >>> bool(np.abs(places - [(0, 0), (4, 0)]).max() < 0.3)
+        True
+    """
+    some = pixels[:: max(1, len(pixels) // EM_PIXELS)]
+    for _ in range(EM_STEPS):
+        chances = _chances(some, places, spreads, areas)
+        weight = chances.sum(0)
+        if weight.min() < 1:  # one of them is hidden: the pixels tell nothing about it
+            break
+        places = (chances.T @ some) / weight[:, None]
+        offsets = some[None] - places[:, None]
+        second = np.einsum("kp,kpi,kpj->kij", chances.T, offsets, offsets) / weight[:, None, None]
+        second += 0.25 * np.eye(2)
+        spreads = np.stack([_with_axes_of(*each) for each in zip(spreads, second, strict=True)])
+    return places, spreads, _chances(pixels, places, spreads, areas)
+
+
+def _chances(pixels: Floats, places: Floats, spreads: Floats, areas: Floats) -> Floats:
+    offsets = pixels[None] - places[:, None]
+    precision = np.linalg.inv(spreads)
+    scaled = np.einsum("kpi,kij,kpj->kp", offsets, precision, offsets)
+    logits = np.log(areas)[:, None] - 0.5 * np.log(np.linalg.det(spreads))[:, None] - scaled / 2
+    logits -= logits.max(0)
+    chances = np.exp(logits)
+    shares: Floats = (chances / chances.sum(0)).T
+    return shares

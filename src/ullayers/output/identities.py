@@ -1,0 +1,68 @@
+"""From tracks to identities: label images and crossings.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.learn.results import Answer
+from ullayers.learn.several import Several
+from ullayers.output.crossing_table import Crossing
+from ullayers.video.region import Box
+
+
+def identities(part: Answer, numbers: dict[int, int]) -> NDArray[np.uint8]:
+    """Return (time, height, width) number of the object of each pixel; 0 for none.
+
+    Args:
+        part: Rows with owners.
+        numbers: Number of the object of each track.
+    """
+    assert part.owners is not None
+    lookup = np.zeros(max(int(part.owners.max(initial=0)), *numbers) + 1, np.uint8)
+    lookup[list(numbers)] = list(numbers.values())
+    labels: NDArray[np.uint8] = lookup[part.owners]
+    return labels
+
+
+def in_whole_frame(labels: NDArray[np.uint8], box: Box | None) -> NDArray[np.uint8]:
+    """Return label images of a part of the frame as label images of the whole frame.
+
+    >>> in_whole_frame(np.ones((1, 2, 2), np.uint8), (0.5, 0.0, 0.5, 1.0)).tolist()
+    [[[0, 0, 1, 1], [0, 0, 1, 1]]]
+    """
+    if box is None:
+        return labels
+    count, height, width = labels.shape
+    size = max(height, round(height / box[3])), max(width, round(width / box[2]))
+    top = min(round(box[1] * size[0]), size[0] - height)
+    left = min(round(box[0] * size[1]), size[1] - width)
+    whole = np.zeros((count, *size), np.uint8)
+    whole[:, top : top + height, left : left + width] = labels
+    return whole
+
+
+def crossings_of(answer: Answer, several: Several) -> list[Crossing]:
+    """Return the crossings of a sequence, with times."""
+    times = dict(zip(answer.index.tolist(), answer.seconds.tolist(), strict=True))
+    return [
+        Crossing(
+            answer.sequence, c.first, c.last, times[c.first], times[c.last], c.objects, c.confidence
+        )
+        for c in several.crossings
+    ]
+
+
+def crossing_lines(answer: Answer, several: Several) -> str:
+    """Return the rows of crossings.csv of a sequence."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    for each in crossings_of(answer, several):
+        times = f"{each.start:.6f}", f"{each.end:.6f}"
+        objects = " ".join(map(str, each.objects))
+        frames = each.first_frame, each.last_frame
+        rows.writerow([each.sequence, *frames, *times, objects, f"{each.confidence:.3f}"])
+    return text.getvalue()
