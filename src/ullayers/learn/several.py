@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.learn.results import TRACK, Answer
 from ullayers.locate.crossings import Crossing, find_crossings
+from ullayers.locate.identity import resolve
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
+
+MIN_PAUSE = 2  # frames; objects that part for a shorter time are in the same crossing
+MOST_TRACKS = 2**16
 
 Floats = NDArray[np.float64]
 
@@ -25,14 +30,16 @@ class Several:
     Attributes:
         rows: Rows of all objects, as `Answer.several`; None if there is one object, or none.
         crossings: When objects share a blob; frames are numbered as in the source.
-        numbers: Number of the object of each track.
+        keys: (sightings,) frame and track of each sighting as one number, ascending; see `key`.
+        numbers: (sightings,) number of the object of each sighting.
         camera_moves: Whether objects could not be told apart because the camera moves.
     """
 
     wanted: int | None
     rows: Answer | None = None
     crossings: list[Crossing] = field(default_factory=list)
-    numbers: dict[int, int] = field(default_factory=dict)
+    keys: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    numbers: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     camera_moves: bool = False
 
     def finish(
@@ -46,12 +53,12 @@ class Several:
             size: (width, height) of the frames that the tracker has seen.
             scale: Pixels of the source per pixel of these frames, horizontally and vertically.
         """
-        objects = choose_objects(tracker.finish(), len(frames.index), size, self.wanted)
-        if len(objects) < 2:
+        chosen = choose_objects(tracker.finish(), len(frames.index), size, self.wanted)
+        if len(chosen) < 2:
             return
-        self.numbers = {
-            sighting.number: k for k, each in enumerate(objects, 1) for sighting in each.sightings
-        }
+        pause = max(MIN_PAUSE, tracker.patience // 5)
+        objects, found = resolve(chosen, find_crossings(chosen, pause))
+        self._keep_keys(objects, frames)
         parts = [_rows(each, k, frames, size, scale) for k, each in enumerate(objects, 1)]
         order = np.lexsort(
             [np.concatenate([part[i] for part in parts]) for i in (1, 0)]  # by frame, then object
@@ -68,11 +75,36 @@ class Several:
             moments=moments,
             objects=number,
         )
-        found = find_crossings(objects, pause=max(1, tracker.patience // 2))
+        index = frames.index.tolist()
         self.crossings = [
-            Crossing(int(frames.index[c.first]), int(frames.index[c.last]), c.objects, c.confidence)
-            for c in found
+            replace(each, first=index[each.first], last=index[each.last]) for each in found
         ]
+
+    def _keep_keys(self, objects: list[TrackedObject], frames: Answer) -> None:
+        sightings = [(s.frame, s.number, k) for k, o in enumerate(objects, 1) for s in o.sightings]
+        time, track, number = np.array(sightings, np.int64).T
+        keys = key(frames.index[time], track)
+        order = np.argsort(keys)
+        self.keys, self.numbers = keys[order], number[order].astype(np.uint8)
+
+    def object_of_track(self, frame: int, tracks: int) -> NDArray[np.uint8]:
+        """Return the number of the object of each track in a frame; 0 for none.
+
+        Args:
+            frame: Number of the frame in its source.
+            tracks: Largest number of a track.
+        """
+        lookup = np.zeros(tracks + 1, np.uint8)
+        first, last = np.searchsorted(self.keys, [key(frame, 0), key(frame + 1, 0)])
+        known = self.keys[first:last] % MOST_TRACKS
+        inside = known <= tracks
+        lookup[known[inside]] = self.numbers[first:last][inside]
+        return lookup
+
+
+def key(frame: Any, track: Any) -> Any:
+    """Return a number for a track in a frame, in ascending order of frames."""
+    return frame * MOST_TRACKS + track
 
 
 def _rows(

@@ -12,19 +12,23 @@ from ullayers.locate.tracking import TrackedObject
 
 @dataclass(frozen=True)
 class Crossing:
-    """Some objects that cannot be told apart for a while.
+    """Two objects that cannot be told apart for a while.
 
     Attributes:
         first: Number of the first frame, among those that were read.
         last: Number of the last frame.
         objects: Their numbers, from 1.
         confidence: That each object has the same number before and after, from 0 to 1.
+        apart: How clearly they stand apart when they are nearest, from 0 to 1.
+        nearest: Number of that frame.
     """
 
     first: int
     last: int
-    objects: tuple[int, ...]
+    objects: tuple[int, int]
     confidence: float
+    apart: float
+    nearest: int
 
 
 def find_crossings(objects: Sequence[TrackedObject], pause: int) -> list[Crossing]:
@@ -48,26 +52,9 @@ def find_crossings(objects: Sequence[TrackedObject], pause: int) -> list[Crossin
         times = np.array([frame for frame, _ in frames])
         apart = np.array([clear for _, clear in frames])
         for rows in np.split(np.arange(len(times)), np.flatnonzero(np.diff(times) > pause) + 1):
-            confidence = 0.5 + 0.5 * float(apart[rows].min())
-            found.append(Crossing(int(times[rows[0]]), int(times[rows[-1]]), pair, confidence))
-    return sorted(_grouped(found), key=lambda each: (each.first, each.objects))
-
-
-def _grouped(pairs: list[Crossing]) -> list[Crossing]:
-    """Join crossings of pairs that overlap in time and have an object in common."""
-    groups: list[Crossing] = []
-    for pair in sorted(pairs, key=lambda each: each.first):
-        joined = pair
-        kept = []
-        for group in groups:
-            if group.last >= joined.first and set(group.objects) & set(joined.objects):
-                joined = Crossing(
-                    min(group.first, joined.first),
-                    max(group.last, joined.last),
-                    tuple(sorted({*group.objects, *joined.objects})),
-                    min(group.confidence, joined.confidence),
-                )
-            else:
-                kept.append(group)
-        groups = [*kept, joined]
-    return groups
+            first, last = int(times[rows[0]]), int(times[rows[-1]])
+            nearest = rows[apart[rows].argmin()]
+            least = float(apart[nearest])
+            confidence = 0.5 + 0.5 * least
+            found.append(Crossing(first, last, pair, confidence, least, int(times[nearest])))
+    return sorted(found, key=lambda each: (each.nearest, each.objects))

@@ -16,6 +16,7 @@ RESIDENT = 0.6  # of the frames: an object that is there so long lives in the sc
 RESIDENT_J = -4.0  # of the path of objects beside a resident one
 RESIDENT_SHARE = 0.1  # of the frames in which objects beside a resident one are there
 BORDER = 0.5  # of its size: an object that is nearer to the border may leave
+SHORT_GAP = 5  # frames; where objects come and go, one that returns later is a new one
 LINK_REACH = 3.0  # lengths, and as much again for every length walked during the gap
 
 
@@ -37,7 +38,8 @@ def choose_objects(
         size: (width, height) of the frames.
         wanted: Number of objects; None to find it.
     """
-    linked = _link([each for each in tracked if each.alone >= CONFIRMED], size)
+    seen = [each for each in tracked if each.alone >= CONFIRMED]
+    linked = _link(seen, size, longest_gap=frames if _is_home(seen, frames) else SHORT_GAP)
     if wanted is not None:
         chosen = sorted(linked, key=lambda each: -len(each.sightings))[:wanted]
     else:
@@ -52,7 +54,7 @@ def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
     if not worthy:
         return []
     longest = max(worthy, key=lambda each: len(each.sightings))
-    if len(longest.sightings) < RESIDENT * frames:
+    if not _is_home(worthy, frames):
         return worthy
     # An experimenter who puts an animal into its arena is not another animal.
     return [
@@ -68,10 +70,20 @@ def path_objective(sightings: Sequence[Sighting]) -> float:
     return track_objective(np.array([(each.x, each.y) for each in sightings]))
 
 
-def _link(tracked: list[TrackedObject], size: tuple[int, int]) -> list[TrackedObject]:
+def _is_home(tracked: list[TrackedObject], frames: int) -> bool:
+    """Whether most of what is seen is there most of the time, as in an arena."""
+    lengths = np.array([len(each.sightings) for each in tracked])
+    return bool(2 * lengths[lengths >= RESIDENT * frames].sum() >= lengths.sum())
+
+
+def _link(
+    tracked: list[TrackedObject], size: tuple[int, int], longest_gap: int
+) -> list[TrackedObject]:
     """Join tracks that end where others start: objects do not vanish, except at the border."""
     while len(tracked) > 1:
         cost = np.array([[_gap_cost(a, b, size) for b in tracked] for a in tracked])
+        gaps = [[b.sightings[0].frame - a.sightings[-1].frame for b in tracked] for a in tracked]
+        cost[np.array(gaps) > longest_gap] = np.inf
         if not np.isfinite(cost).any():
             break
         rows, columns = linear_sum_assignment(np.where(np.isfinite(cost), cost, 1e6))

@@ -278,7 +278,7 @@ def _note_room(objects: list[TrackedObject], area: float, shares: NDArray[np.int
     usual = np.array([each.area for each in objects])
     if area >= ROOM * usual.sum():
         for each in objects:
-            each.cramped = 0
+            each.cramped = max(0, each.cramped - 1)
         return
     objects[int(np.argmin(shares / usual))].cramped += 1
 

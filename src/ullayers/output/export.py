@@ -281,11 +281,11 @@ def _draw_spool(
 ) -> None:
     """Write the masks and the overlay of a source, whose identities are now known."""
     writer = MaskWriter(job.place, source, job.options.soft) if job.options.masks else None
-    numbers = {} if several is None or several.rows is None else several.numbers
-    tracks = to_tracks(answer) if numbers else []
+    is_one = several is None or several.rows is None
+    tracks = [] if is_one else to_tracks(answer)
     crossings = [] if several is None else crossings_of(answer, several)
     for part, frames in spool:
-        labels = identities(part, numbers) if numbers else None
+        labels = None if several is None or is_one else identities(part, several)
         if writer is not None:
             writer.write(part, labels)
         if job.video is None or not len(frames):

@@ -14,18 +14,20 @@ from ullayers.output.crossing_table import Crossing
 from ullayers.video.region import Box
 
 
-def identities(part: Answer, numbers: dict[int, int]) -> NDArray[np.uint8]:
+def identities(part: Answer, several: Several) -> NDArray[np.uint8]:
     """Return (time, height, width) number of the object of each pixel; 0 for none.
 
     Args:
         part: Rows with owners.
-        numbers: Number of the object of each track.
+        several: All objects of the sequence.
     """
     assert part.owners is not None
-    lookup = np.zeros(max(int(part.owners.max(initial=0)), *numbers) + 1, np.uint8)
-    lookup[list(numbers)] = list(numbers.values())
-    labels: NDArray[np.uint8] = lookup[part.owners]
-    return labels
+    return np.stack(
+        [
+            several.object_of_track(frame, int(owners.max()))[owners]
+            for frame, owners in zip(part.index.tolist(), part.owners, strict=True)
+        ]
+    )
 
 
 def in_whole_frame(labels: NDArray[np.uint8], box: Box | None) -> NDArray[np.uint8]:

@@ -106,9 +106,9 @@ def render_animals(paths: AnimalPaths, side: int, seed: int = 0) -> Iterator[NDA
     rng = np.random.default_rng(seed)
     animals = paths.x.shape[1]
     stains = cv2.GaussianBlur(rng.normal(0, 1, (side, side)).astype(np.float32), (0, 0), side / 40)
-    floor: NDArray[np.float32] = 190 + 12 * stains / stains.std()
-    size = 1 + VARIETY * rng.uniform(-1, 1, animals)
-    shade = 60 * (1 + VARIETY * rng.uniform(-1, 1, animals))
+    floor = 190 + 12 * stains / stains.std()
+    size = 1 + VARIETY * rng.uniform(-1, 1, (animals,))
+    shade = 60 * (1 + VARIETY * rng.uniform(-1, 1, (animals,)))
     noise = rng.normal(0, NOISE, (2 * side, 2 * side, 1)).astype(np.float32)
     steps = np.stack([paths.x, paths.y, paths.angle], 2)
     for t in range(len(steps)):
@@ -117,7 +117,7 @@ def render_animals(paths: AnimalPaths, side: int, seed: int = 0) -> Iterator[NDA
             x, y, angle = steps[t, i]
             _draw_animal(image, (x, y), angle, float(size[i]), float(shade[i]))
         top, left = rng.integers(side, size=2)  # new noise for every frame would be slow
-        noisy = image + noise[top : top + side, left : left + side]
+        noisy = np.add(image, noise[top : top + side, left : left + side])
         yield noisy.clip(0, 255).astype(np.uint8)
 
 

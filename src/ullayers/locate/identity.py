@@ -1,0 +1,273 @@
+"""Who is who after a crossing: motion, and an appearance that is learned without labels.
+
+Between two crossings, a track is one animal. Its appearance must be slow within such a stretch and
+rich over all of them: the objective of the paper, with stretches as clips. W is measured between
+the two halves of stretches, and its metric tells animals apart. Identities are the cheapest
+sequence of permutations, one for each crossing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from ullayers.locate.crossings import Crossing
+from ullayers.locate.tracking import Sighting, TrackedObject
+
+MIN_STRETCH = 6  # frames that an appearance is measured in
+MIN_STRETCHES = 6  # with fewer, the appearance is not used
+RIDGE = 0.1  # of the variance between stretches, added to W
+MOST_COST = 12.0  # of the appearance of a stretch: one odd stretch does not decide everything
+BEAM = 200
+ROUNDS = 4
+ALL_ORDERS = 5  # of up to this many objects, all permutations are tried at the beginning
+# Cost of an exchange, which motion speaks against: of objects that hide each other, and of objects
+# that stand apart all the time.
+HIDDEN_COST, APART_COST = 0.5, 8.0
+
+Floats = NDArray[np.float64]
+Order = tuple[int, ...]  # identity of each track
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A track between two crossings.
+
+    Attributes:
+        mean: Its appearance.
+        halves: Difference of the appearance of its two halves.
+        frames: Number of frames in which it is alone.
+    """
+
+    mean: Floats
+    halves: Floats
+    frames: int
+
+
+@dataclass(frozen=True)
+class _State:
+    """A sequence of permutations.
+
+    Attributes:
+        cost: Of all exchanges and appearances.
+        order: Identity of each track now.
+        history: Identity of each track before the first crossing, and after each one.
+    """
+
+    cost: float
+    order: Order
+    history: tuple[Order, ...]
+
+
+def resolve(
+    objects: Sequence[TrackedObject], crossings: Sequence[Crossing]
+) -> tuple[list[TrackedObject], list[Crossing]]:
+    """Exchange the tracks of objects after crossings where their appearance says so.
+
+    Args:
+        objects: From `choose_objects`.
+        crossings: From `find_crossings`.
+
+    Returns:
+        The objects, and the crossings with confidences that count the appearance.
+    """
+    stretches = _stretches(objects, crossings)
+    metric = _metric_of_w(stretches)
+    if metric is None:
+        return list(objects), list(crossings)
+    search = _Search(crossings, stretches, metric, len(objects))
+    gallery = search.first_gallery()
+    for _ in range(ROUNDS):
+        history = search.best(gallery)
+        gallery = search.gallery(history)
+    found = [
+        replace(
+            each,
+            objects=_pair(history[n + 1][k - 1] + 1 for k in each.objects),
+            confidence=search.confidence(n, history[n + 1], gallery),
+        )
+        for n, each in enumerate(crossings)
+    ]
+    return _exchanged(objects, crossings, history), found
+
+
+def _pair(numbers: Iterable[int]) -> tuple[int, int]:
+    first, second = sorted(numbers)
+    return first, second
+
+
+def _stretches(
+    objects: Sequence[TrackedObject], crossings: Sequence[Crossing]
+) -> dict[tuple[int, int], _Stretch]:
+    """Return the stretches by track and the number of the crossing before, from 0; -1 for none."""
+    found = {}
+    for k, each in enumerate(objects):
+        own = [n for n, crossing in enumerate(crossings) if k + 1 in crossing.objects]
+        starts = [-1, *(crossings[n].last for n in own)]
+        ends = [*(crossings[n].first for n in own), np.inf]
+        for n, start, end in zip([-1, *own], starts, ends, strict=True):
+            alone = [s for s in each.sightings if start < s.frame < end and len(s.colours)]
+            if len(alone) >= MIN_STRETCH:
+                looks = np.stack([_appearance(s) for s in alone])
+                half = len(looks) // 2
+                halves = looks[:half].mean(0) - looks[half:].mean(0)
+                found[k, n] = _Stretch(np.median(looks, 0), halves, len(alone))
+    return found
+
+
+def _appearance(sighting: Sighting) -> Floats:
+    lengths = np.sqrt(np.linalg.eigvalsh(sighting.spread))
+    return np.concatenate([sighting.colours, np.log([sighting.area, *lengths])])
+
+
+def _metric_of_w(stretches: dict[tuple[int, int], _Stretch]) -> Floats | None:
+    """Return a matrix that makes W the identity; None if there are too few stretches."""
+    if len(stretches) < MIN_STRETCHES:
+        return None
+    weights = np.array([each.frames for each in stretches.values()], float)
+    weights /= weights.sum()
+    halves = np.stack([each.halves for each in stretches.values()])
+    means = np.stack([each.mean for each in stretches.values()])
+    within = (halves * weights[:, None]).T @ halves / 2
+    between = np.cov(means.T, aweights=weights)
+    within += np.diag(RIDGE * np.diag(between) + 1e-9)
+    values, vectors = np.linalg.eigh(within)
+    metric: Floats = (vectors / np.sqrt(values)).T
+    return metric
+
+
+class _Search:
+    """The search for the cheapest sequence of permutations.
+
+    Args:
+        crossings: In order of time.
+        stretches: From `_stretches`.
+        metric: From `_metric_of_w`.
+        tracks: Number of tracks, which is that of the identities.
+    """
+
+    def __init__(
+        self,
+        crossings: Sequence[Crossing],
+        stretches: dict[tuple[int, int], _Stretch],
+        metric: Floats,
+        tracks: int,
+    ) -> None:
+        self.crossings = crossings
+        self.stretches = stretches
+        self.metric = metric
+        self.tracks = tracks
+        self.means = {key: metric @ each.mean for key, each in stretches.items()}
+        self.usual = float(np.median([each.frames for each in stretches.values()]))
+
+    def first_gallery(self) -> Floats:
+        """Return an appearance of each identity: at the time when all are longest apart."""
+        candidates = []
+        for n in range(-1, len(self.crossings)):
+            last = [self._last_stretch(k, n) for k in range(self.tracks)]
+            known = [self.stretches[key].frames if key in self.stretches else 0 for key in last]
+            candidates.append((min(known), sum(known), last))
+        chosen = max(candidates)[2]
+        rows = [self.means.get(key, self._mean_of_track(key[0])) for key in chosen]
+        return np.stack(rows)
+
+    def _last_stretch(self, track: int, crossing: int) -> tuple[int, int]:
+        own = [n for n in range(crossing + 1) if track + 1 in self.crossings[n].objects]
+        return track, own[-1] if own else -1
+
+    def _mean_of_track(self, track: int) -> Floats:
+        own = [mean for (k, _), mean in self.means.items() if k == track]
+        mean: Floats = np.mean(own or list(self.means.values()), 0)
+        return mean
+
+    def best(self, gallery: Floats) -> tuple[Order, ...]:
+        """Return the identity of each track before the first crossing and after each one."""
+        states = [self._start(order, gallery) for order in self._first_orders(gallery)]
+        for n, crossing in enumerate(self.crossings):
+            following: dict[Order, _State] = {}
+            for state in states:
+                for moved in self._orders(state.order, crossing):
+                    cost = state.cost + self._cost(n, state.order, moved, gallery)
+                    known = following.get(moved)
+                    if known is None or cost < known.cost:
+                        following[moved] = _State(cost, moved, (*state.history, moved))
+            states = sorted(following.values(), key=lambda state: state.cost)[:BEAM]
+        return states[0].history
+
+    def _start(self, order: Order, gallery: Floats) -> _State:
+        costs = [self._look((k, -1), order[k], gallery) for k in range(self.tracks)]
+        return _State(sum(costs), order, (order,))
+
+    def _first_orders(self, gallery: Floats) -> list[Order]:
+        if self.tracks <= ALL_ORDERS:
+            return list(permutations(range(self.tracks)))
+        table = [
+            [self._look((k, -1), i, gallery) for i in range(self.tracks)]
+            for k in range(self.tracks)
+        ]
+        best = tuple(int(i) for i in linear_sum_assignment(np.array(table))[1])
+        return [best, tuple(range(self.tracks))]
+
+    def _orders(self, order: Order, crossing: Crossing) -> tuple[Order, Order]:
+        """Return what the identities may be after a crossing."""
+        first, second = crossing.objects[0] - 1, crossing.objects[1] - 1
+        exchanged = list(order)
+        exchanged[first], exchanged[second] = order[second], order[first]
+        return order, tuple(exchanged)
+
+    def _cost(self, n: int, before: Order, after: Order, gallery: Floats) -> float:
+        """Return the cost of an exchange at a crossing and of the appearances until the next."""
+        crossing = self.crossings[n]
+        price = HIDDEN_COST + (APART_COST - HIDDEN_COST) * crossing.apart
+        looks = [self._look((k - 1, n), after[k - 1], gallery) for k in crossing.objects]
+        return (price if before != after else 0.0) + sum(looks)
+
+    def _look(self, key: tuple[int, int], identity: int, gallery: Floats) -> float:
+        """Return the cost of a stretch as an identity; 0 if its appearance is unknown."""
+        if key not in self.means:
+            return 0.0
+        certainty = min(1.0, self.stretches[key].frames / self.usual)
+        square = float(np.square(self.means[key] - gallery[identity]).sum())
+        return min(MOST_COST, certainty * square / 2)
+
+    def gallery(self, history: tuple[Order, ...]) -> Floats:
+        """Return the mean appearance of each identity."""
+        total = np.zeros((self.tracks, len(self.metric)))
+        weight = np.full((self.tracks, 1), 1e-9)
+        for (k, n), mean in self.means.items():
+            identity = history[n + 1][k]
+            total[identity] += self.stretches[k, n].frames * mean
+            weight[identity] += self.stretches[k, n].frames
+        everyone = np.mean(list(self.means.values()), 0)
+        known: Floats = np.where(weight > 1, total / weight, everyone)
+        return known
+
+    def confidence(self, n: int, after: Order, gallery: Floats) -> float:
+        """Return the probability of the order after a crossing, among all possible ones."""
+        kept, exchanged = self._orders(after, self.crossings[n])
+        gain = self._cost(n, kept, exchanged, gallery) - self._cost(n, kept, kept, gallery)
+        return float(1 / (1 + np.exp(-np.clip(gain, -50, 50))))
+
+
+def _exchanged(
+    objects: Sequence[TrackedObject], crossings: Sequence[Crossing], history: tuple[Order, ...]
+) -> list[TrackedObject]:
+    """Return the objects with their sightings exchanged where the objects were nearest."""
+    sightings: list[list[Sighting]] = [[] for _ in objects]
+    for k, each in enumerate(objects):
+        own = [n for n, crossing in enumerate(crossings) if k + 1 in crossing.objects]
+        nearest = np.array([crossings[n].nearest for n in own])
+        for sighting in each.sightings:
+            past = int(np.searchsorted(nearest, sighting.frame))
+            n = own[past - 1] if past else -1
+            sightings[history[n + 1][k]].append(sighting)
+    return [
+        replace(each, sightings=sorted(own, key=lambda s: s.frame))
+        for each, own in zip(objects, sightings, strict=True)
+        if own
+    ]
