@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.command import UlCommand, check_refused
+from tests.command import UlCommand, check_refused, wait_until
 from tests.films import column, write_ball
 
 LEARN = "--size", "16", "--restarts", "1", "--steps", "40", "--quiet"
 
 
-def torchrun(*arguments: str | Path) -> subprocess.Popen[str]:
+class Learned(NamedTuple):
+    """Three videos and the run that two processes learned from them."""
+
+    inputs: list[str]
+    run: Path
+
+
+def torchrun(*arguments: str | Path, restarts: int = 0) -> subprocess.Popen[str]:
     """Start two processes on this machine."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    options = ["--nproc-per-node", "2", "--max-restarts", str(restarts)]
     return subprocess.Popen(
-        [*launcher, "--nproc-per-node", "2", "-m", "ullayers", *arguments],
+        [*launcher, *options, "-m", "ullayers", *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
@@ -34,19 +45,51 @@ def objectives(run: Path) -> list[float]:
     return [json.loads(line)["objective"] for line in lines]
 
 
-def test_two_processes_learn_what_one_does(tmp_path: Path, here: UlCommand) -> None:
-    inputs = [write_ball(tmp_path / f"ball{i}.mp4", 60 + 10 * i) for i in range(3)]
-    alone, both = tmp_path / "alone", tmp_path / "both"
-    assert here("learn", *inputs, "--out", alone, *LEARN) == (0, "", "")
-    with torchrun("learn", *inputs, "--out", both, *LEARN) as process:
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    folder = tmp_path_factory.mktemp("both")
+    inputs = [write_ball(folder / f"ball{i}.mp4", 60 + 10 * i) for i in range(3)]
+    with torchrun("learn", *inputs, "--out", folder / "run", *LEARN) as process:
         _, errors = process.communicate()
     assert process.returncode == 0, errors
-    np.testing.assert_allclose(objectives(both), objectives(alone), atol=1e-4)
-    weights = [load_file(run / "model.safetensors") for run in (alone, both)]
+    return Learned(inputs, folder / "run")
+
+
+def test_two_processes_learn_what_one_does(both: Learned, tmp_path: Path, here: UlCommand) -> None:
+    alone = tmp_path / "alone"
+    assert here("learn", *both.inputs, "--out", alone, *LEARN) == (0, "", "")
+    np.testing.assert_allclose(objectives(both.run), objectives(alone), atol=1e-4)
+    weights = [load_file(run / "model.safetensors") for run in (alone, both.run)]
     for name, value in weights[0].items():
         np.testing.assert_allclose(value, weights[1][name], atol=1e-3)
-    tracks = [column(run / "tracks.csv", "x", "y", "confidence") for run in (alone, both)]
+    tracks = [column(run / "tracks.csv", "x", "y", "confidence") for run in (alone, both.run)]
     np.testing.assert_allclose(tracks[1], tracks[0], atol=1e-4)
+
+
+def kill_worker(launcher: int, rank: int) -> None:
+    """Kill one of the processes that torchrun has started."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(file.read_text().rpartition(")")[2].split()[1])
+            if parent == launcher and f"RANK={rank}" in (
+                (file.parent / "environ").read_text().split("\0")
+            ):
+                os.kill(int(file.parent.name), signal.SIGKILL)
+                return
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
+def test_a_killed_process_loses_nothing(both: Learned, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with torchrun("learn", *both.inputs, "--out", out, *LEARN, restarts=1) as process:
+        wait_until(process, (out / "checkpoint" / "state.json").exists)
+        kill_worker(process.pid, rank=1)
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert objectives(out) == objectives(both.run)
+    for name in ("model.safetensors", "tracks.csv"):
+        assert (out / name).read_bytes() == (both.run / name).read_bytes()
 
 
 def test_other_commands_run_in_one_process(

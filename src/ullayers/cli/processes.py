@@ -9,18 +9,25 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
+import uuid
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ullayers.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 # What another process needs to go on from a checkpoint.
 RESUMED_FILES = ("config.json", "metrics.jsonl", "model.safetensors", "checkpoint/*")
 
 TIMEOUT = timedelta(minutes=10)  # to wait for another process, which may read more slowly
+POLL_SECONDS = 0.05  # between answers to processes that are starting
 
 
 def process_count() -> int:
@@ -50,35 +57,69 @@ def together(arguments: Namespace) -> Iterator[None]:
         raise UserError(f"ul {arguments.command} runs in one process; start it without torchrun")
     import torch.distributed as dist
 
-    _connect()
     try:
+        _connect()
         with _own_folder(arguments):
             yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise
         raise UserError(
             "the connection to another process was lost; continue with --resume, or let "
             "torchrun --max-restarts do so"
         ) from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _connect() -> None:
     import torch
     import torch.distributed as dist
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
 
     # A process that waits for others does not see a signal unless the signal ends it. Only the
     # first process has something to save, once it is connected.
     handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=TIMEOUT)
-    else:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
+        backend = "cpu:gloo,cuda:nccl"
+    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
+    own_keys = PrefixStore(_agree_on_name(store, rank, count), store)
+    dist.init_process_group(backend, store=own_keys, rank=rank, world_size=count, timeout=TIMEOUT)
     if writes_results():
         signal.signal(signal.SIGTERM, handler)
+
+
+def _agree_on_name(store: Store, rank: int, count: int) -> str:
+    """Return a name that all processes of this start have in common, and no earlier start had.
+
+    `torchrun` keeps its store when it starts the processes again, with the addresses of those that
+    have died: without a prefix of its own, a process may connect to one of these. The number of
+    restarts is no such prefix, since machines count their own restarts only.
+
+    The first process chooses the name. It cannot tell whether a process that it finds in the store
+    is still alive, so it answers the latest one of each rank until that one has confirmed.
+
+    Raises:
+        UserError: A process is missing.
+    """
+    own = uuid.uuid4().hex
+    if rank > 0:
+        store.set(f"process/{rank}", own)
+        name = store.get(f"name/{own}").decode()
+        store.set(f"confirmed/{name}/{rank}", "")
+        return name
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    for other in range(1, count):
+        while not store.check([f"confirmed/{own}/{other}"]):
+            if time.monotonic() > deadline:
+                raise UserError(f"the process of rank {other} did not connect; see its messages")
+            store.set(f"name/{store.get(f'process/{other}').decode()}", own)
+            time.sleep(POLL_SECONDS)
+    return own
 
 
 @contextmanager
