@@ -1,17 +1,17 @@
 """Fleets of video on Ray: `python benchmarks/fleets.py --clips 500 --minutes 10 60`.
 
 Short clips (64 x 48 pixels, 40 frames) with the plain loop, and with one and two Ray workers; then
-the peak memory of a worker on long videos, each in a process of its own. Times include everything
-from finding the clips to the summary. Starting Ray, and the first task of each worker, which
-imports the package, are counted separately. CPU seconds are those of all processes, Ray's
-included: they can be compared even if the machine is busy with something else. Needs Linux.
+the peak memory of a Ray worker and of the command on long videos, each on a new Ray instance.
+Times include everything from finding the clips to the summary. Starting Ray, and the first task of
+each worker, which imports the package, are counted separately. CPU seconds are those of all
+processes, Ray's included: they can be compared even if the machine is busy with something else.
+Needs Linux.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from ullayers.cli.main import main as ul
 from ullayers.learn.runs import csv_name, load_run
 from ullayers.output.cluster import LOCAL, cluster
 from ullayers.output.export import ExportOptions, export
-from ullayers.output.fleet import apply_to_video, export_fleet
+from ullayers.output.fleet import export_fleet
 from ullayers.video.reader import find_sources
 from ullayers.video.writer import VideoWriter
 
@@ -130,31 +130,49 @@ def report(what: str, clips: int, work: Callable[[], object]) -> float:
 
 def cpu_seconds() -> float:
     """Return the CPU time of this process and of all processes that descend from it."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+    ticks = (sum(map(int, fields[11:15])) for fields in own_processes().values())
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def own_processes() -> dict[int, list[str]]:
+    """Return this process and all that descend from it, with the fields of /proc/PID/stat."""
+    fields: dict[int, list[str]] = {}
     for place in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            fields = place.read_text().rsplit(")", 1)[1].split()
-            parents[int(place.parent.name)] = int(fields[1])
-            ticks[int(place.parent.name)] = sum(map(int, fields[11:15]))
+            fields[int(place.parent.name)] = place.read_text().rsplit(")", 1)[1].split()
     own = {os.getpid()}
-    while found := {child for child, parent in parents.items() if parent in own} - own:
+    while found := {child for child in fields if int(fields[child][1]) in own} - own:
         own |= found
-    return sum(ticks.get(process, 0) for process in own) / os.sysconf("SC_CLK_TCK")
+    return {process: fields[process] for process in own if process in fields}
+
+
+def peak_mb(process: int) -> float:
+    """Return the largest memory that a process has had."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def is_worker(process: int) -> bool:
+    """Whether a process is a worker of Ray, which may have ended its task."""
+    title = Path(f"/proc/{process}/cmdline").read_text().rstrip("\0 ")
+    return title in ("ray::IDLE", "ray::apply_to_video")
 
 
 def measure_memory(folder: str, video: str) -> None:
-    """Do what a worker does with one video, and print the speed and the peak memory."""
-    run, [source] = load_run(folder, "cpu"), find_sources([video])
-    started = time.process_time()
-    result = apply_to_video(run, source, ExportOptions(), [])
-    seconds = time.process_time() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    size = len(result.content or b"") / 1e6
+    """Apply a run to one video on Ray, and print the speed and the peak memory."""
+    run, sources = load_run(folder, "cpu"), find_sources([video])
+    with tempfile.TemporaryDirectory() as out, cluster(LOCAL, cpus=1):
+        before = cpu_seconds()
+        results = export_fleet(run, sources, out, ExportOptions())
+        seconds = cpu_seconds() - before
+        worker = max(peak_mb(process) for process in own_processes() if is_worker(process))
+        [part] = Path(out).glob("*.parquet/*.parquet")
+        size = part.stat().st_size / 1e6
+    frames = results.totals.frames
     print(
-        f"{Path(video).stem}: {result.frames:,} frames, "
-        f"{result.frames / seconds:,.0f} frames per CPU second, peak {peak:,.0f} MB, "
-        f"result file {size:.2f} MB",
+        f"{Path(video).stem}: {frames:,} frames, {seconds:.0f} CPU seconds with the start of the "
+        f"worker, peak of the worker {worker:,.0f} MB, of the command {peak_mb(os.getpid()):,.0f} "
+        f"MB, result file {size:.2f} MB",
         flush=True,
     )
 

@@ -6,7 +6,9 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,49 @@ def test_ctrl_c_keeps_what_is_finished(place: Path, tmp_path: Path, here: UlComm
     )
     code, _, _ = here(*command, "--out", out, "--force")
     assert (code, files_in(out)) == (0, {"codes.csv", "summary.json"}), "no file of the fleet stays"
+
+
+IMPATIENT = """\
+import sys
+import ullayers.output.cluster as cluster
+from ullayers.cli.main import main
+cluster.LOST_SECONDS = 3
+sys.exit(main())
+"""
+
+
+def kill_head(driver: int) -> None:
+    """Kill the head of the Ray instance that a process has started."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = file.read_text().split("(", 1)[1].rpartition(")")
+            if name == "gcs_server" and int(rest.split()[1]) == driver:
+                os.kill(int(file.parent.name), signal.SIGKILL)
+                return
+    raise AssertionError("no Ray instance found")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
+def test_a_dead_head_ends_the_command_and_keeps_what_is_finished(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    film = write_ball(tmp_path / "film0.mp4", 12)
+    for number in range(1, 400):
+        shutil.copy(film, tmp_path / f"film{number}.mp4")
+    out, parts = tmp_path / "out", tmp_path / "out" / "codes.partial.parquet"
+    command = ("apply", place / "codes", f"{tmp_path}/*.mp4", "--out", out, "--quiet", "--ray")
+    arguments = [sys.executable, "-c", IMPATIENT, *map(str, command)]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(process, lambda: any(parts.glob("*.parquet")))
+        kill_head(process.pid)
+        _, errors = process.communicate(timeout=60)
+    own = [line for line in errors.splitlines() if line.startswith("ul ")]
+    assert process.returncode == 2, errors
+    assert len(own) == 1
+    assert "does not answer any more; finished videos are kept" in own[0]
+    assert "--resume" in own[0]
+    assert 1 <= len(files_in(parts)) < 400
+    check_refused(here(*command[:-1]), "is not empty", "--resume")
 
 
 def test_addresses_without_a_cluster(

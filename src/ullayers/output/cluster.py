@@ -9,15 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from contextlib import contextmanager, suppress
+from types import ModuleType, TracebackType
 
 from ullayers.errors import MissingPackageError, UserError
 
 LOCAL = "local"
 CONNECT_SECONDS = 10.0  # to reach the machine
 JOIN_SECONDS = 40.0  # to join the cluster
+POLL_SECONDS = 1.0
+# After 60 seconds Ray ends the process; disconnecting before that takes 8 seconds.
+LOST_SECONDS = 30.0  # without an answer from the head of the cluster
 OBJECT_STORE_BYTES = 2**28  # results that wait; those of an hour of video take a few megabytes
 # Ray waits for minutes and then ends the process if an address is wrong, so another one tries it.
 TRIAL = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
@@ -40,9 +45,60 @@ def load_ray() -> ModuleType:
     return module
 
 
-def count_cpus() -> int:
-    """Return the number of CPUs that the cluster has now; it may grow and shrink."""
-    return int(load_ray().cluster_resources().get("CPU", 0))
+class ClusterCpus:
+    """Number of CPUs of the connected cluster, which may grow and shrink; a context manager.
+
+    A thread asks for it, because the question is not answered and cannot be interrupted if the head
+    of the cluster has died.
+    """
+
+    def __init__(self) -> None:
+        self._ray = load_ray()
+        self._number = 0
+        self._answered = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_asking, daemon=True)
+
+    def __enter__(self) -> ClusterCpus:
+        self._ask()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        place: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join(POLL_SECONDS)  # if it waits for a dead cluster, it ends with the process
+
+    def _ask(self) -> None:
+        self._number = int(self._ray.cluster_resources().get("CPU", 0))
+        self._answered = time.monotonic()
+
+    def _keep_asking(self) -> None:
+        while not self._ended.wait(POLL_SECONDS):
+            with suppress(self._ray.exceptions.RayError, ConnectionError):  # as good as no answer
+                self._ask()
+
+    def count(self) -> int:
+        """Return the latest number.
+
+        Raises:
+            UserError: The head of the cluster does not answer any more.
+        """
+        if time.monotonic() - self._answered > LOST_SECONDS:
+            raise lost_cluster()
+        return self._number
+
+
+def lost_cluster() -> UserError:
+    """Return the error of a cluster that has died."""
+    return UserError(
+        "the head of the Ray cluster does not answer any more; finished videos are kept, start the "
+        "cluster again and continue with --resume"
+    )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import Run, csv_name
-from ullayers.output.cluster import count_cpus, load_ray
+from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
 from ullayers.output.export import ExportOptions, request_of
 from ullayers.output.exported import Totals, describe_sequence
 from ullayers.output.parts import Merged, PartNote, Parts, load_parquet, stored_path, to_parquet
@@ -83,7 +83,7 @@ def export_fleet(
     Raises:
         RunError: The run is not finished, or the folder cannot be used.
         VideoError: A video cannot be read, after several attempts.
-        UserError: The cluster has lost its workers.
+        UserError: The cluster has died or lost its workers.
     """
     if run.net is None:
         raise RunError(f"{run.folder}: training has not finished; continue it with --resume")
@@ -102,7 +102,12 @@ def export_fleet(
     results = FleetResults(**vars(parts.merge(sources)), unopened=fleet.unopened)
     results.bad |= {name: fleet.failed[name] for name in fleet.failed if name not in results.bad}
     results.files = [parts.table, place / "summary.json", parts.complete]
-    write_summary(place / "summary.json", run, results)
+    bad = run.bad | {
+        source.path: fleet.unopened[source.path]
+        for source in sources
+        if source.path in fleet.unopened
+    }
+    write_summary(place / "summary.json", replace(run, bad=bad), results)
     parts.finish()
     return results
 
@@ -170,26 +175,32 @@ class _Fleet:
 
     def work(self, sources: Sequence[Source], progress: Callable[[int, int], None]) -> None:
         """Process videos until all are finished or have failed."""
-        ray = load_ray()
         waiting = deque((source, 1) for source in sources)
         done, frames = self.count - len(waiting), 0
         # After an error, tasks in flight end with the connection: Ray 2.60 aborts this process if a
         # task ends while it is being cancelled.
-        while waiting or self.running:
-            self._submit(waiting)
-            ready, _ = ray.wait(list(self.running), timeout=POLL_SECONDS)
-            for task in ready:
-                source, attempt = self.running.pop(task)
-                result = self._result(source, task)
-                if result.error is not None and attempt < ATTEMPTS:
-                    waiting.append((source, attempt + 1))
-                    continue
-                self._keep(source, result)
-                done, frames = done + 1, frames + result.frames
-                progress(done, frames)
+        with ClusterCpus() as cpus:
+            while waiting or self.running:
+                self._submit(waiting, cpus.count())
+                for task in self._ended_tasks():
+                    source, attempt = self.running.pop(task)
+                    result = self._result(source, task)
+                    if result.error is not None and attempt < ATTEMPTS:
+                        waiting.append((source, attempt + 1))
+                        continue
+                    self._keep(source, result)
+                    done, frames = done + 1, frames + result.frames
+                    progress(done, frames)
 
-    def _submit(self, waiting: deque[tuple[Source, int]]) -> None:
-        cpus = count_cpus()
+    def _ended_tasks(self) -> list[Any]:
+        """Wait a moment for tasks to end."""
+        try:
+            ended, _ = load_ray().wait(list(self.running), timeout=POLL_SECONDS)
+        except ConnectionError as error:  # of a client, ray://
+            raise lost_cluster() from error
+        return list(ended)
+
+    def _submit(self, waiting: deque[tuple[Source, int]], cpus: int) -> None:
         if cpus:
             self.last_cpu = time.monotonic()
         elif time.monotonic() - self.last_cpu > MAX_IDLE_SECONDS:
