@@ -251,6 +251,14 @@ def test_it_warns_where_nothing_is_learned(net: nn.Module) -> None:
         assert ul.loss(net).item() == 0
 
 
+@pytest.mark.parametrize(
+    ("value", "found"), [(5, "got int"), (None, "got NoneType"), (torch.zeros(3), "got a tensor")]
+)
+def test_what_is_no_network_is_refused(value: Any, found: str) -> None:
+    with pytest.raises(TypeError, match=rf"expected the network, a torch\.nn\.Module, {found}"):
+        ul.loss(value)
+
+
 def test_input_that_does_not_vary_adds_zero() -> None:
     net = nn.Sequential(nn.Linear(5, 2), ul.UL1d(2))
     net(torch.ones(FRAMES, 5))

@@ -16,6 +16,7 @@ def from_pretrained(folder: str | os.PathLike[str], device: str = "cpu") -> Mode
         device: Device of the network.
 
     Raises:
+        TypeError: `folder` is not a path.
         RunError: The folder is not a run, is damaged, or learning has not ended.
 
     Example:
@@ -29,6 +30,10 @@ def from_pretrained(folder: str | os.PathLike[str], device: str = "cpu") -> Mode
         >>> net(torch.rand(5, 3, 24, 32)).centroid.shape  # of the foreground of five frames
         torch.Size([5, 2])
     """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(
+            f"ul.from_pretrained expected the folder of a run, a path, got {type(folder).__name__}"
+        )
     run = load_run(folder, device)
     _ = run.outcome  # raises an error if learning has not ended
     assert run.net is not None

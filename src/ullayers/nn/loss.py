@@ -30,7 +30,12 @@ def loss(net: nn.Module) -> Tensor:
     `GradScaler`, `loss / k` in gradient accumulation, Lightning, Accelerate.
 
     It covers the last call of each layer, and those before it whose outputs are still in use and
-    that neither `loss` nor a backward pass has taken. A call whose input does not vary has no J
+    that neither `loss` nor a backward pass has taken.
+
+    With fresh statistics the gradient is the derivative of the value. With running statistics
+    (`statistics="running"`, or calls of fewer than 32 frames) it is not: it is Eq. 11 of the paper,
+    which treats the averages of earlier frames as constants. Do not compare it with finite
+    differences. A call whose input does not vary has no J
     and adds 0. With `reduction="sum"` the gradient is that of J times the number of steps. Warns
     and returns 0 if there is no such call, for example in `eval()`.
 
@@ -38,6 +43,7 @@ def loss(net: nn.Module) -> Tensor:
         net: Module with UL layers in it, after a forward pass in train mode.
 
     Raises:
+        TypeError: If `net` is not a module.
         RuntimeError: If the layers ran in a graph of `torch.compile`.
 
     Example:
@@ -50,6 +56,8 @@ def loss(net: nn.Module) -> Tensor:
         >>> net[0].weight.grad.shape
         torch.Size([2, 3])
     """
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"ul.loss expected the network, a torch.nn.Module, got {_describe(net)}")
     layers = ul_layers(net)
     if any(layer.training and layer._open_calls.compiled for layer in layers):
         raise RuntimeError(COMPILED)
@@ -62,3 +70,9 @@ def loss(net: nn.Module) -> Tensor:
         warnings.warn(NOTHING_TO_LEARN, stacklevel=2)
         return torch.zeros(())
     return torch.stack([part.to(parts[0].device) for part in parts]).sum()
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return "a tensor; call the network first, then ul.loss(net)"
+    return type(value).__name__

@@ -137,9 +137,18 @@ def _one_line_errors(url: str) -> Iterator[None]:
             raise _unreadable(shown, cause) from error
         raise VideoError(f"{shown}: does not exist; check the spelling") from error
     except ImportError as error:
-        raise MissingPackageError(f"{shown}: a package is missing: {error}") from error
+        raise _missing_package(shown, error) from error
     except Exception as error:  # every store has exceptions of its own
         raise _unreadable(shown, error) from error
+
+
+def _missing_package(shown: str, error: ImportError) -> MissingPackageError:
+    """Name the package to install; fsspec raises its own error from that of the import."""
+    module = getattr(error.__cause__ or error, "name", None)
+    if not module:
+        return MissingPackageError(f"{shown}: a package is missing: {error}")
+    package = module.split(".")[0]
+    return MissingPackageError(f"{shown}: needs the package {package}: pip install {package}")
 
 
 def _unreadable(shown: str, error: BaseException) -> VideoError:
