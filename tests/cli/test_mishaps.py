@@ -133,6 +133,8 @@ def test_bad_ones_among_many_are_left_out_only_if_asked(
             assert line.startswith(f"ul {command[0]}: {what}: ")
             assert path in line
         assert sum("used in part" in line for line in lines) == 1
+        summary = json.loads((tmp_path / out / "summary.json").read_text())
+        assert len(summary["bad"]) == len(some)
         rows = [row["sequence"] for row in read_table(tmp_path / out / "tracks.csv")]
         assert rows.count("ball") == 40
         assert set(rows) == {"ball", "truncated", "spoilt"}, "what can be read of them"

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -45,6 +46,7 @@ def test_figures_are_those_of_the_run(place: Path) -> None:
     assert text.encode().startswith(CARD_START)
     summary = json.loads((place / "run" / "summary.json").read_text())
     result = json.loads((place / "run" / "config.json").read_text())["result"]
+    assert "\n# Object location: ball\n" in text
     assert "| Task | locate |" in text
     assert "| Frames | 40 |" in text
     assert f"| J of the evaluation, lower is better | {result['objective']:.2f} |" in text
@@ -146,6 +148,8 @@ def test_from_pretrained_needs_two_files(place: Path, tmp_path: Path) -> None:
 
 
 def test_from_pretrained_says_what_is_wrong(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="expected the folder of a run, a path, got NoneType"):
+        ul.from_pretrained(cast(Any, None))
     with pytest.raises(RunError, match="is not a run, it does not exist"):
         ul.from_pretrained(tmp_path / "nobody/model")
     with pytest.raises(RunError, match=r"it has no config\.json"):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import ullayers.output.run_report as run_report
 from tests.exports import of_kind, sources_in, with_metrics
@@ -23,12 +24,14 @@ from tests.films import (
 )
 from tests.pages import read as read_page
 from ullayers.learn.checkpoint import RunError
+from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run
 from ullayers.output.export import ExportOptions, export
+from ullayers.output.exported import Exported
 from ullayers.output.motion import measure_motion
 from ullayers.output.run_report import report_run
-from ullayers.output.summary import summary_lines
-from ullayers.video.reader import Clip, Reading, Source, find_sources, read_all
+from ullayers.output.summary import summary_lines, write_summary
+from ullayers.video.reader import Clip, Info, Reading, Source, find_sources, read_all
 
 
 def test_summary(either: Run, tmp_path: Path) -> None:
@@ -57,10 +60,33 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     confidence = np.concatenate([answer.values[:, -1] for answer in done.answers])
     assert summary["found"] == (np.mean(confidence >= 0.5) if locate else None)
     assert summary["trusted"] == (not summary["reasons"])
+    assert "objective" not in summary, "J is that of the training, not of these videos"
     [line] = summary_lines(either, done)
     assert line.startswith("35 frames")
     assert f"; trained on 40 frames, evaluation J {either.outcome.objective:.2f}" in line
     assert ("(confidence of at least 0.5)" in line) == locate
+
+
+def test_an_untrusted_code_is_no_ring(codes: Run, tmp_path: Path) -> None:
+    done = Exported()
+    done.add(answer_of(circle(90)), {}, Info(64, 48, 25.0, 90))
+    assert codes.result is not None
+    trusted = replace(codes.result, held_out_correlation=[0.9, 0.9], held_out_frames=9, start=0.0)
+    for correlation, expected in ((0.9, True), (0.1, False)):
+        result = replace(trusted, held_out_correlation=[correlation] * 2)
+        write_summary(tmp_path / "summary.json", replace(codes, result=result), done)
+        summary = json.loads((tmp_path / "summary.json").read_text())
+        assert (summary["trusted"], summary["ring"]) == (expected, expected)
+
+
+def circle(count: int) -> NDArray[np.float64]:
+    turn = np.linspace(0, 2 * np.pi, count, endpoint=False)
+    return np.stack([np.cos(turn), np.sin(turn)], 1)
+
+
+def answer_of(codes: NDArray[np.float64]) -> Answer:
+    count = len(codes)
+    return Answer("film", np.arange(count), np.arange(float(count)), ("y0", "y1"), codes)
 
 
 def test_a_summary_of_one_frame(run: Run, tmp_path: Path) -> None:

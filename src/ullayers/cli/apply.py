@@ -90,6 +90,7 @@ def _is_started(arguments: Namespace) -> bool:
 def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str]]:
     """Apply a run in this process; returns the results, and inputs that cannot be read."""
     sources, infos, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
+    applied.bad = bad
     check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
     check_apart(arguments.out, sources)
     stride: int = arguments.stride

@@ -45,6 +45,7 @@ def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, 
     if not sources:
         raise UserError(next(iter(bad.values())))
     check_apart(arguments.out, sources)
+    applied.bad = bad
     options = ExportOptions(
         stride=arguments.stride,
         max_frames=kept_frames(arguments.max_frames, arguments.stride),

@@ -20,6 +20,9 @@ TASKS = {
     "orient": "a code of each frame that follows the orientation of the object",
     "features": "the slowest features of each frame, slowest first",
 }
+# What Markdown and the Hub do not show as it is within a line: links (also without brackets), HTML,
+# emphasis, code, formulas, :emoji:, borders of cells. Other characters stay readable as plain text.
+SPECIAL = r"[\\`*_\[\]<>#!|&~$@]|:(?! )|(?<=[wW]{3})\."
 # Names that the Hub has for what a model does.
 PIPELINES = {
     "locate": "image-segmentation",
@@ -63,11 +66,11 @@ def write_card(run: Run, exported: Exported) -> None:
 def escaped(text: str) -> str:
     r"""Return text, such as the name of a file, so that Markdown shows it as it is.
 
-    >>> print(escaped("a_[b](c)|<d>.mp4"))
-    a\_\[b\]\(c\)\|\<d\>\.mp4
+    >>> print(escaped("day 1: a_[b](c)|<d>.mp4"))
+    day 1: a\_\[b\](c)\|\<d\>.mp4
     """
     printable = "".join(character if character.isprintable() else " " for character in text)
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(printable.split()))
+    return re.sub(SPECIAL, r"\\\g<0>", " ".join(printable.split()))
 
 
 def _front_matter(run: Run) -> str:

@@ -20,8 +20,7 @@ from ullayers.learn.runs import Run
 from ullayers.output.display import display_size
 from ullayers.output.exported import Exported
 from ullayers.output.report import Contents, Sample, valid_records, write_report
-from ullayers.output.ring import is_ring
-from ullayers.output.summary import distrust_reasons
+from ullayers.output.summary import distrust_reasons, is_trusted_ring
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.single_frames import frames_at
 
@@ -149,7 +148,7 @@ def _held_out_facts(run: Run, done: Exported) -> list[tuple[str, str]]:
     facts = []
     if run.outcome.held_out_objective is not None:
         facts.append(("J on held-out frames", _format_objective(run.outcome.held_out_objective)))
-    if is_ring(done.answers):
+    if is_trusted_ring(run, done):
         facts.append(("shape of the code", "closed ring"))
     return facts
 

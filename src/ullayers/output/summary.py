@@ -108,7 +108,7 @@ def found_share(run: Run, exported: Results) -> float | None:
 
 
 def write_summary(path: Path, run: Run, exported: Results) -> None:
-    """Write summary.json atomically.
+    """Write summary.json atomically; J only into the run folder, as it is that of the training.
 
     Args:
         path: The file to write.
@@ -116,23 +116,31 @@ def write_summary(path: Path, run: Run, exported: Results) -> None:
         exported: What an export found.
     """
     reasons = distrust_reasons(run, exported)
+    training = {
+        "objective": run.outcome.objective,
+        "held_out_objective": run.outcome.held_out_objective,
+    }
     content = {
         "task": run.config.task,
         "frames": exported.totals.frames,
         "found": found_share(run, exported),
         "trusted": not reasons,
         "reasons": reasons,
-        "objective": run.outcome.objective,
-        "held_out_objective": run.outcome.held_out_objective,
-        "ring": _is_ring(run, exported),
+        **(training if path.parent.samefile(run.folder) else {}),
+        "ring": is_trusted_ring(run, exported),
         "sequences": exported.sequences,
         "bad": run.bad | exported.bad,
     }
     write_json(path, content)
 
 
-def _is_ring(run: Run, exported: Results) -> bool | None:
-    """Whether the codes of most frames lie around a circle; None for other results."""
+def is_trusted_ring(run: Run, exported: Results) -> bool | None:
+    """Whether codes are trusted and those of most frames lie around a circle.
+
+    Returns:
+        None if the results are not codes of two numbers.
+    """
     if run.config.task == "locate" or run.config.outputs != 2:
         return None
-    return 2 * exported.totals.around > exported.totals.frames
+    is_around = 2 * exported.totals.around > exported.totals.frames
+    return is_around and not distrust_reasons(run, exported)
