@@ -25,7 +25,7 @@ from tests.films import (
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.footage import PIECE, LongMean
-from ullayers.learn.results import CROP, Answer
+from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer
 from ullayers.learn.runs import Run
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.overlay import Overlay
@@ -42,7 +42,7 @@ def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path)
     assert done.files == [tmp_path / "out" / name, tmp_path / "out" / "summary.json"]
     rows = read_table(tmp_path / "out" / name)
     wanted = ["x", "y", "confidence"] if either.config.task == "locate" else ["y0", "y1"]
-    more = ["x_px", "y_px"] if either.config.task == "locate" else list(CROP)  # the ball is small
+    more = [*PIXELS, *SHAPE] if either.config.task == "locate" else list(CROP)  # the ball is small
     assert list(rows[0]) == ["sequence", "frame", "time", *wanted, *more]
     frames = [("film0", n) for n in range(70)] + [("film1", n) for n in range(5)]
     assert [(row["sequence"], int(row["frame"])) for row in rows] == frames

@@ -75,9 +75,8 @@ def add_objects_option(parser: OptionGroup, default: str) -> None:
     parser.add_argument(
         "--objects",
         type=number_of_objects,
-        metavar="N|auto",
-        help="Number of objects to track, for --task locate; auto finds it. Several objects need a "
-        f"camera that stands still. (default: {default})",
+        metavar=setting("objects").metavar,
+        help=f"{setting('objects').help} (default: {default})",
     )
 
 

@@ -108,9 +108,10 @@ class Config:
     objects: int | None = field(
         default=None,
         metadata=_about(
-            "Number of objects to track (locate only; chosen by J: auto). Several objects need a "
-            "camera that stands still.",
-            metavar="N",
+            "Number of objects to track (locate only); auto finds it. Several objects need a camera "
+            "that stands still.",
+            if_none="auto",
+            metavar="N|auto",
             at_least=1,
             at_most=MAX_OBJECTS,
         ),

@@ -11,9 +11,8 @@ from scipy.optimize import linear_sum_assignment
 from ullayers.locate.judge import track_objective
 from ullayers.locate.tracking import CONFIRMED, Sighting, TrackedObject
 
-LARGEST_J = -2.5  # of the path of an object: noise and flicker are above it
+LARGEST_J = -2.0  # of the path of an object: noise and flicker are above it
 RESIDENT = 0.6  # of the frames: an object that is there so long lives in the scene
-RESIDENT_J = -4.0  # of the path of objects beside a resident one
 RESIDENT_SHARE = 0.1  # of the frames in which objects beside a resident one are there
 BORDER = 0.5  # of its size: an object that is nearer to the border may leave
 SHORT_GAP = 5  # frames; where objects come and go, one that returns later is a new one
@@ -49,20 +48,11 @@ def choose_objects(
 
 
 def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
-    objectives = {each.number: path_objective(each.sightings) for each in linked}
-    worthy = [each for each in linked if objectives[each.number] < LARGEST_J]
-    if not worthy:
-        return []
-    longest = max(worthy, key=lambda each: len(each.sightings))
+    worthy = [each for each in linked if path_objective(each.sightings) < LARGEST_J]
     if not _is_home(worthy, frames):
         return worthy
     # An experimenter who puts an animal into its arena is not another animal.
-    return [
-        each
-        for each in worthy
-        if each is longest
-        or (objectives[each.number] < RESIDENT_J and len(each.sightings) >= RESIDENT_SHARE * frames)
-    ]
+    return [each for each in worthy if len(each.sightings) >= RESIDENT_SHARE * frames]
 
 
 def path_objective(sightings: Sequence[Sighting]) -> float:

@@ -59,7 +59,8 @@ def mask_moments(mask: Tensor) -> tuple[Tensor, Tensor]:
     from_y = y - centroid[..., 1:]  # (..., height)
     xx = (columns * from_x.square()).sum(-1)
     yy = (rows * from_y.square()).sum(-1)
-    xy = torch.einsum("...hw,...h,...w->...", share, from_y, from_x)
+    # Not an einsum of three, whose best order opt_einsum finds only for a fixed batch.
+    xy = ((share @ from_x[..., None])[..., 0] * from_y).sum(-1)
     covariance = torch.stack([torch.stack([xx, xy], -1), torch.stack([xy, yy], -1)], -2)
     return centroid, covariance
 

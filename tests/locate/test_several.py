@@ -1,0 +1,195 @@
+"""Several objects: tracking through crossings, their number, and identities."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+
+from ullayers.locate.blobs import find_blobs, measure
+from ullayers.locate.crossings import find_crossings
+from ullayers.locate.identity import resolve
+from ullayers.locate.selection import choose_objects
+from ullayers.locate.tracking import TrackedObject, Tracker, part_pixels
+
+SIZE = 240, 160  # width, height
+
+
+def picture(
+    ellipses: list[tuple[float, float, float]], shades: tuple[int, ...] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a frame with ellipses at x, y and angle, and the mask of all of them."""
+    frame = np.full((SIZE[1], SIZE[0], 3), 200, np.uint8)
+    mask = np.zeros((SIZE[1], SIZE[0]), np.uint8)
+    for i, (x, y, angle) in enumerate(ellipses):
+        shade = shades[i] if shades else 60
+        place = round(16 * x), round(16 * y)
+        axes = 14 * 16, 6 * 16
+        cv2.ellipse(frame, place, axes, angle, 0, 360, (shade,) * 3, -1, shift=4)
+        cv2.ellipse(mask, place, axes, angle, 0, 360, 1, -1, shift=4)
+    return frame, mask > 0
+
+
+def track(paths: np.ndarray, shades: tuple[int, ...] = ()) -> list[TrackedObject]:
+    """Track ellipses along paths (time, objects, 3)."""
+    tracker = Tracker(patience=10)
+    for places in paths:
+        frame, mask = picture(list(map(tuple, places)), shades)
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, smallest=20))
+    return tracker.finish()
+
+
+def crossing_paths(frames: int = 60) -> np.ndarray:
+    """Return two objects that walk towards each other and pass, side by side."""
+    t = np.linspace(0, 1, frames)
+    still = np.zeros(frames)
+    right = np.stack([30 + 180 * t, 74 + still, still], 1)
+    left = np.stack([210 - 180 * t, 84 + still, still], 1)
+    return np.stack([right, left], 1)
+
+
+def places(one: TrackedObject) -> np.ndarray:
+    return np.array([(each.x, each.y) for each in one.sightings])
+
+
+def test_blobs_are_measured() -> None:
+    frame, mask = picture([(60, 50, 0), (180, 90, 90)])
+    blobs = find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, smallest=20)
+    order = blobs.places[:, 0].argsort()
+    assert np.allclose(blobs.places[order], [(60.5, 50.5), (180.5, 90.5)], atol=0.3)
+    lying, standing = blobs.spreads[order]
+    # The variance of a uniform ellipse along an axis is the square of a quarter of its length.
+    assert np.sqrt(lying[0, 0]) == pytest.approx(7, rel=0.06)
+    assert np.sqrt(standing[1, 1]) == pytest.approx(7, rel=0.06)
+    assert blobs.boxes[order][0].tolist() == pytest.approx([46, 44, 75, 57], abs=1)
+    assert np.allclose(blobs.colours[:, 0], 60)
+    assert len(blobs.pixels(int(order[0]))) == blobs.areas[order[0]]
+
+
+def test_a_frame_without_blobs() -> None:
+    frame, mask = picture([])
+    blobs = find_blobs(frame, mask, mask.astype(np.float32), 3.0, smallest=20)
+    assert blobs.areas.shape == (0,)
+    assert Tracker(5).step(blobs).max() == 0
+    assert measure(np.zeros((4, 4), np.int32), 0)[2].shape == (0,)
+
+
+def test_objects_that_pass_each_other_keep_their_numbers() -> None:
+    paths = crossing_paths()
+    found = choose_objects(track(paths), len(paths), SIZE)
+    assert len(found) == 2
+    for i, one in enumerate(found):
+        assert [each.frame for each in one.sightings] == list(range(len(paths)))
+        error = np.linalg.norm(places(one) - paths[:, i, :2] - 0.5, axis=1)
+        assert np.median(error) < 0.5
+        assert error.max() < 6, "less than half of an object, also while they touch"
+    [crossing] = find_crossings(found, pause=3)
+    assert crossing.objects == (1, 2)
+    touching = np.abs(paths[:, 0, 0] - paths[:, 1, 0]) < 28
+    assert touching[crossing.first]
+    assert touching[crossing.last]
+
+
+def test_pixels_of_touching_objects_are_parted() -> None:
+    tracker = Tracker(patience=10)
+    for step in crossing_paths():
+        frame, mask = picture(list(map(tuple, step)))
+        owners = tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+        assert ((owners > 0) == mask).all()
+        _, first = picture([tuple(step[0])])
+        _, second = picture([tuple(step[1])])
+        wrong = ((owners == 1) & second & ~first) | ((owners == 2) & first & ~second)
+        assert wrong.sum() < 0.15 * mask.sum()
+
+
+def test_places_of_parted_pixels() -> None:
+    grid = np.stack(np.meshgrid(np.arange(40.0), np.arange(10.0)), -1).reshape(-1, 2)
+    spread = np.array([[33.0, 0], [0, 8.0]])
+    start = np.array([(7.0, 6.0), (33.0, 3.0)])
+    found, _, chances = part_pixels(grid, start, np.stack([spread] * 2), np.array([200.0, 200.0]))
+    assert np.allclose(found, [(9.5, 4.5), (29.5, 4.5)], atol=1)
+    assert np.allclose(chances.sum(1), 1)
+
+
+def test_an_object_that_hides_is_the_same_when_it_returns() -> None:
+    paths = crossing_paths(80)
+    tracker = Tracker(patience=10)
+    for t, step in enumerate(paths):
+        seen = step[:1] if 10 < t < 16 else step
+        frame, mask = picture(list(map(tuple, seen)))
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+    assert len(tracker.finish()) == 2
+
+
+def test_fragments_and_noise_are_no_objects() -> None:
+    """Something that flickers at a place is dropped by J; a piece of an object by its size."""
+    rng = np.random.default_rng(0)
+    tracker = Tracker(patience=10)
+    paths = crossing_paths(100)[:, :1]
+    for t, step in enumerate(paths):
+        frame, mask = picture(list(map(tuple, step)))
+        x, y = step[0, :2].astype(int)
+        if t % 3:
+            mask[y - 6 : y + 7, x - 6 : x - 3] = False  # a stripe that cuts off a piece
+        if t % 2:
+            left, top = 200 + rng.integers(-1, 2), 140 + rng.integers(-1, 2)
+            mask[top : top + 10, left : left + 10] = True
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+    [one] = choose_objects(tracker.finish(), len(paths), SIZE)
+    assert np.median(np.linalg.norm(places(one) - paths[:, 0, :2], axis=1)) < 5
+
+
+def test_the_number_of_objects_can_be_given() -> None:
+    paths = np.concatenate([crossing_paths(), crossing_paths()[:, :1] + (0, 50, 0)], 1)
+    tracked = track(paths)
+    assert len(choose_objects(tracked, len(paths), SIZE)) == 3
+    assert len(choose_objects(tracked, len(paths), SIZE, wanted=2)) == 2
+    assert len(choose_objects(tracked, len(paths), SIZE, wanted=5)) == 3
+    assert choose_objects([], 10, SIZE) == []
+
+
+def test_a_short_visit_beside_a_resident_is_not_counted() -> None:
+    """An experimenter's hand at the beginning is not a second animal."""
+    t = np.arange(400)
+    resident = np.stack([120 + 80 * np.sin(t / 40), 60 + 30 * np.cos(t / 31), 0 * t], 1)
+    tracker = Tracker(patience=10)
+    for n, place in enumerate(resident):
+        visitor = [(10 + 3 * n, 140, 0)] if n < 25 else []
+        frame, mask = picture([tuple(place), *visitor])
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+    assert len(choose_objects(tracker.finish(), len(t), SIZE)) == 1
+
+
+def swapped(objects: list[TrackedObject], frame: int) -> list[TrackedObject]:
+    """Exchange two objects from a frame on, as a tracker does that confuses them."""
+    first, second = (one.sightings for one in objects)
+    parts = [first[:frame] + second[frame:], second[:frame] + first[frame:]]
+    return [replace(one, sightings=own) for one, own in zip(objects, parts, strict=True)]
+
+
+def back_and_forth(times: int) -> np.ndarray:
+    """Return two objects that pass each other several times."""
+    once = crossing_paths(50)
+    return np.concatenate([once, once[::-1]] * times)
+
+
+def test_appearance_undoes_an_exchange() -> None:
+    paths = back_and_forth(4)
+    found = choose_objects(track(paths, shades=(60, 75)), len(paths), SIZE)
+    crossings = find_crossings(found, pause=3)
+    assert len(crossings) == 8
+    confused = swapped(found, crossings[3].nearest)
+    resolved, judged = resolve(confused, find_crossings(confused, pause=3))
+    for one in resolved:
+        shades = [each.colours[0] for each in one.sightings if len(each.colours)]
+        assert np.ptp(shades) < 5, "an object has one shade"
+    assert min(each.confidence for each in judged) > 0.9
+
+
+def test_objects_that_look_alike_are_not_exchanged() -> None:
+    """Without differences in appearance, motion decides."""
+    paths = back_and_forth(4)
+    found = choose_objects(track(paths), len(paths), SIZE)
+    resolved, _ = resolve(found, find_crossings(found, pause=3))
+    for before, after in zip(found, resolved, strict=True):
+        assert np.allclose(places(before), places(after))
