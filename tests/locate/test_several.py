@@ -179,7 +179,7 @@ def test_appearance_undoes_an_exchange() -> None:
     crossings = find_crossings(found, pause=3)
     assert len(crossings) == 8
     confused = swapped(found, crossings[3].nearest)
-    resolved, judged = resolve(confused, find_crossings(confused, pause=3))
+    resolved, judged = resolve(confused, crossings)
     for one in resolved:
         shades = [each.colours[0] for each in one.sightings if len(each.colours)]
         assert np.ptp(shades) < 5, "an object has one shade"

@@ -21,7 +21,7 @@ def table(folder: Path, text: str) -> Path:
     return path
 
 
-def test_objects_are_sorted_and_complete(tmp_path):
+def test_objects_are_sorted_and_complete(tmp_path: Path) -> None:
     first, second = read_tracks(table(tmp_path, SEVERAL))
     assert (first.sequence, first.object, second.object) == ("b, c", 1, 2)
     assert first.frame.tolist() == [0, 1]
@@ -30,7 +30,7 @@ def test_objects_are_sorted_and_complete(tmp_path):
     assert second.area.tolist() == [40]
 
 
-def test_one_object_of_an_older_version(tmp_path):
+def test_one_object_of_an_older_version(tmp_path: Path) -> None:
     text = "sequence,frame,time,x,y,confidence\na,3,0.1,0.5,0.5,1\n"
     [track] = read_tracks(table(tmp_path, text))
     assert track.object == 1
@@ -48,12 +48,12 @@ def test_one_object_of_an_older_version(tmp_path):
         (SEVERAL + "a,1\n", "damaged"),
     ],
 )
-def test_damaged_tables(tmp_path, text, message):
+def test_damaged_tables(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         read_tracks(table(tmp_path, text))
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_table(tmp_path):
+def test_a_missing_table(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is missing"):
         read_tracks(tmp_path / "tracks.csv")

@@ -108,8 +108,8 @@ class Config:
     objects: int | None = field(
         default=None,
         metadata=_about(
-            "Number of objects to track (locate only); auto finds it. Several objects need a camera "
-            "that stands still.",
+            "Number of objects to track (locate only); auto finds it. Several objects need a "
+            "camera that stands still.",
             if_none="auto",
             metavar="N|auto",
             at_least=1,

@@ -22,6 +22,7 @@ from ullayers.locate.tracking import Sighting, TrackedObject
 MIN_STRETCH = 6  # frames that an appearance is measured in
 MIN_STRETCHES = 6  # with fewer, the appearance is not used
 RIDGE = 0.1  # of the variance between stretches, added to W
+PRECISION = np.array([0.5] * 6 + [0.02] * 3)  # of an appearance: grey levels, relative lengths
 MOST_COST = 12.0  # of the appearance of a stretch: one odd stretch does not decide everything
 BEAM = 200
 ROUNDS = 4
@@ -85,6 +86,9 @@ def resolve(
     for _ in range(ROUNDS):
         history = search.best(gallery)
         gallery = search.gallery(history)
+    names = np.argsort(history[0])  # an object has the number of the track that it begins with
+    gallery = gallery[np.array(history[0])]
+    history = tuple(tuple(int(names[i]) for i in order) for order in history)
     found = [
         replace(
             each,
@@ -135,7 +139,7 @@ def _metric_of_w(stretches: dict[tuple[int, int], _Stretch]) -> Floats | None:
     means = np.stack([each.mean for each in stretches.values()])
     within = (halves * weights[:, None]).T @ halves / 2
     between = np.cov(means.T, aweights=weights)
-    within += np.diag(RIDGE * np.diag(between) + 1e-9)
+    within += np.diag(RIDGE * np.diag(between) + np.square(PRECISION))
     values, vectors = np.linalg.eigh(within)
     metric: Floats = (vectors / np.sqrt(values)).T
     return metric
