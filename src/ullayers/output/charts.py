@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -312,14 +313,15 @@ def _widen(axes: Axes, least: float) -> None:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of a size in pixels of the page."""
-    return Figure(figsize=(width / 72, height / 72), layout="constrained")
+    return Figure(figsize=(width / 72, height / 72), dpi=144, layout="constrained")
 
 
 def rendered(figure: Figure, label: str, salt: str = "") -> Chart:
     """Render a figure as SVG whose text stays text and whose ink is that of the page."""
     file = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": label + salt}):  # no two figures share an id
-        figure.savefig(file, format="svg", dpi=144)
+        # `savefig` would draw the figure twice.
+        FigureCanvasSVG(figure).print_svg(file)  # type: ignore[no-untyped-call]
     svg = file.getvalue()
     view_box = re.findall(r'viewBox="([^"]*)"', svg)[0]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
