@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from PIL import Image
 import ullayers.research.experiments.pillow as pillow
 import ullayers.research.experiments.tracked as tracked
 import ullayers.research.experiments.walk as walk
+from ullayers.cli.main import main
 from ullayers.learn.config import Config
 from ullayers.learn.results import TRACK
 from ullayers.research.datasets import Sequence
@@ -73,11 +72,9 @@ def ball(tmp_path_factory: pytest.TempPathFactory) -> Sequence:
 def test_ours_is_the_command_without_options(ball: Sequence, tmp_path: Path) -> None:
     options = ("--seed", "4", "--steps", "2", "--restarts", "1", "--quiet")
     with tracked.folder_of([ball]) as inputs:
-        for command in (
-            ("learn", inputs, "--out", tmp_path / "run", *options),
-            ("apply", tmp_path / "run", inputs, "--out", tmp_path / "new", "--quiet"),
-        ):
-            subprocess.run([sys.executable, "-m", "ullayers", *command], check=True)
+        learn = ["learn", inputs, "--out", f"{tmp_path}/run", *options]
+        assert main(learn) == 0
+        assert main(["apply", learn[3], inputs, "--out", f"{tmp_path}/new", "--quiet"]) == 0
     said = np.genfromtxt(tmp_path / "new" / "tracks.csv", delimiter=",", names=True)
     run = tracked.learn([ball], Config(seed=4, steps=2, restarts=1))
     [found] = tracked.apply(run, [ball]).answers

@@ -20,6 +20,8 @@ from ullayers.learn.runs import Run, plan_run
 from ullayers.research.experiments.common import Floats
 from ullayers.video.reader import find_sources
 
+DEFAULTS: Mapping[str, Any] = {}
+
 
 @contextmanager
 def numbered(sequences: Mapping[str, Sequence[Path]]) -> Iterator[str]:
@@ -33,25 +35,27 @@ def numbered(sequences: Mapping[str, Sequence[Path]]) -> Iterator[str]:
         yield place
 
 
-def learn_code(folder: Path | str, seed: int, steps: int | None = None, **options: Any) -> Run:
+def learn_code(
+    folder: Path | str, seed: int, settings: Mapping[str, Any] = DEFAULTS, **options: Any
+) -> Run:
     """Run `ul learn --task orient` on a folder.
 
     Args:
         folder: Folder of sequences.
         seed: Number of the run.
-        steps: Number of steps; None for the default.
+        settings: Settings other than the defaults, such as `steps`.
         options: Options for reading, such as `follow`.
     """
     with tempfile.TemporaryDirectory() as place:
-        run, sources = plan_run([str(folder)], f"{place}/run", _config(seed, steps), **options)
+        run, sources = plan_run([str(folder)], f"{place}/run", _config(seed, settings), **options)
         for _ in learn_run(run, sources):
             pass
     return run
 
 
-def _config(seed: int, steps: int | None = None) -> Config:
+def _config(seed: int, settings: Mapping[str, Any] = DEFAULTS) -> Config:
     # Each run has two starts; the factor keeps those of different seeds apart.
-    return Config(task="orient", seed=2 * seed, steps=steps)
+    return Config(task="orient", seed=2 * seed, **settings)
 
 
 def apply_code(run: Run, folder: Path | str) -> list[Floats]:

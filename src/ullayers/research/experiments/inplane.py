@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +41,7 @@ from ullayers.research.experiments.common import (
 SIDE = 32  # pixels per side of a frame
 HELD_OUT = 3  # every third frame is held out
 TURNS = 4  # repetitions of the training frames in the video of other methods
-QUICK_STEPS = 100
+QUICK_SETTINGS: dict[str, Any] = {"steps": 100, "restarts": 1}
 STEPS = 120
 LR = 3e-3
 SUPERVISED_STEPS = 150
@@ -153,7 +155,7 @@ def one_reading(job: Job) -> Reading:
     data, name, row, seed, quick = job
     turn = read_turn(data, name)
     if row == OURS:
-        code, net = learn_turn(turn, seed, QUICK_STEPS if quick else None), None
+        code, net = learn_turn(turn, seed, QUICK_SETTINGS if quick else {}), None
     else:
         code, net = _code(turn, row, seed)
     known = turn.known
@@ -206,11 +208,11 @@ def _encoder(turn: Turn, row: str, seed: int) -> Encoder:
     return random
 
 
-def learn_turn(turn: Turn, seed: int, steps: int | None = None) -> Floats:
+def learn_turn(turn: Turn, seed: int, settings: Mapping[str, Any]) -> Floats:
     """Run `ul learn --task orient` on one turn of the training frames, `ul apply` on all frames."""
     learned = [file for file, known in zip(turn.files, turn.known, strict=True) if known]
     with numbered({"turn": learned}) as some, numbered({"turn": turn.files}) as every:
-        run = learn_code(some, seed, steps)
+        run = learn_code(some, seed, settings)
         [code] = apply_code(run, every)
     return code
 

@@ -45,7 +45,7 @@ CLOSED_FORM = "closed form on the counted steps"
 MIN_COSINE = {"GridRoom-16": 0.98, "GridMaze-19": 0.98}
 TIE = 0.001  # a smaller difference is chance where both rows are limited by the samples
 QUICK = "GridMaze-9"
-QUICK_STEPS = 400
+QUICK_STEPS = 300
 QUICK_SAMPLES = 50_000
 COLOURS = {
     FRESH: "tab:blue",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -49,6 +51,7 @@ from ullayers.research.experiments.tracked import (
 
 SIZE = (56, 56)  # of the frames that baselines see
 TRAINED = 32  # number of training throws
+SHOWN = 4  # every fourth of the other throws is drawn
 # Acceleration in picture heights per frame squared. Measured on the red pixels of these very
 # throws, as the distance of the camera is not published; this favours the baseline.
 FALL = 0.045
@@ -85,7 +88,7 @@ fully connected layers and a UL layer, and sees raw frames.
 
 def run(setting: Setting) -> Outcome:
     """Learn from 32 throws, locate the pillow in all throws."""
-    throws = thrown_pillow(setting.data)
+    throws = _throws(setting.data, setting.quick)
     rows = {OURS: setting.seeds[:1] if setting.quick else setting.seeds}
     if not setting.quick:
         rows |= {
@@ -114,10 +117,16 @@ def run(setting: Setting) -> Outcome:
     )
 
 
+def _throws(data: str | Path, quick: bool) -> list[Sequence]:
+    """Return all throws, or the training throws and those of the others that are drawn."""
+    throws = thrown_pillow(data)
+    return throws[:TRAINED] + throws[TRAINED::SHOWN] if quick else throws
+
+
 def run_method(job: Job) -> dict[str, Tracked]:
     """Return by row the positions that a method finds, or codes that need a scale."""
     data, name, seed, quick = job
-    throws = thrown_pillow(data)
+    throws = _throws(data, quick)
     if name == OURS:
         return _run_ours(throws, seed, quick)
     if name == WITHOUT:
@@ -256,7 +265,7 @@ def _pictures(
     throws: list[Sequence],
     found: dict[str, list[Tracked]],
 ) -> list[Picture]:
-    shown = range(TRAINED, len(throws), 4)
+    shown = _drawn(throws, setting.quick)
     columns = 2 if setting.quick else 6
     answers = [found[OURS][0].answers[i] for i in shown]
     overlays = overlay_figure([throws[i] for i in shown], answers, (162, 288), columns)
@@ -268,17 +277,21 @@ def _pictures(
             of_data=True,
         ),
         setting.picture(
-            _paths(throws, found),
+            _paths(throws, found, shown),
             "paths",
             "Paths of held-out throws, first seed; grey is the free flight nearest to ours.",
         ),
     ]
 
 
-def _paths(throws: list[Sequence], found: dict[str, list[Tracked]]) -> Figure:
+def _drawn(throws: list[Sequence], quick: bool) -> range:
+    return range(TRAINED, len(throws), 1 if quick else SHOWN)
+
+
+def _paths(throws: list[Sequence], found: dict[str, list[Tracked]], shown: range) -> Figure:
     figure = Figure(figsize=(11, 7), layout="constrained")
     grid = figure.subplots(3, 4, sharex=True, sharey=True).flat
-    for axes, i in zip(grid, range(TRAINED, len(throws), 4), strict=False):
+    for axes, i in zip(grid, shown, strict=False):
         axes.plot(*free_flight(found[OURS][0].positions[i]).T, color="0.75", linewidth=4)
         for name, style in ((OURS, "C0o-"), (MOG2, "C2x:"), (PAPER, "C3.--")):
             if name in found:
