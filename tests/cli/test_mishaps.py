@@ -169,12 +169,12 @@ def test_names_that_are_not_text(tmp_path: Path, here: UlCommand) -> None:
 
 
 def test_headers_that_do_not_know_how_long_they_are(tmp_path: Path, here: UlCommand) -> None:
-    film, run = write_raw(tmp_path / "a.h264", ball(90)[0]), tmp_path / "run"
+    film, run = write_raw(tmp_path / "a.h264", ball(45)[0]), tmp_path / "run"
     assert here("learn", film, "--out", run, *QUICK) == (0, "", "")
     config = json.loads((run / "config.json").read_text())
-    assert (config["result"]["strides"], config["result"]["frames"]) == ({"a": 1}, 90)
+    assert (config["result"]["strides"], config["result"]["frames"]) == ({"a": 1}, 45)
     assert here("learn", film, "--out", run, *QUICK, "--stride", "3", "--force") == (0, "", "")
-    assert json.loads((run / "config.json").read_text())["result"]["frames"] == 30, "as it was told"
+    assert json.loads((run / "config.json").read_text())["result"]["frames"] == 15, "as it was told"
 
 
 def test_more_outputs_than_there_can_be(place: Path, tmp_path: Path, here: UlCommand) -> None:
@@ -200,7 +200,7 @@ def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand)
 
 
 def test_noise_is_not_passed_off_as_something_found(tmp_path: Path, here: UlCommand) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (40, 48, 64, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (20, 48, 64, 3), dtype=np.uint8)
     film, run = write_film(tmp_path / "noise.mp4", noise), tmp_path / "run"
     learn = ("learn", film, "--out", run, *QUICK)
     for command in (learn, ("apply", run, film, "--out", tmp_path / "out", "--quiet")):

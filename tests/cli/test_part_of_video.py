@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.command import QUICK, UlCommand, check_refused, ul
 from tests.films import ball, column, read_table, write_ball, write_pictures
+from ullayers.cli.main import main
 from ullayers.cli.options import clock_time, region
 from ullayers.learn.config import Config, choose_device
 from ullayers.learn.online import watch
@@ -29,9 +30,9 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory, film: str) -> Path:
-    """A run on a part of the film, by the real command."""
+    """A run on a part of the film."""
     folder = tmp_path_factory.mktemp("part") / "run"
-    assert ul("learn", film, "--out", folder, *PART, *QUICK) == (0, "", "")
+    assert main(["learn", film, "--out", str(folder), *PART, *QUICK]) == 0
     return folder
 
 
@@ -78,7 +79,7 @@ def test_learning_from_a_part(part: Path) -> None:
 def test_apply_uses_the_region_of_the_run_and_the_whole_time(
     part: Path, film: str, tmp_path: Path, here: UlCommand
 ) -> None:
-    code, _, errors = ul("apply", part, film, "--out", tmp_path / "own", "--masks", "--quiet")
+    code, _, errors = here("apply", part, film, "--out", tmp_path / "own", "--masks", "--quiet")
     assert code == 0, errors
     rows = column(tmp_path / "own" / "tracks.csv", "frame", "x")
     assert rows[:, 0].tolist() == list(range(50))
@@ -97,7 +98,7 @@ def test_apply_refuses_frames_that_are_too_small(
     part: Path, tmp_path: Path, here: UlCommand
 ) -> None:
     small = write_ball(tmp_path / "small.mp4", 9, 32, 40)
-    result = ul("apply", part, small, "--out", tmp_path / "out")
+    result = here("apply", part, small, "--out", tmp_path / "out")
     check_refused(result, "small.mp4: --roi 0,0,48,48 does not fit into its frames of 40 x 32")
     assert not (tmp_path / "out").exists()
     large = write_ball(tmp_path / "large.mp4", 9, 96, 128)
@@ -132,8 +133,8 @@ def test_a_mask_picture(film: str, tmp_path: Path, here: UlCommand) -> None:
     check_refused(refused, "wide.mp4: --roi has 128 x 96 pixels and its frames 96 x 48")
 
 
-def test_watching_a_part(film: str, tmp_path: Path) -> None:
-    code, out, errors = ul("watch", film, *PART, "--size", "32", "--out", tmp_path / "run")
+def test_watching_a_part(film: str, tmp_path: Path, here: UlCommand) -> None:
+    code, out, errors = here("watch", film, *PART, "--size", "32", "--out", tmp_path / "run")
     assert code == 0, errors
     lines = [line.split(",") for line in out.splitlines()[1:]]
     assert [int(line[1]) for line in lines] == list(range(10, 30))

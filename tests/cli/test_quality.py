@@ -72,14 +72,14 @@ def test_the_demo_is_careful_with_its_folder(demo: Path, here: UlCommand) -> Non
 
 
 DATA = os.environ.get("ULLAYERS_DATA", "")
-MOUSE_FRAMES = 1500  # of 10,000; all of them are located by benchmarks/plain_command
+MOUSE_FRAMES = 600  # of 10,000; all of them are located by benchmarks/plain_command
 
 
 @pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
 @pytest.mark.timeout(900)
 def test_the_mouse_is_found(tmp_path: Path) -> None:
     video = Path(DATA) / "tracktor" / "videos" / "mouse_video.mp4"
-    short = "--max-frames", str(MOUSE_FRAMES)
+    short = "--max-frames", str(MOUSE_FRAMES), "--steps", "60"
     with start("learn", video, "--out", tmp_path / "run", "--quiet", *short) as process:
         out, errors = process.communicate()
         assert (process.returncode, out, errors) == (0, "", "")

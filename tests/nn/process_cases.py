@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
 
-LENGTHS = (14, 9, 6, 2, 17, 21)  # of six streams; in the end only the last one is left
+LENGTHS = (14, 9, 6, 2, 17, 21)  # of six streams
+ONE_LEFT = 8  # step from which only the last stream is left
 MARK = 9.0  # frames with this value become NaN before the UL layers
 
 
@@ -142,7 +143,7 @@ def wrap(case: Case, net: nn.Module) -> nn.Module:
 def batch(case: Case, step: int, rank: int, world: int) -> tuple[Tensor, list[int], int]:
     """Return the frames of a rank, the lengths of its clips, and the frames of all ranks."""
     random = torch.Generator().manual_seed(step)
-    left = len(LENGTHS) - 5 * (step >= 12)  # at the end one stream for all ranks
+    left = len(LENGTHS) if step < ONE_LEFT else 1
     lengths = LENGTHS[-left:] if case.clips else (40,) * left
     streams = []
     for length in lengths:

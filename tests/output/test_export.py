@@ -86,7 +86,7 @@ def test_what_lies_beyond_the_last_frame_is_not_looked_at(
     run: Run, tmp_path: Path, stride: int
 ) -> None:
     """Not for the backdrop either: the rest of the video may be of another scene."""
-    frames = np.concatenate([ball(40)[0], 255 - ball(400)[0]])
+    frames = np.concatenate([ball(40, 24, 32)[0], 255 - ball(400, 24, 32)[0]])
     whole, first = (
         find_sources([write_pictures(tmp_path / name, part, "bmp")])[0]
         for name, part in (("whole", frames), ("first", frames[:40]))
@@ -153,10 +153,10 @@ def test_masks_have_the_size_of_the_frames_and_show_the_object(run: Run, tmp_pat
 
 
 def test_a_video_of_all_frames_has_all_of_them(either: Run, tmp_path: Path) -> None:
-    sources = sources_in(tmp_path / "in", 100, 6)
+    sources = sources_in(tmp_path / "in", 60, 6)
     export(either, sources, tmp_path, ExportOptions(overlay=10**9))
     clip = read_all(find_sources([str(tmp_path / "overlay.mp4")])[0])
-    assert len(clip.index) == 106
+    assert len(clip.index) == 66
     height, width = clip.frames.shape[2:]
     wide = 64 if either.config.task == "locate" else 64 + 48  # with a panel beside it
     assert width / height == pytest.approx(wide / 48, abs=0.02)
@@ -269,7 +269,7 @@ def test_a_long_video_is_drawn_in_step(
     """Pieces are answered long after their first frames were read."""
     count = PIECE + 90
     levels = (np.arange(count) // 2).astype(np.uint8)
-    frames = np.broadcast_to(levels[:, None, None, None], (count, 48, 64, 3))
+    frames = np.broadcast_to(levels[:, None, None, None], (count, 24, 32, 3))
     sources = find_sources([write_pictures(tmp_path / "in", frames, "bmp")])
     drawn: list[tuple[int, float]] = []
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,31 @@ from ullayers.output.export import ExportOptions, export
 from ullayers.output.run_report import report_run
 from ullayers.output.tables import PartialTable
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An export that has ended at a broken source, with a table of those before it."""
+
+    sources: list[Source]
+    folder: Path
+
+    def copy_to(self, out: Path) -> list[Source]:
+        shutil.copytree(self.folder, out)
+        return self.sources
+
+
+def begin(run: Run, place: Path) -> Begun:
+    sources, out = broken_middle(place / "in"), place / "out"
+    with pytest.raises(VideoError):
+        export(run, sources, out, ExportOptions())
+    return Begun(sources, out)
+
+
+@pytest.fixture(scope="module")
+def begun(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    """Begun once for all tests, which copy it and do not change the sources."""
+    return begin(run, tmp_path_factory.mktemp("begun"))
 
 
 def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: Path) -> None:
@@ -90,10 +116,9 @@ def test_resuming_where_nothing_was_begun(run: Run, tmp_path: Path) -> None:
     assert len(read_table(tmp_path / "out" / "tracks.csv")) == 5
 
 
-def test_resuming_something_else_is_refused(run: Run, tmp_path: Path) -> None:
-    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(VideoError):
-        export(run, sources, out, ExportOptions())
+def test_resuming_something_else_is_refused(run: Run, begun: Begun, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    sources = begun.copy_to(out)
     for other in (ExportOptions(resume=True, stride=2), ExportOptions(resume=True, max_frames=3)):
         with pytest.raises(RunError, match="was started with another run"):
             export(run, sources, out, other)
@@ -155,14 +180,6 @@ def test_tables_begun_without_pixels_are_finished_as_they_began(run: Run, tmp_pa
     assert len(table) == 36
 
 
-def begun(run: Run, tmp_path: Path) -> tuple[list[Source], Path]:
-    """Sources, and a folder with a table of the first of them."""
-    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(VideoError):
-        export(run, sources, out, ExportOptions())
-    return sources, out
-
-
 def cut(line: str, cells: int) -> str:
     return ",".join(line.split(",")[:cells])
 
@@ -190,8 +207,11 @@ TABLES: dict[str, Callable[[list[str]], list[str]]] = {
 
 @pytest.mark.parametrize("damage", TABLES)
 @pytest.mark.filterwarnings("error")
-def test_damaged_tables_are_refused_and_left_alone(run: Run, tmp_path: Path, damage: str) -> None:
-    sources, out = begun(run, tmp_path)
+def test_damaged_tables_are_refused_and_left_alone(
+    run: Run, begun: Begun, tmp_path: Path, damage: str
+) -> None:
+    out = tmp_path / "out"
+    sources = begun.copy_to(out)
     partial, note = out / "tracks.partial.csv", out / "tracks.partial.json"
     lines = TABLES[damage](partial.read_text().splitlines())
     partial.write_text("".join(f"{line}\n" for line in lines))
@@ -206,7 +226,8 @@ def test_damaged_tables_are_refused_and_left_alone(run: Run, tmp_path: Path, dam
 
 
 def test_a_table_of_codes_needs_all_of_them(codes: Run, tmp_path: Path) -> None:
-    sources, out = begun(codes, tmp_path)
+    started = begin(codes, tmp_path)
+    sources, out = started.sources, started.folder
     partial, note = out / "codes.partial.csv", out / "codes.partial.json"
     rows = partial.read_text().splitlines()
     partial.write_text("".join(f"{cut(row, 4)}\n" for row in rows))
@@ -219,8 +240,9 @@ def test_a_table_of_codes_needs_all_of_them(codes: Run, tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["tracks.partial.csv", "tracks.partial.json"])
-def test_a_partial_table_that_is_a_pipe(run: Run, tmp_path: Path, name: str) -> None:
-    sources, out = begun(run, tmp_path)
+def test_a_partial_table_that_is_a_pipe(run: Run, begun: Begun, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    sources = begun.copy_to(out)
     (out / name).unlink()
     os.mkfifo(out / name)
     with pytest.raises(RunError, match=rf"{name}: is damaged; start again with --force"):
@@ -230,8 +252,11 @@ def test_a_partial_table_that_is_a_pipe(run: Run, tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("resume", [True, False])
-def test_hard_links_are_not_written_through(run: Run, tmp_path: Path, resume: bool) -> None:
-    sources, out = begun(run, tmp_path)
+def test_hard_links_are_not_written_through(
+    run: Run, begun: Begun, tmp_path: Path, resume: bool
+) -> None:
+    out = tmp_path / "out"
+    sources = begun.copy_to(out)
     with open(out / "tracks.partial.csv", "a") as file:  # killed while it wrote the next sequence
         file.write("film1,0,0.04")
     kept = tmp_path / "kept"
@@ -270,11 +295,10 @@ def test_links_in_masks_are_not_followed(run: Run, tmp_path: Path, link: str, ma
 @pytest.mark.parametrize("name", ["tracks.partial.csv", "tracks.partial.json"])
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_partial_table_that_is_a_link_is_not_followed(
-    run: Run, tmp_path: Path, name: str, resume: bool
+    run: Run, begun: Begun, tmp_path: Path, name: str, resume: bool
 ) -> None:
-    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(VideoError):
-        export(run, sources, out, ExportOptions())
+    out = tmp_path / "out"
+    sources = begun.copy_to(out)
     target = tmp_path / "target"
     (out / name).rename(target)
     with open(target, "a") as file:
