@@ -70,7 +70,7 @@ def test_the_command_follows(tmp_path: Path, here: UlCommand) -> None:
         for frame in frames:
             video.write(frame.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
     run = tmp_path / "run"
-    options = "--task orient --follow --grey --steps 60 --restarts 1 --outputs 4".split()
+    options = "--task orient --follow --grey --steps 120 --restarts 1 --outputs 4".split()
     code, _, errors = here("learn", tmp_path / "bar.mp4", *options, "--out", run)
     assert code == 0, errors
     kept = json.loads((run / "config.json").read_text())["reading"]
