@@ -60,11 +60,14 @@ def _warn(arguments: Namespace, run: Run, exported: Results) -> None:
             f"warning: nothing trustworthy was found: unsure in {share:.1%} of frames; look at "
             f"overlay.mp4{option}, or use a part of the video: --roi, --start, --end",
         )
+    for name, notes in exported.notes.items():
+        for note in notes:
+            say(arguments.command, f"warning: {name}: {note[0].lower()}{note[1:].rstrip('.')}")
     if (share := excessive_crowded_share(exported)) is not None:
         say(
             arguments.command,
             f"warning: something else of similar size moves in {share:.1%} of frames; choose one "
-            "object with --roi",
+            "object with --roi, or track several with --objects",
         )
     for reason in unknown_code_reasons(run):
         text = reason.rstrip(".")

@@ -33,6 +33,7 @@ class Several:
         keys: (sightings,) frame and track of each sighting as one number, ascending; see `key`.
         numbers: (sightings,) number of the object of each sighting.
         camera_moves: Whether objects could not be told apart because the camera moves.
+        moving: Number of objects that move, whatever is wanted.
     """
 
     wanted: int | None
@@ -41,6 +42,21 @@ class Several:
     keys: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     numbers: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     camera_moves: bool = False
+    moving: int = 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user must know about the number of objects, one sentence each."""
+        if self.wanted is None:
+            return []
+        if self.camera_moves:
+            return ["The camera moves, so only the main object was tracked."]
+        found = 0 if self.rows is None else int(self.numbers.max())
+        if found < self.wanted:
+            return [f"{max(found, 1)} of {self.wanted} objects found."]
+        if self.moving > self.wanted:
+            return [f"{self.moving} objects move; those seen longest are in the table."]
+        return []
 
     def finish(
         self, tracker: Tracker, frames: Answer, size: tuple[int, int], scale: tuple[float, float]
@@ -53,7 +69,9 @@ class Several:
             size: (width, height) of the frames that the tracker has seen.
             scale: Pixels of the source per pixel of these frames, horizontally and vertically.
         """
-        chosen = choose_objects(tracker.finish(), len(frames.index), size, self.wanted)
+        tracked = tracker.finish()
+        chosen = choose_objects(tracked, len(frames.index), size, self.wanted)
+        self.moving = len(choose_objects(tracked, len(frames.index), size))
         if len(chosen) < 2:
             return
         pause = max(MIN_PAUSE, tracker.patience // 5)

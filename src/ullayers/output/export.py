@@ -252,6 +252,8 @@ def _export_source(
         if parts:
             answer = _finished(Answer.join(parts), info, several)
             job.done.add(answer, kept_masks.items, info)
+            if several is not None and several.notes:
+                job.done.notes[source.name] = several.notes
             job.done.frames_to_show[source.name] = tap.samples
             _draw_spool(job, spool, source, answer, several)
 

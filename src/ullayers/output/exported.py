@@ -74,6 +74,7 @@ class Results(Protocol):
 
     bad: dict[str, str]
     files: list[Path]
+    notes: dict[str, list[str]]
 
     @property
     def totals(self) -> Totals:
@@ -124,6 +125,7 @@ class Exported:
             display size; only of some sequences, and none of resumed ones.
         bad: Sources that could not be read completely, with the error.
         files: Files and folders that were written.
+        notes: What to know about the objects of a sequence, by its name.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -132,6 +134,7 @@ class Exported:
     frames_to_show: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, answer: Answer, masks: dict[int, NDArray[np.uint8]], info: Info) -> None:
         """Add a sequence."""

@@ -56,6 +56,7 @@ class Merged:
     sequences: list[dict[str, Any]] = field(default_factory=list)
     bad: dict[str, str] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
 
 def load_parquet() -> ModuleType:

@@ -26,7 +26,9 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
     """
     found = _frames(exported.totals.frames)
     if (share := found_share(run, exported)) is not None:
-        found += f", object found in {share:.1%} (confidence of at least {SURE})"
+        most = max((entry.get("objects", 1) for entry in exported.sequences), default=1)
+        what = "object" if most == 1 else f"{most} objects"
+        found += f", {what} found in {share:.1%} (confidence of at least {SURE})"
     objective = run.outcome.objective
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
     if run.outcome.held_out_objective is not None:
@@ -128,6 +130,7 @@ def write_summary(path: Path, run: Run, exported: Results) -> None:
         "reasons": reasons,
         **(training if path.parent.samefile(run.folder) else {}),
         "ring": is_trusted_ring(run, exported),
+        "notes": exported.notes,
         "sequences": exported.sequences,
         "bad": run.bad | exported.bad,
     }

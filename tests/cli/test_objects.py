@@ -1,0 +1,156 @@
+"""The option --objects: the real command on films with several objects."""
+
+import csv
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.command import UlCommand, check_refused
+from ullayers.cli.main import main
+from ullayers.output.crossing_table import read_crossings
+from ullayers.output.track_table import read_tracks
+from ullayers.video.writer import VideoWriter
+
+FAST = "--size", "16", "--restarts", "1", "--steps", "5", "--quiet"
+FRAMES = 240
+
+
+def paths() -> np.ndarray:
+    """Return (frames, 2, 2) places of two discs that meet three times."""
+    t = np.arange(FRAMES)
+    wave = 110 + 70 * np.cos(2 * np.pi * t / 160)
+    return np.stack(
+        [np.stack([wave, 62 + 0 * t], 1), np.stack([220 - wave, 78 + 0 * t], 1)], axis=1
+    )
+
+
+def write_film(path: Path, places: np.ndarray) -> str:
+    """Write discs of different grey before a still, noisy wall."""
+    rng = np.random.default_rng(0)
+    wall = cv2.GaussianBlur(rng.normal(170, 40, (140, 220, 3)).astype(np.float32), (0, 0), 3)
+    with VideoWriter(path, fps=25) as video:
+        for discs in places:
+            frame = wall + rng.normal(0, 3, wall.shape)
+            for i, (x, y) in enumerate(discs):
+                cv2.circle(
+                    frame, (round(16 * x), round(16 * y)), 9 * 16, (20 + 15 * i,) * 3, -1, 0, 4
+                )
+            video.write(frame.clip(0, 255).astype(np.uint8))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_film(tmp_path_factory.mktemp("film") / "two.mp4", paths())
+
+
+@pytest.fixture(scope="module")
+def run(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("several") / "run"
+    assert main(["learn", film, "--out", str(folder), "--masks", *FAST]) == 0
+    return folder
+
+
+def test_both_are_found_with_their_identities(run: Path) -> None:
+    truth = paths()
+    tracks = read_tracks(run / "tracks.csv")
+    assert [track.object for track in tracks] == [1, 2]
+    for track in tracks:
+        assert track.frame.tolist() == list(range(FRAMES))
+        found = np.stack([track.x_px, track.y_px], 1)
+        distance = np.linalg.norm(found[:, None] - truth - 0.5, axis=2)
+        own = int(distance[0].argmin())
+        assert np.median(distance[:, own]) < 1
+        assert (distance[:, own] < 9).mean() > 0.98, (
+            "the same disc from the first to the last frame"
+        )
+        assert np.median(track.area) == pytest.approx(np.pi * 81, rel=0.25)
+        assert (track.confidence >= 0.5).mean() > 0.95
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["sequences"][0]["objects"] == 2
+    assert summary["trusted"], summary["reasons"]
+
+
+def test_every_meeting_is_listed(run: Path) -> None:
+    crossings = read_crossings(run / "crossings.csv")
+    near = np.flatnonzero(np.abs(np.diff(paths()[:, :, 0], axis=1)[:, 0]) < 8)
+    meetings = np.split(near, np.flatnonzero(np.diff(near) > 1) + 1)
+    for meeting in meetings:
+        during = [each for each in crossings if each.first_frame <= meeting[0] <= each.last_frame]
+        assert during, meeting
+        assert during[0].objects == (1, 2)
+        assert during[0].start == pytest.approx(during[0].first_frame / 25)
+        assert 0.5 < during[0].confidence <= 1
+
+
+def test_masks_are_numbered(run: Path) -> None:
+    tracks = read_tracks(run / "tracks.csv")
+    for frame in (3, 100, FRAMES - 1):
+        mask = np.asarray(Image.open(run / "masks" / "two" / f"{frame:06d}.png"))
+        assert mask.shape == (140, 220)
+        assert set(np.unique(mask)) == {0, 1, 2}
+        for track in tracks:
+            rows, columns = np.nonzero(mask == track.object)
+            place = columns.mean() + 0.5, rows.mean() + 0.5
+            assert np.hypot(place[0] - track.x_px[frame], place[1] - track.y_px[frame]) < 2
+
+
+def test_one_object_on_request(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
+    out = tmp_path / "one"
+    status, _, errors = here("apply", run, film, "--objects", "1", "--out", out, "--quiet")
+    assert status == 0
+    assert "track several with --objects" in errors
+    with open(out / "tracks.csv") as file:
+        rows = list(csv.reader(file))
+    assert "object" not in rows[0]
+    assert len(rows) == FRAMES + 1
+    assert not (out / "crossings.csv").exists()
+
+
+def test_more_than_there_are(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
+    out = tmp_path / "three"
+    status, _, errors = here("apply", run, film, "--objects", "3", "--out", out, "--quiet")
+    assert (status, errors) == (0, "ul apply: warning: two: 2 of 3 objects found\n")
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["notes"] == {"two": ["2 of 3 objects found."]}
+    assert len(read_tracks(out / "tracks.csv")) == 2
+
+
+def test_several_films_in_one_table(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
+    """A film with one object beside one with two: every row has the number of its object."""
+    one = write_film(tmp_path / "one.mp4", paths()[:, :1])
+    out = tmp_path / "both"
+    status, _, _ = here("apply", run, one, film, "--out", out, "--overlay", "--quiet")
+    assert status == 0
+    found = [(track.sequence, track.object) for track in read_tracks(out / "tracks.csv")]
+    assert found == [("one", 1), ("two", 1), ("two", 2)]
+    objects = {
+        entry["name"]: entry["objects"]
+        for entry in json.loads((out / "summary.json").read_text())["sequences"]
+    }
+    assert objects == {"one": 1, "two": 2}
+
+
+def test_a_camera_that_moves(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
+    """Too short a film to know a still scene is treated like one of a moving camera."""
+    out = tmp_path / "short"
+    arguments = "--max-frames", "40", "--objects", "2", "--out", out, "--quiet"
+    (run / "scenes.safetensors").rename(tmp_path / "scenes")
+    try:
+        status, _, errors = here("apply", run, film, *arguments)
+    finally:
+        (tmp_path / "scenes").rename(run / "scenes.safetensors")
+    assert status == 0
+    assert "the camera moves, so only the main object was tracked" in errors
+    assert len(read_tracks(out / "tracks.csv")) == 1
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", "65", "1.5"])
+def test_numbers_that_are_refused(number: str, here: UlCommand, tmp_path: Path) -> None:
+    check_refused(
+        here("learn", "film.mp4", "--objects", number, "--out", tmp_path / "r"), "objects"
+    )
