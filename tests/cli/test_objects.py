@@ -65,9 +65,7 @@ def test_both_are_found_with_their_identities(run: Path) -> None:
         distance = np.linalg.norm(found[:, None] - truth - 0.5, axis=2)
         own = int(distance[0].argmin())
         assert np.median(distance[:, own]) < 1
-        assert (distance[:, own] < 9).mean() > 0.98, (
-            "the same disc from the first to the last frame"
-        )
+        assert (distance[:, own] < 9).mean() > 0.98, "the same disc in all frames"
         assert np.median(track.area) == pytest.approx(np.pi * 81, rel=0.25)
         assert (track.confidence >= 0.5).mean() > 0.95
     summary = json.loads((run / "summary.json").read_text())

@@ -9,6 +9,7 @@ from pathlib import Path
 from ullayers.cli.checks import given_reading
 from ullayers.cli.failures import resumable
 from ullayers.cli.fleet import check_options, has_parts, spread
+from ullayers.cli.options import wanted_objects
 from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
@@ -22,7 +23,14 @@ from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading
 
 ALL_FRAMES = 10**12
-RESULTS = ("tracks.csv", "codes.csv", "overlay.mp4", "tracks.parquet", "codes.parquet")
+RESULTS = (
+    "tracks.csv",
+    "codes.csv",
+    "crossings.csv",
+    "overlay.mp4",
+    "tracks.parquet",
+    "codes.parquet",
+)
 
 
 def run(arguments: Namespace) -> None:
@@ -70,13 +78,6 @@ def _reading(arguments: Namespace, own: Reading) -> Reading:
     return replace(own, start=start, end=end, roi=given.get("roi", own.roi))
 
 
-def _objects(arguments: Namespace, applied: Run) -> int | None:
-    """Return the number of objects to track; None to find it."""
-    if arguments.objects is None:
-        return applied.config.objects
-    return arguments.objects or None
-
-
 def _wants_masks(arguments: Namespace) -> bool:
     return bool(arguments.masks or arguments.soft_masks)
 
@@ -103,7 +104,7 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
         overlay=ALL_FRAMES if arguments.overlay else None,
         skip_bad=arguments.skip_bad,
         resume=arguments.resume,
-        objects=_objects(arguments, applied),
+        objects=wanted_objects(arguments, applied.config),
     )
     remaining = sources
     if arguments.resume:

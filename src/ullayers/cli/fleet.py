@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from datetime import timedelta
 from pathlib import Path
 
+from ullayers.cli.options import wanted_objects
 from ullayers.cli.progress import Progress
 from ullayers.errors import UserError
 from ullayers.learn.folders import check_apart
@@ -51,6 +52,7 @@ def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, 
         max_frames=kept_frames(arguments.max_frames, arguments.stride),
         skip_bad=arguments.skip_bad,
         resume=arguments.resume,
+        objects=wanted_objects(arguments, applied.config),
     )
     with (
         open(os.devnull, "w") as nowhere,

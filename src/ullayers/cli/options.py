@@ -92,6 +92,18 @@ def number_of_objects(text: str) -> int:
     return int(_number(int, about)(text))
 
 
+def wanted_objects(arguments: Namespace, config: Config) -> int | None:
+    """Return the number of objects to track; None to find it.
+
+    Args:
+        arguments: Parsed command line of `ul apply`.
+        config: Of the run.
+    """
+    if arguments.objects is None:
+        return config.objects
+    return arguments.objects or None
+
+
 def add_reading_options(
     parser: argparse.ArgumentParser, stride: str, max_frames: str
 ) -> OptionGroup:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.regular_files import read_regular
+from ullayers.video.atomic_files import replacing
 
 MAX_TABLE_BYTES = 2**28
+CROSSINGS = "crossings.csv"
 NAMES = ("sequence", "first_frame", "last_frame", "start", "end", "objects", "confidence")
 
 
@@ -81,3 +84,14 @@ def _crossing(row: dict[str, str]) -> Crossing:
         objects=tuple(int(number) for number in row["objects"].split()),
         confidence=confidence,
     )
+
+
+def write_crossings(path: Path, rows: Sequence[str]) -> None:
+    """Write crossings.csv, whole or not at all.
+
+    Args:
+        path: The file.
+        rows: Lines of the table, one text for each sequence.
+    """
+    with replacing(path) as file:
+        file.write(",".join(NAMES) + "\n" + "".join(rows))

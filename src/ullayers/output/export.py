@@ -21,6 +21,7 @@ from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
+from ullayers.output.crossing_table import CROSSINGS
 from ullayers.output.display import DisplayTap, display_size
 from ullayers.output.drawing import Outline
 from ullayers.output.exported import Exported as Exported
@@ -30,7 +31,7 @@ from ullayers.output.overlay import Overlay
 from ullayers.output.shapes import complete, to_tracks
 from ullayers.output.spool import Spool
 from ullayers.output.summary import write_summary
-from ullayers.output.tables import CROSSINGS, PartialTable
+from ullayers.output.tables import PartialTable
 from ullayers.video.atomic_files import sweep
 from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Info, Reading, Source, VideoError
@@ -126,7 +127,7 @@ class _Job:
     @property
     def numbered(self) -> bool:
         """Whether there may be several objects."""
-        return self.run.config.task == "locate" and self.options.objects != 1
+        return follows_several(self.run, self.options)
 
     def answers(
         self, source: Source, tap: DisplayTap, several: Several | None
@@ -174,6 +175,11 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
             raise VideoError(next(iter(job.done.bad.values())))
 
 
+def follows_several(run: Run, options: ExportOptions) -> bool:
+    """Whether all objects are followed, and not the main one alone."""
+    return run.config.task == "locate" and options.objects != 1
+
+
 def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
     """Return what an export was asked for; results are resumed only if it is the same."""
     request: list[str | int | None] = [
@@ -181,7 +187,7 @@ def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
         options.stride,
         options.max_frames,
     ]
-    if options.objects != 1 and run.config.task == "locate":
+    if follows_several(run, options):
         request.append(f"objects {options.objects}")
     part = ReadingEntry.of(run.reading, None, None)
     if part.start or part.end is not None or part.roi is not None:

@@ -19,10 +19,13 @@ from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import Run, csv_name
+from ullayers.learn.several import Several
 from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
-from ullayers.output.export import ExportOptions, request_of
+from ullayers.output.export import ExportOptions, follows_several, request_of
 from ullayers.output.exported import Totals, describe_sequence
+from ullayers.output.identities import crossing_lines
 from ullayers.output.parts import Merged, PartNote, Parts, load_parquet, stored_path, to_parquet
+from ullayers.output.shapes import complete
 from ullayers.output.summary import write_summary
 from ullayers.video.reader import Source, VideoError
 from ullayers.video.remote import without_password
@@ -101,7 +104,7 @@ def export_fleet(
         raise VideoError(next(iter((fleet.unopened | fleet.failed).values())))
     results = FleetResults(**vars(parts.merge(sources)), unopened=fleet.unopened)
     results.bad |= {name: fleet.failed[name] for name in fleet.failed if name not in results.bad}
-    results.files = [parts.table, place / "summary.json", parts.complete]
+    results.files += [parts.table, place / "summary.json", parts.complete]
     bad = run.bad | {
         source.path: fleet.unopened[source.path]
         for source in sources
@@ -127,17 +130,20 @@ def apply_to_video(
         raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
     info, error = None, None
     parts: list[Answer] = []
+    several = Several(options.objects) if follows_several(run, options) else None
     try:
         info = source.probe()
-        found = answers(run, source, stride=options.stride, max_frames=options.max_frames)
-        parts.extend(replace(part, masks=None) for part in found)
+        found = answers(
+            run, source, stride=options.stride, max_frames=options.max_frames, several=several
+        )
+        parts.extend(replace(part, masks=None, owners=None) for part in found)
     except VideoError as caught:
         error = str(caught)
     if info is None or not parts:
         return VideoResult(error=error, is_open=info is not None)
     answer = Answer.join(parts)
     if answer.columns == TRACK:
-        answer = replace(answer, size=(info.width, info.height))
+        answer = complete(answer, info, None if several is None else several.rows)
     note = PartNote(
         request,
         stored_path(source),
@@ -145,6 +151,8 @@ def apply_to_video(
         Totals.of(answer),
         describe_sequence(answer, info),
         error,
+        "" if several is None else crossing_lines(answer, several),
+        [] if several is None else several.notes,
     )
     return VideoResult(len(answer.index), to_parquet(answer, note), error)
 

@@ -16,8 +16,9 @@ import numpy as np
 from ullayers.errors import MissingPackageError
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_inside, clear_parts
-from ullayers.learn.results import CROP, TRACK, Answer, header
+from ullayers.learn.results import CROP, SHAPE, TRACK, Answer, header
 from ullayers.learn.typed_json import from_json
+from ullayers.output.crossing_table import CROSSINGS, write_crossings
 from ullayers.output.exported import Totals
 from ullayers.video.atomic_files import replacing, sweep
 from ullayers.video.reader import Source
@@ -38,6 +39,8 @@ class PartNote:
         totals: Numbers of frames.
         sequence: Entry of the video in summary.json.
         error: Why the video could not be read to its end; None if it could.
+        crossings: Rows of crossings.csv, if there are several objects.
+        notes: What to know about the objects.
     """
 
     request: list[str | int | None]
@@ -46,6 +49,13 @@ class PartNote:
     totals: Totals
     sequence: dict[str, str | int | float | None]
     error: str | None = None
+    crossings: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def objects(self) -> int:
+        """Number of objects."""
+        return int(self.sequence.get("objects") or 1)
 
 
 @dataclass
@@ -86,14 +96,16 @@ def to_parquet(answer: Answer, note: PartNote) -> bytes:
     parquet = load_parquet()
     import pyarrow as arrow
 
+    answer = answer.several or answer
     rows = len(answer.index)
-    values = [answer.values]
-    if answer.size is not None:
-        values.append(answer.values[:, :2] * answer.size)
-    if answer.crops is not None:
-        values.append(answer.crops)
+    pixels = None if answer.size is None else answer.values[:, :2] * answer.size
+    blocks = [answer.values, pixels, answer.shapes, answer.crops]
+    values = [block for block in blocks if block is not None]
     name = arrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [answer.sequence])
-    columns = {"sequence": name, "frame": answer.index, "time": answer.seconds}
+    columns = {"sequence": name, "frame": answer.index}
+    if answer.objects is not None:
+        columns["object"] = answer.objects
+    columns["time"] = answer.seconds
     columns |= dict(zip(answer.table_columns, np.concatenate(values, 1).T, strict=True))
     table = arrow.table(columns).replace_schema_metadata({NOTE: json.dumps(asdict(note))})
     file = arrow.BufferOutputStream()
@@ -159,6 +171,12 @@ class Parts:
         Memory does not grow with the number of rows.
         """
         merged = Merged()
+        notes = [self._note(source) for source in sources if self._file(source).exists()]
+        numbered = any(note.objects > 1 for note in notes)
+        if numbered:
+            crossings = self.table.with_name(CROSSINGS)
+            write_crossings(crossings, [note.crossings for note in notes])
+            merged.files.append(crossings)
         with replacing(self.table) as file:
             for source in sources:
                 if not self._file(source).exists():
@@ -166,10 +184,12 @@ class Parts:
                 note = self._note(source)
                 for answer in self._answers(source, note):
                     if not file.tell():
-                        file.write(header(answer.table_columns))
-                    file.write(answer.lines())
+                        file.write(header(answer.table_columns, numbered=numbered))
+                    file.write(answer.lines(numbered=numbered))
                 merged.totals += note.totals
                 merged.sequences.append(note.sequence)
+                if note.notes:
+                    merged.notes[source.name] = note.notes
                 if note.error is not None:
                     merged.bad[source.name] = note.error
         return merged
@@ -214,7 +234,10 @@ class Parts:
         with load_parquet().ParquetFile(self._file(source)) as file:
             for rows in file.iter_batches(ROWS_AT_ONCE):
                 columns = {name: rows.column(name).to_numpy() for name in rows.schema.names[1:]}
-                crops = [columns[name] for name in CROP if name in columns]
+                more = [
+                    np.stack([columns[name] for name in names], 1) if names[0] in columns else None
+                    for names in (SHAPE, CROP)
+                ]
                 yield Answer(
                     source.name,
                     columns["frame"],
@@ -222,7 +245,9 @@ class Parts:
                     tuple(note.columns),
                     np.stack([columns[name] for name in note.columns], 1),
                     size=_frame_size(note),
-                    crops=np.stack(crops, 1) if crops else None,
+                    shapes=more[0],
+                    crops=more[1],
+                    objects=columns.get("object"),
                 )
 
 

@@ -14,14 +14,13 @@ from ullayers.learn.folders import check_inside
 from ullayers.learn.regular_files import keep_beginning, open_regular, read_regular
 from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer, header, read_answers
 from ullayers.learn.typed_json import from_json
-from ullayers.output.crossing_table import NAMES as CROSSING_COLUMNS
+from ullayers.output.crossing_table import CROSSINGS, write_crossings
 from ullayers.video.atomic_files import replacing, write_json
 from ullayers.video.reader import Source
 from ullayers.video.remote import absolute_path
 
 MAX_TABLE_BYTES = 2**30
 MORE_COLUMNS = (PIXELS, PIXELS + SHAPE, CROP)  # after those of the results
-CROSSINGS = "crossings.csv"
 
 
 @dataclass(frozen=True)
@@ -201,8 +200,7 @@ class PartialTable:
         """Give the table its final name; without several objects, without a column `object`."""
         listed = self.path.with_name(CROSSINGS)
         if self.crossings:
-            with replacing(listed) as file:
-                file.write(",".join(CROSSING_COLUMNS) + "\n" + "".join(self.crossings.values()))
+            write_crossings(listed, list(self.crossings.values()))
         elif self.numbered:
             listed.unlink(missing_ok=True)
             _drop_column(self.partial, 2)
