@@ -1,4 +1,4 @@
-"""`ul export`: write the network of a run for use in other programs."""
+"""`ul export`: write the tracks or the network of a run for use in other programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from ullayers.errors import UserError
 from ullayers.learn.folders import RUN_NAMES
 from ullayers.learn.runs import Run, load_run
+from ullayers.output.formats.write import plan_files, write_files
 from ullayers.output.network_files import write_onnx, write_torch_export
 
 # What each option writes, to the file that is its value.
@@ -21,9 +22,30 @@ WRITERS: dict[str, Callable[[Run, Path], None]] = {
 
 def run(arguments: Namespace) -> None:
     """Write every file that is asked for."""
-    wanted = {name: Path(file) for name in WRITERS if (file := getattr(arguments, name))}
-    if not wanted:
-        raise UserError("say what to write: --onnx FILE or --torch-export FILE")
+    networks = {name: Path(file) for name in WRITERS if (file := getattr(arguments, name))}
+    if not networks and arguments.format is None:
+        raise UserError("say what to write: --format NAME, --onnx FILE or --torch-export FILE")
+    if arguments.file is not None and arguments.format is None:
+        raise UserError("--out is the file of --format; say which format")
+    if arguments.format is not None:
+        _write_tracks(arguments)
+    if networks:
+        _write_networks(arguments, networks)
+
+
+def _write_tracks(arguments: Namespace) -> None:
+    folder = Path(arguments.run)
+    out = None if arguments.file is None else Path(arguments.file)
+    files = plan_files(folder, arguments.format, out)
+    if out is None:
+        files[0].path.parent.mkdir(exist_ok=True)
+    _check_files([file.path for file in files], folder, arguments.force)
+    write_files(arguments.format, files)
+    for file in [] if arguments.quiet else files:
+        print(f"wrote {file.path}")
+
+
+def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
     exported = load_run(arguments.run, "cpu")
     _ = exported.outcome  # raises an error if learning has not ended
     _check_files(list(wanted.values()), exported.folder, arguments.force)

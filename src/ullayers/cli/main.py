@@ -22,6 +22,7 @@ COMMANDS = {
     "apply": "ullayers.cli.apply",
     "watch": "ullayers.cli.watch",
     "export": "ullayers.cli.export",
+    "score": "ullayers.cli.score",
     "reproduce": "ullayers.cli.reproduce",
     "bench": "ullayers.cli.bench",
 }

@@ -44,6 +44,28 @@ def option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def add_command(
+    commands: Any, name: str, *, help: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """Add a command and return its parser.
+
+    Args:
+        commands: Commands of the main parser.
+        name: What the user types.
+        help: One line in the list of commands.
+        description: What the command does.
+        examples: Command lines, each indented by two spaces.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
 def add_config_option(
     group: OptionGroup, name: str, choices: tuple[str, ...] = (), text: str = ""
 ) -> None:
@@ -249,6 +271,17 @@ def region(text: str) -> str | tuple[int, int, int, int]:
         return path(text)
     x, y, width, height = (int(part) for part in text.split(","))
     return x, y, width, height
+
+
+def pixels(text: str) -> float:
+    """Convert a distance in pixels."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise ArgumentTypeError(f"expected pixels, more than 0, got {text!r}")
+    return value
 
 
 def path(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from ullayers import __version__
 from ullayers.cli.options import (
+    add_command,
     add_config_option,
     add_general_options,
     add_objects_option,
@@ -21,6 +22,7 @@ from ullayers.cli.options import (
     seconds,
     whole_number,
 )
+from ullayers.cli.result_parsers import add_export, add_score
 from ullayers.research.bench.names import PARTS
 from ullayers.research.experiments.names import NAMES
 
@@ -33,7 +35,8 @@ examples:
   ul learn mouse.mp4 --out run         learn from a video; open run/report.html
   ul apply run other.mp4 --out found   use the result on another video
   ul watch 0                           learn live from the first camera
-  ul export run --onnx net.onnx        use the network in another program
+  ul export run --format sleap         use the tracks in another program
+  ul score run truth.csv               compare the tracks with true positions
 
 `ul COMMAND --help` shows the options of a command."""
 
@@ -78,27 +81,15 @@ def make_parser() -> Parser:
     _add_learn(commands)
     _add_apply(commands)
     _add_watch(commands)
-    _add_export(commands)
+    add_export(commands)
+    add_score(commands)
     _add_reproduce(commands)
     _add_bench(commands)
     return parser
 
 
-def _add_command(
-    commands: Any, name: str, *, help: str, description: str, examples: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help,
-        description=description,
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return parser
-
-
 def _add_demo(commands: Any) -> None:
-    parser = _add_command(
+    parser = add_command(
         commands,
         "demo",
         help="render a small video, learn from it, and score the result",
@@ -116,7 +107,7 @@ two minutes. Open demo/run/report.html afterwards.""",
 
 
 def _add_learn(commands: Any) -> None:
-    parser = _add_command(
+    parser = add_command(
         commands,
         "learn",
         help="learn from video; write a table, a video to look at and a report",
@@ -164,7 +155,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
 
 
 def _add_apply(commands: Any) -> None:
-    parser = _add_command(
+    parser = add_command(
         commands,
         "apply",
         help="apply a trained network to other video",
@@ -214,7 +205,7 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
 
 
 def _add_watch(commands: Any) -> None:
-    parser = _add_command(
+    parser = add_command(
         commands,
         "watch",
         help="learn while frames arrive, from a camera, a stream or a file",
@@ -265,43 +256,8 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
     )
 
 
-def _add_export(commands: Any) -> None:
-    parser = _add_command(
-        commands,
-        "export",
-        help="write a trained network for other programs: ONNX, torch.export",
-        description="""\
-Write the network of a run with its preprocessing. It takes uint8 RGB frames of
-any size, (time, 3, height, width), or one frame if the run is of `ul watch`:
-  locate            frames, backdrop -> mask, centroid, confidence
-  orient, features  frames -> code
-  watch, locate     frame, backdrop, count -> mask, centroid, confidence,
-                    next_backdrop, next_count
-The backdrop is the scene without the object. The rest of `ul apply` (optical
-flow, consensus over the video, outlines) is not in the file; see docs/pytorch.md.""",
-        examples="""\
-  ul export run --onnx beetle.onnx
-  ul export run --torch-export beetle.pt2""",
-    )
-    parser.add_argument(
-        "run", type=path, metavar="RUN", help="Folder written by `ul learn` or `ul watch`."
-    )
-    parser.add_argument(
-        "--onnx",
-        type=path,
-        metavar="FILE",
-        help="Write an ONNX file and compare it with PyTorch (pip install 'ullayers[onnx]').",
-    )
-    parser.add_argument(
-        "--torch-export", type=path, metavar="FILE", help="Write a file for torch.export.load."
-    )
-    parser.add_argument("--quiet", action="store_true", help="Do not list what was written.")
-    parser.add_argument("--force", action="store_true", help="Replace files that exist.")
-    parser.set_defaults(out=None, resume=False)
-
-
 def _add_reproduce(commands: Any) -> None:
-    parser = _add_command(
+    parser = add_command(
         commands,
         "reproduce",
         help="run the experiments of the paper on the real data",
@@ -347,7 +303,7 @@ in rows that say otherwise. The exit code is 1 if a result misses its goal.""",
 
 
 def _add_bench(commands: Any) -> None:
-    parser = _add_command(
+    parser = add_command(
         commands,
         "bench",
         help="measure speed, memory and quality, compared with other packages",

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def partial_path(path: Path) -> Path:
+def partial_path(path: Path, suffix: str = "") -> Path:
     """Return a new hidden name beside `path` for its unfinished content."""
-    return path.with_name(f".{uuid.uuid4().hex}.part")
+    return path.with_name(f".{uuid.uuid4().hex}.part{suffix}")
 
 
 @contextmanager
@@ -45,10 +45,35 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def replacing_path(path: Path) -> Iterator[Path]:
+    """Yield a new path, whose file replaces `path` when the block ends without an error.
+
+    For packages that open files themselves. The new path has the same suffix, which some of them
+    check.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replacing_path(Path(folder, "a.txt")) as partial:
+        ...         _ = partial.write_text("whole")
+        ...     Path(folder, "a.txt").read_text()
+        'whole'
+    """
+    partial = partial_path(path, path.suffix)
+    try:
+        yield partial
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def sweep(folder: Path) -> None:
     """Remove unfinished files that a killed process left in a folder."""
-    for path in folder.glob(".*.part"):
-        if re.fullmatch(r"\.[0-9a-f]{32}\.part", path.name):
+    for path in folder.glob(".*.part*"):
+        if re.fullmatch(r"\.[0-9a-f]{32}\.part(\.\w+)?", path.name):
             path.unlink(missing_ok=True)
 
 

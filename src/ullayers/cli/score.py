@@ -1,0 +1,1 @@
+"""`ul score`: compare tracks with true positions."""

@@ -1,0 +1,3 @@
+"""Names of formats, for a command line that does not import torch."""
+
+FORMATS = ("movement", "sleap", "dlc", "mot", "coco", "nwb", "napari", "parquet")

@@ -1,0 +1,157 @@
+"""Tracks, frame size and masks of each video in a results folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.learn.checkpoint import RunError, read_json
+from ullayers.learn.results import SURE
+from ullayers.output.mask_images import read_labels
+from ullayers.output.track_table import Floats, Track, read_tracks
+
+Frames = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TrackedVideo:
+    """One video with its tracks.
+
+    Attributes:
+        name: Name of the sequence.
+        width: Width of the frames in pixels.
+        height: Height of the frames in pixels.
+        fps: Frames per second.
+        count: Number of frames that were processed.
+        tracks: One per object, sorted by number; positions in pixels are never missing.
+        masks: Folder of the masks; None if they were not written.
+    """
+
+    name: str
+    width: int
+    height: int
+    fps: float
+    count: int
+    tracks: list[Track]
+    masks: Path | None = None
+
+    @property
+    def frames(self) -> Frames:
+        """Numbers of the frames that were processed, with and without objects.
+
+        The table has no rows for frames without objects. It has enough to tell which frames were
+        processed: the first `count` ones, or every n-th one from a later start.
+        """
+        listed = _union(self.tracks)
+        if not len(listed) or listed[-1] < self.count:
+            return np.arange(self.count)
+        step = int(np.gcd.reduce(np.diff(listed))) if len(listed) > 1 else 1
+        return np.arange(listed[0], listed[-1] + 1, step)
+
+    def labels(self, frame: int) -> NDArray[np.uint8] | None:
+        """Return the object number of each pixel, 0 for the background; None without a mask."""
+        path = None if self.masks is None else self.masks / f"{frame:06d}.png"
+        return None if path is None or not path.exists() else read_labels(path)
+
+
+def sure(track: Track) -> NDArray[np.bool_]:
+    """Return which rows have a position with a confidence of at least 0.5."""
+    found: NDArray[np.bool_] = (track.confidence >= SURE) & np.isfinite(track.x_px + track.y_px)
+    return found
+
+
+def object_name(track: Track) -> str:
+    """Return the name of an object in other programs.
+
+    >>> nothing = np.zeros(0)
+    >>> object_name(Track("a", 2, nothing.astype(int), *[nothing] * 11))
+    'object_2'
+    """
+    return f"object_{track.object}"
+
+
+def on_frames(track: Track, values: Floats, frames: Frames) -> Floats:
+    """Return one value per frame, NaN where the track has no row.
+
+    Args:
+        track: The track.
+        values: (rows, ...) values of the track.
+        frames: Sorted frame numbers, which include those of the track.
+    """
+    filled = np.full((len(frames), *values.shape[1:]), np.nan)
+    filled[np.searchsorted(frames, track.frame)] = values
+    return filled
+
+
+def positions(video: TrackedVideo, frames: Frames) -> tuple[Floats, Floats]:
+    """Return x, y (frames, objects, 2) in pixels and confidences (frames, objects).
+
+    Args:
+        video: The video.
+        frames: Sorted frame numbers, which include those of all tracks.
+    """
+    places = [
+        on_frames(track, np.stack([track.x_px, track.y_px], 1), frames) for track in video.tracks
+    ]
+    confidences = [on_frames(track, track.confidence, frames) for track in video.tracks]
+    return np.stack(places, 1), np.stack(confidences, 1)
+
+
+def read_videos(folder: Path) -> list[TrackedVideo]:
+    """Read the results of `ul learn` or `ul apply`, sorted by name.
+
+    Raises:
+        RunError: A file is missing or damaged.
+    """
+    if not (folder / "tracks.csv").exists() and (folder / "codes.csv").exists():
+        raise RunError(f"{folder}: has codes and no positions; use a run with --task locate")
+    tracks = read_tracks(folder / "tracks.csv")
+    summary = folder / "summary.json"
+    try:
+        entries = [_entry(entry) for entry in read_json(summary)["sequences"]]
+    except FileNotFoundError:
+        raise RunError(
+            f"{summary}: is missing, and with it the size of the frames; write it with ul apply"
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{summary}: is damaged; write it again with --force") from error
+    videos = [_video(folder, entry, tracks) for entry in sorted(entries)]
+    unknown = {track.sequence for track in tracks} - {video.name for video in videos}
+    if unknown:
+        raise RunError(f"{summary}: has no entry for {min(unknown)}; write it again with --force")
+    return videos
+
+
+def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int]:
+    name, width, height = entry["name"], int(entry["width"]), int(entry["height"])
+    fps, count = float(entry["fps"]), int(entry["frames"])
+    if not isinstance(name, str) or min(width, height) < 1 or not 0 < fps < np.inf or count < 0:
+        raise ValueError("expected name, width, height, fps and frames of each sequence")
+    return name, width, height, fps, count
+
+
+def _video(
+    folder: Path, entry: tuple[str, int, int, float, int], tracks: list[Track]
+) -> TrackedVideo:
+    name, width, height, fps, count = entry
+    own = [_in_pixels(track, width, height) for track in tracks if track.sequence == name]
+    masks = folder / "masks" / name
+    return TrackedVideo(
+        name, width, height, fps, count, own, masks=masks if masks.is_dir() else None
+    )
+
+
+def _in_pixels(track: Track, width: int, height: int) -> Track:
+    """Add the columns in pixels to a table of version 0.1."""
+    if np.isfinite(track.x_px).any():
+        return track
+    return replace(track, x_px=track.x * width, y_px=track.y * height)
+
+
+def _union(tracks: list[Track]) -> Frames:
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *(track.frame for track in tracks)]))
