@@ -235,7 +235,9 @@ def test_napari(two: Path, tmp_path: Path) -> None:
     # What a tracks layer needs: whole IDs and times, sorted by ID and then by time.
     assert (data[:, :2] == data[:, :2].astype(int)).all()
     assert np.lexsort((data[:, 1], data[:, 0])).tolist() == list(range(len(data)))
-    assert data.tolist() == [[row["object"], row["frame"], row["y_px"], row["x_px"]] for row in SURE]
+    assert data.tolist() == [
+        [row["object"], row["frame"], row["y_px"], row["x_px"]] for row in SURE
+    ]
 
 
 def test_parquet(two: Path, tmp_path: Path) -> None:

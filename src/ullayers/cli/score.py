@@ -1,1 +1,87 @@
 """`ul score`: compare tracks with true positions."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ullayers.errors import UserError
+from ullayers.output.observations import observe
+from ullayers.output.tracked_video import TrackedVideo, read_videos, sure
+from ullayers.output.tracking_score import choose_rule, score_tracks
+from ullayers.output.truth import read_truth
+from ullayers.video.atomic_files import write_json
+
+
+def run(arguments: Namespace) -> None:
+    """Print the scores, and write them if asked to."""
+    file = None if arguments.file is None else Path(arguments.file)
+    if file is not None and file.exists() and not arguments.force:
+        raise UserError(f"{file}: exists; replace it with --force, or give another file")
+    video = _choose(read_videos(Path(arguments.run)), arguments.run, arguments.sequence)
+    truth = read_truth(Path(arguments.truth), video)
+    found = observe(video, boxes=truth.has_boxes and arguments.within is None)
+    rule = choose_rule(found, truth, arguments.within, _body_length(video), video.width)
+    scores = {"sequence": video.name, "rule": str(rule)}
+    scores |= score_tracks(found, truth, rule, video.width)
+    print(json.dumps(scores, indent=2) if arguments.json else table(scores))
+    if file is not None:
+        write_json(file, scores)
+
+
+def _choose(videos: list[TrackedVideo], run: str, name: str | None) -> TrackedVideo:
+    """Return the video with a name; without a name, the only one."""
+    found = [video for video in videos if name in (None, video.name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(video.name for video in videos[:5]) + (", ..." if len(videos) > 5 else "")
+    if not found:
+        raise UserError(f"{run}: has no sequence {name}; it has {names or 'none'}")
+    raise UserError(f"{run}: has {len(videos)} sequences; choose one with --sequence: {names}")
+
+
+def _body_length(video: TrackedVideo) -> float:
+    lengths = np.concatenate([np.zeros(0), *(track.length[sure(track)] for track in video.tracks)])
+    known = lengths[np.isfinite(lengths)]
+    return float(np.median(known)) if len(known) else np.nan
+
+
+def table(scores: dict[str, Any]) -> str:
+    """Return scores as text, one line each, without those that are not defined.
+
+    >>> print(table({"sequence": "a", "rule": "IoU", "frames": 10, "objects": 10, "found": 0.9}))
+    sequence              a
+    an object is found    IoU
+    frames compared       10
+    true positions        10
+    found                 90.0 %
+    """
+    lines = [
+        ("sequence", scores["sequence"]),
+        ("an object is found", scores["rule"]),
+        ("frames compared", f"{scores['frames']:,}"),
+        ("true positions", f"{scores['objects']:,}"),
+        ("found", f"{100 * scores['found']:.1f} %"),
+    ]
+    for name, title in (("median", "median distance"), ("p90", "90 % are within")):
+        if (distance := scores.get(f"{name}_distance_px")) is not None:
+            share = 100 * scores[f"{name}_distance_width"]
+            lines.append((title, f"{distance:.2f} px, {share:.2f} % of the width"))
+    for name, title, form in (
+        ("idf1", "IDF1", ".3f"),
+        ("mota", "MOTA", ".3f"),
+        ("switches", "identity switches", ","),
+        ("misses", "misses", ","),
+        ("false_positives", "false positives", ","),
+        ("median_heading_error_deg", "median heading error", ".1f"),
+        ("p90_heading_error_deg", "90 % are within", ".1f"),
+        ("mean_iou", "mean IoU of masks", ".3f"),
+    ):
+        if scores.get(name) is not None:
+            unit = " degrees" if name.endswith("deg") else ""
+            lines.append((title, f"{scores[name]:{form}}{unit}"))
+    return "\n".join(f"{title:<20}  {value}" for title, value in lines)

@@ -18,7 +18,7 @@ COLUMNS = tuple(field.name for field in fields(Track))
 
 
 def write_parquet(videos: Sequence[TrackedVideo], path: Path) -> None:
-    """Write all rows of all videos, sorted by sequence, object and frame; unknown cells are null."""
+    """Write all rows, sorted by sequence, object and frame; unknown cells are null."""
     pyarrow, parquet = load("parquet", "pyarrow", "pyarrow.parquet")
     tracks = [track for video in videos for track in video.tracks]
     columns: dict[str, Any] = {
