@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from ullayers.output.track_table import NAMES
 
 # Other packages warn about themselves.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:numpy.ndarray size changed"),
     pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning:motmetrics"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:pycocotools"),
 ]
@@ -254,6 +254,45 @@ def test_unknown_cells_are_null_in_parquet(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "run", {"a": rows})
     table = parquet.read_table(export_one(folder, "parquet", tmp_path / "a.parquet"))
     assert table["heading"].null_count == 12
+
+
+def sections() -> dict[str, str]:
+    """The Python code in each section of the page about formats."""
+    page = Path(__file__).parents[2] / "docs" / "formats.md"
+    parts = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]
+    found = {
+        part.split("\n", 1)[0]: re.findall(r"```python\n(.*?)```", part, re.S) for part in parts
+    }
+    return {name: code for name, [code] in found.items()}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_page_loads_every_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    code = sections()[name]
+    package = re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)[0]
+    pytest.importorskip(package, reason=f"needs the package {package}")
+    if name in ("movement", "nwb"):
+        pytest.importorskip({"movement": "movement", "nwb": "ndx_pose"}[name])
+    folder = write_results(tmp_path / "run", {"mouse": ROWS}, masks=True)
+    monkeypatch.chdir(tmp_path)
+    (folder / "export").mkdir()
+    export(folder, name)
+    values: dict[str, Any] = {}
+    exec(code, values)
+    first = [row["x_px"] for row in ROWS if row["object"] == 1]
+    loaded = {
+        "movement": lambda: values["x"].values.tolist() == first,
+        "sleap": lambda: values["positions"][:, 0, 0, 0].tolist() == first,
+        "dlc": lambda: values["x"].tolist() == first,
+        "nwb": lambda: values["positions"][:, 0].tolist() == first,
+        "parquet": lambda: values["speed"].tolist() == [row["speed"] for row in ROWS],
+        "napari": lambda: values["tracks"].shape == (len(SURE), 4),
+        "mot": lambda: values["boxes"].shape == (len(SURE), 10),
+        "coco": lambda: len(values["masks"]) == len(SURE),
+    }
+    assert loaded[name]()
 
 
 def test_table_lists_every_name() -> None:

@@ -78,7 +78,7 @@ def table(scores: dict[str, Any]) -> str:
         ("misses", "misses", ","),
         ("false_positives", "false positives", ","),
         ("median_heading_error_deg", "median heading error", ".1f"),
-        ("p90_heading_error_deg", "90 % are within", ".1f"),
+        ("p90_heading_error_deg", "90 % turned within", ".1f"),
         ("mean_iou", "mean IoU of masks", ".3f"),
     ):
         if scores.get(name) is not None:

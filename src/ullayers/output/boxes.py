@@ -71,7 +71,9 @@ def _from_masks(video: TrackedVideo) -> Iterator[BoxedObject]:
             rows.setdefault(frame, []).append((track.object, confidence))
     for frame in sorted(rows):
         labels = video.labels(frame)
-        for number, confidence in [] if labels is None else sorted(rows[frame]):
+        if labels is None:
+            continue
+        for number, confidence in sorted(rows[frame]):
             mask = labels == number
             if mask.any():
                 box = np.array(label_box(mask), np.float64)

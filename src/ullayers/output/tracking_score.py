@@ -130,10 +130,8 @@ def _compare(
     distances: Floats = np.hypot(difference[..., 0], difference[..., 1])
     costs = np.where(distances <= rule.within, distances, np.nan)
     if found.labels is not None and truth.labels is not None:
-        shares = _mask_overlap(
-            (truth.labels(frame), found.labels(frame)),
-            (truth.identity[theirs], found.identity[ours]),
-        )
+        identities = truth.identity[theirs], found.identity[ours]
+        shares = _mask_overlap((truth.labels(frame), found.labels(frame)), identities)
         best = shares[linear_sum_assignment(-shares)].tolist()
         pairs.overlaps += best + [0.0] * (len(shares) - len(best))
         if rule.kind == "masks":

@@ -132,8 +132,11 @@ def _read_dlc_text(text: str) -> Observations:
 
 
 def _read_dlc_table(path: Path) -> Observations:
-    [pandas, _] = load("score", "pandas", "tables")
-    table = pandas.read_hdf(path)
+    pandas, tables = load("score", "pandas", "tables")
+    try:
+        table = pandas.read_hdf(path)
+    except tables.HDF5ExtError as error:  # its message has a dozen lines
+        raise ValueError("it is not an HDF5 file") from error
     columns = [dict(zip(table.columns.names, names, strict=True)) for names in table.columns]
     index = [key if isinstance(key, tuple) else (key,) for key in table.index]
     return _from_dlc(columns, index, table.to_numpy(np.float64))
