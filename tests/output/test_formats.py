@@ -284,7 +284,7 @@ def test_the_page_loads_every_format(
     first = [row["x_px"] for row in ROWS if row["object"] == 1]
     loaded = {
         "movement": lambda: values["x"].values.tolist() == first,
-        "sleap": lambda: values["positions"][:, 0, 0, 0].tolist() == first,
+        "sleap": lambda: values["positions"][:, 0, 0, 0].tolist() == pytest.approx(first),
         "dlc": lambda: values["x"].tolist() == first,
         "nwb": lambda: values["positions"][:, 0].tolist() == first,
         "parquet": lambda: values["speed"].tolist() == [row["speed"] for row in ROWS],
