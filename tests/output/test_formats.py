@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +283,7 @@ def test_the_page_loads_every_format(
     values: dict[str, Any] = {}
     exec(code, values)
     first = [row["x_px"] for row in ROWS if row["object"] == 1]
-    loaded = {
+    loaded: dict[str, Callable[[], Any]] = {
         "movement": lambda: values["x"].values.tolist() == first,
         "sleap": lambda: values["positions"][:, 0, 0, 0].tolist() == pytest.approx(first),
         "dlc": lambda: values["x"].tolist() == first,

@@ -14,11 +14,15 @@ OUTLINE = 128  # grey value at the outline of a single object
 Labels = NDArray[np.uint8]
 
 
-def read_labels(path: Path) -> Labels:
+def read_labels(path: Path, single: int = 1) -> Labels:
     """Read a mask and return the number of the object of each pixel, 0 for the background.
 
     An image with a palette has the numbers themselves, as in DAVIS. In any other image, what is
-    brighter than grey is object 1.
+    brighter than grey is a single object.
+
+    Args:
+        path: The image.
+        single: Number of a single object.
 
     Raises:
         RunError: The file is not an image.
@@ -34,7 +38,7 @@ def read_labels(path: Path) -> Labels:
         with Image.open(path) as image:
             if image.mode == "P":
                 return np.asarray(image)
-            return (np.asarray(image.convert("L")) >= OUTLINE).astype(np.uint8)
+            return np.where(np.asarray(image.convert("L")) >= OUTLINE, single, 0).astype(np.uint8)
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError) as error:
         raise RunError(f"{path}: is not an image; write the masks again with --force") from error
 

@@ -56,7 +56,9 @@ class TrackedVideo:
     def labels(self, frame: int) -> NDArray[np.uint8] | None:
         """Return the object number of each pixel, 0 for the background; None without a mask."""
         path = None if self.masks is None else self.masks / f"{frame:06d}.png"
-        return None if path is None or not path.exists() else read_labels(path)
+        if path is None or not path.exists():
+            return None
+        return read_labels(path, single=self.tracks[0].object if self.tracks else 1)
 
 
 def sure(track: Track) -> NDArray[np.bool_]:
