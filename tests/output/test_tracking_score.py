@@ -209,6 +209,10 @@ def test_frames_of_a_part(tmp_path: Path) -> None:
     assert read_videos(early)[0].frames.tolist() == list(range(12))
     late = write_results(tmp_path / "late", {"a": walk(1, first=20, step=3)})
     assert read_videos(late)[0].frames.tolist() == list(range(20, 56, 3))
+    summary["sequences"][0]["frames"] = 20
+    thinned = write_results(tmp_path / "thinned", {"a": walk(1, count=5, first=10, step=5)})
+    (thinned / "summary.json").write_text(json.dumps(summary))
+    assert read_videos(thinned)[0].frames.tolist() == list(range(0, 100, 5))
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,15 @@ class TrackedVideo:
     def frames(self) -> Frames:
         """Numbers of the frames that were processed, with and without objects.
 
-        The table has no rows for frames without objects. It has enough to tell which frames were
-        processed: the first `count` ones, or every n-th one from a later start.
+        The table has no rows for frames without objects. If there are such frames, all frames from
+        the first one on were processed, or every n-th one, unless the table says otherwise.
         """
         listed = _union(self.tracks)
-        if not len(listed) or listed[-1] < self.count:
-            return np.arange(self.count)
+        if len(listed) == self.count:
+            return listed
         step = int(np.gcd.reduce(np.diff(listed))) if len(listed) > 1 else 1
+        if not len(listed) or (listed[0] % step == 0 and listed[-1] < self.count * step):
+            return np.arange(self.count) * step
         return np.arange(listed[0], listed[-1] + 1, step)
 
     def labels(self, frame: int) -> NDArray[np.uint8] | None:
