@@ -35,7 +35,7 @@ def track(paths: np.ndarray, shades: tuple[int, ...] = ()) -> list[TrackedObject
     tracker = Tracker(patience=10)
     for places in paths:
         frame, mask = picture(list(map(tuple, places)), shades)
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, smallest=20))
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=100))
     return tracker.finish()
 
 
@@ -54,7 +54,7 @@ def places(one: TrackedObject) -> np.ndarray:
 
 def test_blobs_are_measured() -> None:
     frame, mask = picture([(60, 50, 0), (180, 90, 90)])
-    blobs = find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, smallest=20)
+    blobs = find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=100)
     order = blobs.places[:, 0].argsort()
     assert np.allclose(blobs.places[order], [(60.5, 50.5), (180.5, 90.5)], atol=0.3)
     lying, standing = blobs.spreads[order]
@@ -68,7 +68,7 @@ def test_blobs_are_measured() -> None:
 
 def test_a_frame_without_blobs() -> None:
     frame, mask = picture([])
-    blobs = find_blobs(frame, mask, mask.astype(np.float32), 3.0, smallest=20)
+    blobs = find_blobs(frame, mask, mask.astype(np.float32), 3.0, typical=100)
     assert blobs.areas.shape == (0,)
     assert Tracker(5).step(blobs).max() == 0
     assert measure(np.zeros((4, 4), np.int32), 0)[2].shape == (0,)
@@ -94,7 +94,7 @@ def test_pixels_of_touching_objects_are_parted() -> None:
     tracker = Tracker(patience=10)
     for step in crossing_paths():
         frame, mask = picture(list(map(tuple, step)))
-        owners = tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+        owners = tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
         assert ((owners > 0) == mask).all()
         _, first = picture([tuple(step[0])])
         _, second = picture([tuple(step[1])])
@@ -117,7 +117,7 @@ def test_an_object_that_hides_is_the_same_when_it_returns() -> None:
     for t, step in enumerate(paths):
         seen = step[:1] if 10 < t < 16 else step
         frame, mask = picture(list(map(tuple, seen)))
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
     assert len(tracker.finish()) == 2
 
 
@@ -134,7 +134,7 @@ def test_fragments_and_noise_are_no_objects() -> None:
         if t % 2:
             left, top = 200 + rng.integers(-1, 2), 140 + rng.integers(-1, 2)
             mask[top : top + 10, left : left + 10] = True
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
     [one] = choose_objects(tracker.finish(), len(paths), SIZE)
     assert np.median(np.linalg.norm(places(one) - paths[:, 0, :2], axis=1)) < 5
 
@@ -156,7 +156,7 @@ def test_a_short_visit_beside_a_resident_is_not_counted() -> None:
     for n, place in enumerate(resident):
         visitor = [(10 + 3 * n, 140, 0)] if n < 25 else []
         frame, mask = picture([tuple(place), *visitor])
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 20))
+        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
     assert len(choose_objects(tracker.finish(), len(t), SIZE)) == 1
 
 

@@ -13,6 +13,10 @@ from ullayers.locate.flow import Floats, Pixels
 MOST_BLOBS = 64  # of a frame
 SMALLEST = 0.12  # of the area of a typical object
 LEAST_PIXELS = 4
+MOST_PIECES = 256  # components of a frame
+PIECE = 0.6  # of the area of a typical object: a smaller component may be a piece of one,
+WHOLE = 1.3  # if it and the rest of the object are not larger than this
+PIECE_GAP = 0.25  # of the root of the area of a typical object: how far pieces are apart
 
 Labels = NDArray[np.int32]
 
@@ -98,7 +102,7 @@ def appearance(frame: Pixels, labels: Labels, areas: NDArray[np.float64]) -> NDA
 
 
 def find_blobs(
-    frame: Pixels, mask: NDArray[np.bool_], strength: Floats, threshold: float, smallest: float
+    frame: Pixels, mask: NDArray[np.bool_], strength: Floats, threshold: float, typical: float
 ) -> Blobs:
     """Find the blobs of a frame.
 
@@ -107,25 +111,59 @@ def find_blobs(
         mask: (height, width) pixels of objects.
         strength: (rows, columns) evidence, of any size.
         threshold: Evidence above which a pixel belongs to an object.
-        smallest: Area in pixels; smaller blobs are left out.
+        typical: Area of a typical object in pixels. Pieces of objects are joined, and blobs that are
+            much smaller are left out.
     """
-    count, raw, stats, _ = cv2.connectedComponentsWithStats(
+    _, raw, stats, _ = cv2.connectedComponentsWithStats(
         mask.astype(np.uint8), connectivity=8, ltype=cv2.CV_32S
     )
-    sizes = stats[1:, cv2.CC_STAT_AREA]
-    largest = np.argsort(-sizes, kind="stable")[:MOST_BLOBS]
-    kept = largest[sizes[largest] >= max(smallest, LEAST_PIXELS)]
-    lookup = np.zeros(count, np.int32)
-    lookup[kept + 1] = np.arange(1, len(kept) + 1)
-    labels: Labels = lookup[raw]
-    places, spreads, areas = measure(labels, len(kept))
+    lookup, boxes = _join_pieces(stats[1:], typical)
+    labels: Labels = np.concatenate([[0], lookup]).astype(np.int32)[raw]
+    count = len(boxes)
+    places, spreads, areas = measure(labels, count)
     height, width = labels.shape
     evidence = cv2.resize(strength, (width, height), interpolation=cv2.INTER_LINEAR)
-    peaks = np.zeros(len(kept))
+    peaks = np.zeros(count)
     rows, columns = np.nonzero(labels)
     np.maximum.at(peaks, labels[rows, columns] - 1, evidence[rows, columns])
     clarity = np.clip(1 - 0.75 * threshold / np.maximum(peaks, 1e-9), 0, 1)
-    corner, extent = stats[1:, :2][kept], stats[1:, 2:4][kept]
-    boxes = np.concatenate([corner, corner + extent], 1).astype(float)
     colours = appearance(frame, labels, areas)
     return Blobs(labels, places, spreads, areas, clarity, colours, boxes)
+
+
+def _join_pieces(
+    stats: NDArray[np.int32], typical: float
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Join small components to near ones that are not whole either.
+
+    Args:
+        stats: (components, 5) left, top, width, height and area.
+        typical: Area of a typical object.
+
+    Returns:
+        The number of the blob of each component, from 1 for the largest, or 0; and the boxes.
+    """
+    areas = stats[:, 4].astype(float)
+    boxes = np.concatenate([stats[:, :2], stats[:, :2] + stats[:, 2:4]], 1).astype(float)
+    order = np.argsort(-areas, kind="stable")[:MOST_PIECES]
+    group = np.arange(len(areas))
+    for piece in order[::-1]:  # from the smallest
+        if areas[piece] >= PIECE * typical:
+            break
+        gap = np.maximum(boxes[order, :2] - boxes[piece, 2:], boxes[piece, :2] - boxes[order, 2:])
+        near = np.linalg.norm(np.maximum(gap, 0), axis=1)
+        usable = (areas[order] > 0) & (order != piece)
+        usable &= areas[order] + areas[piece] <= WHOLE * typical
+        near[~usable | (near > PIECE_GAP * np.sqrt(typical))] = np.inf
+        if np.isfinite(near).any():
+            other = order[near.argmin()]
+            group[group == piece] = other
+            areas[other] += areas[piece]
+            areas[piece] = 0
+            boxes[other, :2] = np.minimum(boxes[other, :2], boxes[piece, :2])
+            boxes[other, 2:] = np.maximum(boxes[other, 2:], boxes[piece, 2:])
+    kept = order[areas[order] >= max(SMALLEST * typical, LEAST_PIXELS)]
+    kept = kept[np.argsort(-areas[kept], kind="stable")][:MOST_BLOBS]
+    numbers = np.zeros(len(areas), np.int32)
+    numbers[kept] = np.arange(1, len(kept) + 1)
+    return numbers[group], boxes[kept]

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.blobs import MOST_BLOBS, SMALLEST, Blobs, find_blobs
+from ullayers.locate.blobs import MOST_BLOBS, Blobs, find_blobs
 from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.objects import BRIDGE
 from ullayers.locate.outline import EDGE, contrast_outline
@@ -79,8 +79,7 @@ class ObjectFinder:
         return mask
 
     def _blobs(self, frame: Pixels, mask: NDArray[np.bool_], evidence: Floats) -> Blobs:
-        smallest = SMALLEST * (self.typical or 0.0)
-        return find_blobs(frame, mask, evidence, self.threshold, smallest)
+        return find_blobs(frame, mask, evidence, self.threshold, self.typical or 0.0)
 
 
 def _typical_area(masks: list[NDArray[np.bool_]]) -> float | None:
