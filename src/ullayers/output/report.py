@@ -19,6 +19,10 @@ import ullayers.output.charts as charts
 import ullayers.output.pictures as pictures
 import ullayers.output.training_charts as training_charts
 from ullayers.learn.results import SURE, TRACK, Answer
+from ullayers.learn.zones import Zones
+from ullayers.output.behaviour import Scene
+from ullayers.output.behaviour_section import behaviour_section
+from ullayers.output.crossing_table import Crossing
 from ullayers.output.motion import SMOOTHING_SECONDS, measure_motion
 from ullayers.output.overlay import draw_crops, draw_track
 from ullayers.output.ring import is_ring
@@ -81,6 +85,10 @@ class Contents:
         warnings: Why the results are not to be trusted; empty if they are.
         scores: Comparison with the ground truth as (name, value).
         infos: Frame size and frame rate of each of `answers`, for speeds in pixels; may be empty.
+        scenes: Measures of every object, of one or more in each sequence.
+        crossings: Crossings of objects.
+        zones: Zones in the frame; None for none.
+        mm_per_pixel: Size of a pixel; None if it is unknown.
 
     Example:
         >>> Contents("A pendulum", facts=[("frames", "10,000")]).facts
@@ -100,6 +108,10 @@ class Contents:
     warnings: list[str] = field(default_factory=list)
     scores: list[tuple[str, str]] = field(default_factory=list)
     infos: list[Info] = field(default_factory=list)
+    scenes: list[Scene] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
+    zones: Zones | None = None
+    mm_per_pixel: float | None = None
 
     @property
     def is_track(self) -> bool:
@@ -188,17 +200,26 @@ def _templates() -> jinja2.Environment:
 
 def _sections(contents: Contents, has_video: bool) -> dict[str, Section | None]:
     """Prepare the sections of the page in order; None for those without content."""
+    several = any(len(scene.tracks) > 1 for scene in contents.scenes)  # not for a single track
     return {
         "video": {"file": "overlay.mp4"} if has_video else None,
         "samples": _samples(contents),
-        "time": _over_time(contents.answers),
-        "speed": _speed(contents),
-        "scatter": _scatter(contents),
+        "behaviour": _behaviour(contents),
+        "time": None if several else _over_time(contents.answers),
+        "speed": None if several else _speed(contents),
+        "scatter": None if several else _scatter(contents),
         "sequences": _sequences(contents),
         "training": _training(valid_records(contents.records), contents.winner),
         "kernels": _layers(contents),
         "config": _config(contents.config),
     }
+
+
+def _behaviour(contents: Contents) -> Section | None:
+    frames = {sample.sequence: sample.picture for sample in contents.samples}
+    return behaviour_section(
+        contents.scenes, contents.crossings, contents.zones, contents.mm_per_pixel, frames
+    )
 
 
 def _samples(contents: Contents) -> Section | None:
