@@ -23,6 +23,7 @@ WRITTEN = {
     "README.md",
     "overlay.mp4",
     "tracks.csv",
+    "behaviour.csv",
     "summary.json",
 }
 STOPPED = "stopped; finished work is kept; continue with --resume"

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from ullayers.cli.checks import given_reading
+from ullayers.cli.checks import given_reading, given_zones
 from ullayers.cli.failures import resumable
 from ullayers.cli.fleet import check_options, has_parts, spread
 from ullayers.cli.options import wanted_objects
@@ -16,7 +16,8 @@ from ullayers.errors import UserError
 from ullayers.learn.config import default_of
 from ullayers.learn.folders import check_apart, check_free, clear_parts
 from ullayers.learn.footage import open_sources
-from ullayers.learn.runs import Run, check_region, load_run
+from ullayers.learn.runs import Run, check_measures, check_region, load_run
+from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.exported import Results
 from ullayers.video.frames import kept_frames
@@ -27,6 +28,8 @@ RESULTS = (
     "tracks.csv",
     "codes.csv",
     "crossings.csv",
+    "behaviour.csv",
+    "zones.csv",
     "overlay.mp4",
     "tracks.parquet",
     "codes.parquet",
@@ -93,6 +96,8 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
     sources, infos, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
     applied.bad = bad
     check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
+    zones, mm_per_pixel = given_zones(arguments), arguments.mm_per_pixel
+    check_measures(applied.config, zones, mm_per_pixel, sources, infos)
     check_apart(arguments.out, sources)
     stride: int = arguments.stride
     max_frames = kept_frames(arguments.max_frames, stride)
@@ -112,7 +117,11 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
     reading = replace(applied.reading, stride=stride, max_frames=max_frames)
     total = count_frames(remaining, reading)
     with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
-        return export(applied, sources, arguments.out, options, progress.to), bad
+        exported = export(applied, sources, arguments.out, options, progress.to)
+    if applied.config.task == "locate":
+        scenes = measure_folder(Path(arguments.out), exported.sequences)
+        exported.files += write_behaviour(Path(arguments.out), scenes, zones, mm_per_pixel)
+    return exported, bad
 
 
 def _remove_stale(out: Path, exported: Results) -> None:

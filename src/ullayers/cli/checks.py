@@ -10,6 +10,7 @@ from ullayers.cli.options import config_values, option_name, reading_values
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.learn.runs import Run, absolute, check_device, small_size
+from ullayers.learn.zones import Zones, read_zones
 from ullayers.video.images import read_mask
 from ullayers.video.reader import Info
 from ullayers.video.region import Rectangle, Region
@@ -30,6 +31,11 @@ def given_reading(arguments: Namespace) -> dict[str, Any]:
     if "roi" in values:
         values["roi"] = load_region(values["roi"])
     return values
+
+
+def given_zones(arguments: Namespace) -> Zones | None:
+    """Return the zones of --zones; None without."""
+    return None if arguments.zones is None else read_zones(arguments.zones)
 
 
 def check_range(start: float | None, end: float | None) -> None:

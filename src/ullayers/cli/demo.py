@@ -37,6 +37,8 @@ def _learn_arguments(arguments: Namespace, out: Path) -> Namespace:
         "out": str(out / RUN),
         "skip_bad": False,
         "masks": False,
+        "zones": None,
+        "mm_per_pixel": None,
         "resume": arguments.resume and (out / RUN / "config.json").exists(),
     }
     return Namespace(**values)

@@ -20,7 +20,7 @@ from ullayers.output.fleet import FleetResults, export_fleet
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import find_sources
 
-UNSUPPORTED = ("masks", "soft_masks", "overlay")
+UNSUPPORTED = ("masks", "soft_masks", "overlay", "zones", "mm_per_pixel")
 
 
 def check_options(arguments: Namespace) -> None:

@@ -14,6 +14,7 @@ from ullayers.cli.checks import (
     check_same_inputs,
     check_same_options,
     given_reading,
+    given_zones,
     make_config,
 )
 from ullayers.cli.failures import quiet_writer_threads, resumable
@@ -27,8 +28,9 @@ from ullayers.learn.footage import expected_frames
 from ullayers.learn.regular_files import open_regular
 from ullayers.learn.results import read_answers
 from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
+from ullayers.learn.runs import Run, check_measures, csv_name, load_run, plan_run, sources_of
 from ullayers.learn.training import Learner, Record
+from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.model_card import write_card
 from ullayers.output.run_report import report_run
@@ -36,6 +38,7 @@ from ullayers.output.scores import score
 from ullayers.video.reader import Source
 
 OVERLAY_FRAMES = 1500
+MEASURES = ("behaviour.csv", "zones.csv")
 
 
 def run(arguments: Namespace) -> None:
@@ -76,7 +79,24 @@ def _load(arguments: Namespace) -> Run:
     run.masks |= arguments.masks
     check_same_inputs(arguments.inputs, run)
     check_same_options(arguments, run, lambda: sources_of(run)[0].probe())
+    _measure_anew(arguments, run)
     return run
+
+
+def _measure_anew(arguments: Namespace, run: Run) -> None:
+    """Take over other zones or another size of a pixel; what depends on them is then missing."""
+    before = run.zones, run.mm_per_pixel
+    zones = given_zones(arguments) or run.zones
+    mm_per_pixel = arguments.mm_per_pixel or run.mm_per_pixel
+    if (zones, mm_per_pixel) == before:
+        return
+    sources = sources_of(run)
+    infos = [source.probe() for source in sources]
+    check_measures(run.config, zones, mm_per_pixel, sources, infos)
+    run.zones, run.mm_per_pixel = zones, mm_per_pixel
+    run.write_config()
+    for name in (*MEASURES, "report.html"):
+        (run.folder / name).unlink(missing_ok=True)
 
 
 def _plan(arguments: Namespace) -> tuple[Run, list[Source]]:
@@ -88,6 +108,8 @@ def _plan(arguments: Namespace) -> tuple[Run, list[Source]]:
         make_config(arguments),
         skip_bad=arguments.skip_bad,
         masks=arguments.masks,
+        zones=given_zones(arguments),
+        mm_per_pixel=arguments.mm_per_pixel,
         force=arguments.force,
         **given_reading(arguments),
     )
@@ -168,8 +190,13 @@ def _write_outputs(
     scores: list[tuple[str, str]] = []
     if truth is not None:
         scores = score(run, sources[0], exported.answers[0], truth)
+    scenes = []
+    if run.config.task == "locate":
+        scenes = measure_folder(run.folder, exported.sequences)
+        if not set(MEASURES).isdisjoint(missing):
+            write_behaviour(run.folder, scenes, run.zones, run.mm_per_pixel)
     if "report.html" in missing:
-        report_run(run, sources, exported, scores=scores)
+        report_run(run, sources, exported, scores=scores, scenes=scenes)
     if CARD in missing:
         write_card(run, exported)
     print_summary(arguments, run, exported, bad=run.bad | exported.bad, scores=scores)
@@ -198,6 +225,6 @@ def _export(
     with tempfile.TemporaryDirectory(dir=run.folder, prefix=".missing-") as folder:
         exported = export(run, sources, folder, options, progress.to)
         for name in missing:
-            if name not in ("report.html", CARD):
+            if name not in ("report.html", CARD, *MEASURES):
                 (Path(folder) / name).rename(run.folder / name)
     return exported

@@ -185,6 +185,25 @@ def add_part_options(group: OptionGroup, roi: str = "the whole frame") -> None:
     )
 
 
+def add_measure_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for measuring behaviour: --zones and --mm-per-pixel."""
+    group = parser.add_argument_group("measuring")
+    group.add_argument(
+        "--zones",
+        type=path,
+        metavar="FILE",
+        help="Measure the time of each object in named polygons and write zones.csv. A JSON file "
+        'such as {"zones": {"nest": [[10, 10], [90, 10], [50, 80]]}}, corners in pixels of the '
+        'video, or in 0..1 of the frame with "units": "frame".',
+    )
+    group.add_argument(
+        "--mm-per-pixel",
+        type=positive,
+        metavar="F",
+        help="Size of a pixel of the video in millimetres, for distances and speeds in mm.",
+    )
+
+
 def add_out_option(parser: argparse.ArgumentParser, default: str, metavar: str) -> None:
     """Add --out with a default folder."""
     parser.add_argument(
@@ -244,6 +263,21 @@ def seconds(text: str) -> float:
         value = -1.0
     if not 0 <= value < 1e9:
         raise ArgumentTypeError(f"expected seconds of at least 0, got {text!r}")
+    return value
+
+
+def positive(text: str) -> float:
+    """Convert a positive number.
+
+    >>> positive("0.25")
+    0.25
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise ArgumentTypeError(f"expected a number above 0, got {text!r}")
     return value
 
 

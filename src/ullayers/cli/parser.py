@@ -12,6 +12,7 @@ from ullayers.cli.options import (
     add_command,
     add_config_option,
     add_general_options,
+    add_measure_options,
     add_objects_option,
     add_out_option,
     add_output_options,
@@ -117,6 +118,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
   overlay.mp4   the result drawn onto the video
   tracks.csv    for --task locate: x and y of every frame (0 to 1, from the top
                 left corner), and a confidence; of each object, if several move
+  behaviour.csv   distance, speed and more of each object
   codes.csv     for the other tasks: the code of every frame
   model.safetensors, config.json and more: the network, for `ul apply`""",
         examples="""\
@@ -146,11 +148,12 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
         "frame. Frames are then read at --size 128. (default: for orient, if what moves covers "
         "less than half of the frame)",
     )
+    add_measure_options(parser)
     _add_training_options(parser, "steps", "restarts", "long_mean")
     add_general_options(
         parser,
         resume="Continue the run in --out with its own inputs and options. A finished run only "
-        "gets files that are missing.",
+        "gets files that are missing; other --zones or --mm-per-pixel are measured anew.",
     )
 
 
@@ -161,10 +164,11 @@ def _add_apply(commands: Any) -> None:
         help="apply a trained network to other video",
         description="""\
 Apply the network of a run to new video and write tracks.csv or codes.csv, as
-`ul learn` does. Nothing is trained.""",
+`ul learn` does, and for tracks behaviour.csv. Nothing is trained.""",
         examples="""\
   ul apply run tuesday.mp4 --out tuesday
   ul apply run videos/ --out found --overlay --skip-bad
+  ul apply run day.mp4 --zones arena.json --mm-per-pixel 0.8 --out day
   ul apply run day.mp4 --start 1:00:00 --roi arena.png --out hour
   ul apply run 'archive/**/*.mp4' --out found --skip-bad --ray""",
     )
@@ -201,6 +205,7 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         "an address, over the CPUs of this machine. Writes the same table, and Parquet files. "
         "Needs pip install 'ullayers[ray]'.",
     )
+    add_measure_options(parser)
     add_general_options(parser, resume="Keep the sequences that are finished and do the others.")
 
 

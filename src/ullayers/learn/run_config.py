@@ -19,6 +19,7 @@ from ullayers.learn.footage import LongMean
 from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_result import RunResult, clean_result
 from ullayers.learn.typed_json import from_json
+from ullayers.learn.zones import Zones
 from ullayers.video.frames import Reading, check_pixels, kept_frames
 from ullayers.video.region import MaskRegion, Rectangle, Region
 
@@ -149,6 +150,8 @@ class ConfigEntries:
     learn: Config
     result: RunResult | None
     masks: bool = False
+    zones: Zones | None = None
+    mm_per_pixel: float | None = None
 
 
 def read_config(folder: Path) -> ConfigEntries:

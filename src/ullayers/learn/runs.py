@@ -26,6 +26,7 @@ from ullayers.learn.run_config import (
 )
 from ullayers.learn.run_result import RunResult
 from ullayers.learn.trainer import build
+from ullayers.learn.zones import Zones, check_zones
 from ullayers.video.atomic_files import write_json
 from ullayers.video.follow import SIDE
 from ullayers.video.frames import kept_frames
@@ -53,6 +54,8 @@ class Run:
         net: The network; None until learning has ended.
         bad: Inputs that were left out, with their errors.
         masks: Whether every mask is written as a picture.
+        zones: Zones in which the time of objects is measured; None for none.
+        mm_per_pixel: Size of a pixel, for measures in millimetres; None for none.
         fresh: Whether learning starts from the beginning, whatever is in the folder.
         natural: Whether each source has a stride of its own, chosen from its header.
         pieces: Frames by source and reading, if learning has just read and kept all of them.
@@ -68,6 +71,8 @@ class Run:
     net: Model | None = None
     bad: dict[str, str] = field(default_factory=dict)
     masks: bool = False
+    zones: Zones | None = None
+    mm_per_pixel: float | None = None
     fresh: bool = False
     natural: bool = False
     pieces: dict[tuple[Source, Reading], list[Piece]] = field(default_factory=dict)
@@ -115,6 +120,8 @@ class Run:
         table = csv_name(self)
         names = [table, "summary.json", "overlay.mp4", "report.html", CARD]
         names += ["masks"] * self.masks
+        names += ["behaviour.csv"] * (self.config.task == "locate")
+        names += ["zones.csv"] * (self.zones is not None)
         begun = any(self.folder.glob(f"{Path(table).stem}.partial.*"))
         return [
             name for name in names if not (self.folder / name).exists() or (name == table and begun)
@@ -126,6 +133,8 @@ class Run:
             "inputs": self.inputs,
             "skip_bad": self.skip_bad,
             "masks": self.masks,
+            "zones": None if self.zones is None else asdict(self.zones),
+            "mm_per_pixel": self.mm_per_pixel,
             "reading": asdict(ReadingEntry.of(self.reading, self.stride, self.max_frames)),
             "learn": asdict(self.config),
             "result": {} if self.result is None else asdict(self.result),
@@ -175,6 +184,8 @@ def plan_run(
     roi: Region | None = None,
     skip_bad: bool = False,
     masks: bool = False,
+    zones: Zones | None = None,
+    mm_per_pixel: float | None = None,
     force: bool = False,
 ) -> tuple[Run, list[Source]]:
     """Look at the inputs and decide everything that depends on them; nothing is written yet.
@@ -197,6 +208,8 @@ def plan_run(
         roi: Use only this part of the frames; None for all of them.
         skip_bad: Leave out what cannot be read.
         masks: Write every mask as a picture.
+        zones: Measure the time of objects in these zones.
+        mm_per_pixel: Size of a pixel; None measures in pixels only.
         force: Replace an existing run.
 
     Returns:
@@ -207,6 +220,7 @@ def plan_run(
     check_free(folder, force, RUN_NAMES)
     check_apart(folder, sources)
     check_region(roi, sources, infos, skip_bad=skip_bad)
+    check_measures(config, zones, mm_per_pixel, sources, infos)
     shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)
     reading = Reading(
         size=shape,
@@ -231,6 +245,8 @@ def plan_run(
         skip_bad=skip_bad,
         bad=bad,
         masks=masks,
+        zones=zones,
+        mm_per_pixel=mm_per_pixel,
         fresh=True,
         natural=stride is None,
     )
@@ -245,6 +261,34 @@ def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
     if config.outputs != 2 and config.task == "locate":
         raise RunError("--outputs is for --task orient and features; locate has two, x and y")
     check_settings(config)
+
+
+def check_measures(
+    config: Config,
+    zones: Zones | None,
+    mm_per_pixel: float | None,
+    sources: Sequence[Source],
+    infos: Sequence[Info],
+) -> None:
+    """Refuse measures that a task does not have, and zones that do not fit into the frames.
+
+    Args:
+        config: What is learned.
+        zones: Zones to measure; None for none.
+        mm_per_pixel: Size of a pixel; None for none.
+        sources: What will be read.
+        infos: What their headers say.
+
+    Raises:
+        RunError: The task finds no positions.
+        ZoneError: A zone reaches beyond the frames of a source.
+    """
+    given = {"--zones": zones, "--mm-per-pixel": mm_per_pixel}
+    for option, value in given.items():
+        if value is not None and config.task != "locate":
+            raise RunError(f"--task {config.task} has no positions to measure; leave out {option}")
+    if zones is not None:
+        check_zones(zones, sources, infos)
 
 
 def absolute(inputs: Sequence[str]) -> list[str]:
@@ -342,6 +386,8 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         skip_bad=entries.skip_bad,
         result=entries.result,
         masks=entries.masks,
+        zones=entries.zones,
+        mm_per_pixel=entries.mm_per_pixel,
         natural=entries.reading.stride is None,
     )
     run.config = replace(run.config, device=choose_device(device or run.config.device))

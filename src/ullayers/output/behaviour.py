@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ullayers.learn.results import SURE
 from ullayers.learn.zones import Zones, contains
 from ullayers.output.motion import Motion, motion_between
-from ullayers.output.track_table import Track
+from ullayers.output.track_table import Track, read_tracks
 from ullayers.video.atomic_files import replacing
 
 MOVING_LENGTHS = 0.25  # body lengths per second from which an object moves,
@@ -93,6 +93,20 @@ def measure_scenes(tracks: Sequence[Track], sizes: Mapping[str, tuple[int, int]]
     """
     groups = groupby(tracks, lambda track: track.sequence)
     return [_measure(name, list(group), *sizes[name]) for name, group in groups]
+
+
+def measure_folder(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> list[Scene]:
+    """Measure the objects in tracks.csv of a folder.
+
+    Args:
+        folder: Folder that `ul learn` or `ul apply` has written.
+        sequences: Name, width and height of each sequence, as in summary.json.
+
+    Raises:
+        RunError: The table is missing or damaged.
+    """
+    sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in sequences}
+    return measure_scenes(read_tracks(folder / "tracks.csv"), sizes)
 
 
 def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Scene:
@@ -239,7 +253,10 @@ def with_millimetres(rows: Sequence[Row], mm_per_pixel: float | None) -> list[Ro
 
 
 def write_behaviour(
-    folder: Path, scenes: Sequence[Scene], zones: Zones | None, mm_per_pixel: float | None
+    folder: Path,
+    scenes: Sequence[Scene],
+    zones: Zones | None = None,
+    mm_per_pixel: float | None = None,
 ) -> list[Path]:
     """Write behaviour.csv and, with zones, zones.csv; an unknown value is an empty cell.
 

@@ -17,6 +17,8 @@ from ullayers.learn.apply import first_piece
 from ullayers.learn.models import Encoder, Locator
 from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run
+from ullayers.output.behaviour import Scene
+from ullayers.output.crossing_table import read_crossings
 from ullayers.output.display import display_size
 from ullayers.output.exported import Exported
 from ullayers.output.report import Contents, Sample, valid_records, write_report
@@ -34,6 +36,7 @@ def report_run(
     *,
     stride: int = 1,
     scores: Sequence[tuple[str, str]] = (),
+    scenes: Sequence[Scene] = (),
 ) -> None:
     """Write report.html into the run folder.
 
@@ -43,6 +46,7 @@ def report_run(
         done: What `export` found.
         stride: The stride of the export.
         scores: Comparison with the ground truth, if there is one.
+        scenes: Measures of the objects in tracks.csv.
     """
     maps, picture = _maps(run, sources)
     records = valid_records(run.records())
@@ -60,6 +64,10 @@ def report_run(
         facts=_facts(run, done, records),
         warnings=distrust_reasons(run, done),
         scores=list(scores),
+        scenes=list(scenes),
+        crossings=read_crossings(run.folder / "crossings.csv"),
+        zones=run.zones,
+        mm_per_pixel=run.mm_per_pixel,
     )
     write_report(run.folder / "report.html", contents)
 
@@ -92,9 +100,11 @@ def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:
     }
     if run.config.optimizer != "sgd":
         del learning["momentum"]
+    measures = {"zones": run.zones and list(run.zones.zones), "mm per pixel": run.mm_per_pixel}
     return {
         "inputs": ", ".join(os.path.basename(path) for path in run.inputs),
         "reading": reading,
+        "measures": {name: value for name, value in measures.items() if value is not None},
         "learning": {name.replace("_", " "): value for name, value in learning.items()},
     }
 
