@@ -99,7 +99,7 @@ def _draw_histogram(axes: Axes, scene: Scene, scale: float) -> None:
     speeds = scale * motion.speeds
     bins = np.linspace(0, float(np.quantile(speeds, 0.995)) or 1.0, 41)
     share = 100 * motion.durations / motion.durations.sum()
-    axes.hist(speeds.clip(max=bins[-1]), bins, weights=share, color=LINES[0], alpha=0.8)
+    axes.hist(speeds.clip(max=bins[-1]), bins.tolist(), weights=share, color=LINES[0], alpha=0.8)
     for value, name in (
         (float(np.median(speeds)), "median"),
         (scale * moving_speed(scene, 0), "moving from here"),
@@ -121,8 +121,7 @@ def _draw_quantiles(axes: Axes, scene: Scene, scale: float) -> None:
         colour = identity_hex(track.object)
         axes.plot([low, high], [row, row], color=colour, linewidth=1.5, solid_capstyle="butt")
         axes.plot([quarter, most], [row, row], color=colour, linewidth=7, solid_capstyle="butt")
-        look = {"marker": identity_marker(track.object), "markersize": 5}
-        axes.plot([median], [row], color=INK, **look)
+        axes.plot([median], [row], color=INK, marker=identity_marker(track.object), markersize=5)
     axes.set_ylim(len(scene.tracks) - 0.4, -0.6)
     _label_objects(axes, scene)
     axes.grid(axis="y", visible=False)

@@ -45,7 +45,8 @@ def time_per_cell(scene: Scene, numbers: Sequence[int]) -> Floats:
         x = (track.x[sure] * columns).astype(int).clip(0, columns - 1)
         y = (track.y[sure] * rows).astype(int).clip(0, rows - 1)
         np.add.at(total, (y, x), scene.durations[number][sure])
-    return cv2.GaussianBlur(total, (0, 0), BLUR, borderType=cv2.BORDER_REFLECT)
+    blurred = cv2.GaussianBlur(total, (0, 0), BLUR, borderType=cv2.BORDER_REFLECT)
+    return np.asarray(blurred, np.float64)
 
 
 def heat_map(

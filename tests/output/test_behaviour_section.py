@@ -1,0 +1,83 @@
+"""The section of the report on where and how objects moved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.output.made_tracks import HEIGHT, WIDTH, track_of, wanderers
+from tests.pages import NASTY, Page, chart_named, labels, make, samples, track
+from ullayers.learn.zones import Zones
+from ullayers.output.behaviour import measure_scenes
+from ullayers.output.identity_colours import identity_hex
+from ullayers.output.occupancy import heat_map, path_map, time_per_cell
+from ullayers.output.report import Contents
+
+ZONES = Zones({"nest <1>": [(60, 60), (230, 60), (230, 200), (60, 200)]})
+MAPS = 2  # a heat map and the paths
+
+
+def page_of(folder: Path, objects: int) -> Page:
+    tracks, crossings = wanderers(objects, frames=400)
+    scenes = measure_scenes(tracks, {"a": (WIDTH, HEIGHT)})
+    some = samples(1)
+    return make(folder, Contents("x", [], samples=some, scenes=scenes, crossings=crossings,
+                                 zones=ZONES, mm_per_pixel=0.5, answers=[track()]))  # fmt: skip
+
+
+@pytest.mark.parametrize("objects", [2, 5, 20])
+def test_several_objects(objects: int, tmp_path: Path) -> None:
+    page = page_of(tmp_path, objects)
+    assert "behaviour" in page.ids
+    assert not {"time", "speed", "scatter"} & set(page.ids), "they show one object only"
+    assert len(page.images) == 1 + MAPS + objects
+    for number in range(1, objects + 1):
+        assert identity_hex(number) in page.text
+    for name in ("presence and crossings", "speed distribution"):
+        assert {str(number) for number in range(1, objects + 1)} <= labels(chart_named(page, name))
+    assert "nearest neighbour (mm)" in labels(chart_named(page, "nearest neighbour over time"))
+    for text in ("nest <1>", "Crossings, least certain first", "first entry (s)", "distance (mm)"):
+        assert text in page.said
+
+
+def test_one_object(tmp_path: Path) -> None:
+    page = page_of(tmp_path, 1)
+    assert {"behaviour", "time"} <= set(page.ids)
+    assert "share of the time (%)" in labels(chart_named(page, "speed distribution"))
+    assert "nearest neighbour" not in page.said
+    assert "Crossings" not in page.said
+
+
+def test_objects_that_are_never_found(tmp_path: Path) -> None:
+    lost = track_of(np.full(5, 50.0), np.full(5, 50.0), confidence=0.1, sequence=NASTY)
+    scenes = measure_scenes([lost, replace(lost, object=2)], {NASTY: (WIDTH, HEIGHT)})
+    contents = Contents("x", scenes=scenes, zones=ZONES)
+    page_text = make_without_pictures(tmp_path, contents)
+    assert "unknown" in page_text
+    assert "<script" not in page_text
+
+
+def make_without_pictures(folder: Path, contents: Contents) -> str:
+    """Maps of nothing on no frame are blank, which `make` would refuse."""
+    from ullayers.output.report import write_report
+
+    write_report(folder / "report.html", contents)
+    return (folder / "report.html").read_text()
+
+
+def test_heat_is_where_the_time_was_spent() -> None:
+    x = np.concatenate([np.full(90, 100.0), np.full(10, 500.0)])
+    [scene] = measure_scenes([track_of(x, np.full(100, 240.0))], {"a": (WIDTH, HEIGHT)})
+    seconds = time_per_cell(scene, [0])
+    assert seconds.shape == (48, 64)
+    assert seconds.sum() == pytest.approx(4, rel=0.01)
+    assert np.unravel_index(seconds.argmax(), seconds.shape) == (24, 10)
+    frame = np.full((90, 120), 255, np.uint8)
+    picture = heat_map(scene, [0], frame, ZONES.polygons(WIDTH, HEIGHT)).astype(int)
+    assert picture.shape == (480, 640, 3)
+    assert picture[240, 100].sum() > picture[240, 500].sum() > picture[400, 300].sum()
+    assert (picture[60, 150] == 255).all(), "a side of the zone"
+    assert path_map(scene, None, {}).shape == (480, 640, 3)
