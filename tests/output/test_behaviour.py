@@ -16,6 +16,7 @@ from ullayers.output.behaviour import (
     ZONE_COLUMNS,
     Scene,
     behaviour_rows,
+    measure_folder,
     measure_scenes,
     write_behaviour,
     zone_rows,
@@ -123,6 +124,16 @@ def test_tables_of_a_folder(objects: int, tmp_path: Path) -> None:
             pixels, millimetres = float(row["distance_px"]), float(row["distance_mm"])
             assert millimetres == pytest.approx(pixels / 2, abs=1e-4)
     assert len(read_crossings(tmp_path / "crossings.csv")) == (0, 5 * objects)[objects > 1]
+
+
+def test_nothing_was_found(tmp_path: Path) -> None:
+    (tmp_path / "tracks.csv").write_text("sequence,frame,object,time,x,y,confidence\n")
+    scenes = measure_folder(tmp_path, [{"name": "a", "width": WIDTH, "height": HEIGHT}])
+    write_behaviour(tmp_path, scenes, HALVES, 0.5)
+    for name in ("behaviour.csv", "zones.csv"):
+        [header] = (tmp_path / name).read_text().splitlines()
+        assert "distance_px" in header
+        assert "distance_mm" in header
 
 
 def test_damaged_crossings(tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ def measure_folder(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> list
         RunError: The table is missing or damaged.
     """
     sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in sequences}
-    return measure_scenes(read_tracks(folder / "tracks.csv"), sizes)
+    tracks = read_tracks(folder / "tracks.csv")
+    # The size of a video is unknown if it cannot be read any more.
+    return measure_scenes([track for track in tracks if track.sequence in sizes], sizes)
 
 
 def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Scene:
@@ -262,26 +264,24 @@ def write_behaviour(
 
     Args:
         folder: Where to write.
-        scenes: From `measure_scenes`; at least one.
+        scenes: From `measure_scenes`; none if no object was found.
         zones: Zones to measure; None for none.
         mm_per_pixel: Size of a pixel, for columns in millimetres; None for none.
 
     Returns:
         The files that were written.
     """
-    tables = {"behaviour.csv": behaviour_rows(scenes)}
+    tables: dict[str, tuple[tuple[str, ...], list[Row]]]
+    tables = {"behaviour.csv": (BEHAVIOUR_COLUMNS, behaviour_rows(scenes))}
     if zones is not None:
-        tables["zones.csv"] = zone_rows(scenes, zones)
-    for name, rows in tables.items():
-        _write_table(folder / name, with_millimetres(rows, mm_per_pixel))
+        tables["zones.csv"] = ZONE_COLUMNS, zone_rows(scenes, zones)
+    for name, (columns, rows) in tables.items():
+        header, *lines = with_millimetres([dict.fromkeys(columns), *rows], mm_per_pixel)
+        with replacing(folder / name) as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(header)
+            writer.writerows([_cell(value) for value in line.values()] for line in lines)
     return [folder / name for name in tables]
-
-
-def _write_table(path: Path, rows: Sequence[Row]) -> None:
-    with replacing(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(rows[0])
-        writer.writerows([_cell(value) for value in row.values()] for row in rows)
 
 
 def _cell(value: Any) -> str:
