@@ -16,7 +16,8 @@ from ullayers.errors import UserError
 from ullayers.learn.config import default_of
 from ullayers.learn.folders import check_apart, check_free, clear_parts
 from ullayers.learn.footage import open_sources
-from ullayers.learn.runs import Run, check_measures, check_region, load_run
+from ullayers.learn.runs import Run, check_region, load_run
+from ullayers.learn.zones import check_measures
 from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.exported import Results
@@ -97,7 +98,7 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
     applied.bad = bad
     check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
     zones, mm_per_pixel = given_zones(arguments), arguments.mm_per_pixel
-    check_measures(applied.config, zones, mm_per_pixel, sources, infos)
+    check_measures(applied.config.task, zones, mm_per_pixel, sources, infos)
     check_apart(arguments.out, sources)
     stride: int = arguments.stride
     max_frames = kept_frames(arguments.max_frames, stride)

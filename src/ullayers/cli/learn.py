@@ -28,8 +28,9 @@ from ullayers.learn.footage import expected_frames
 from ullayers.learn.regular_files import open_regular
 from ullayers.learn.results import read_answers
 from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, check_measures, csv_name, load_run, plan_run, sources_of
+from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
 from ullayers.learn.training import Learner, Record
+from ullayers.learn.zones import check_measures
 from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.model_card import write_card
@@ -92,7 +93,7 @@ def _measure_anew(arguments: Namespace, run: Run) -> None:
         return
     sources = sources_of(run)
     infos = [source.probe() for source in sources]
-    check_measures(run.config, zones, mm_per_pixel, sources, infos)
+    check_measures(run.config.task, zones, mm_per_pixel, sources, infos)
     run.zones, run.mm_per_pixel = zones, mm_per_pixel
     run.write_config()
     for name in (*MEASURES, "report.html"):

@@ -118,7 +118,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
   overlay.mp4   the result drawn onto the video
   tracks.csv    for --task locate: x and y of every frame (0 to 1, from the top
                 left corner), and a confidence; of each object, if several move
-  behaviour.csv   distance, speed and more of each object
+  behaviour.csv for --task locate: distance, speed and more of each object
   codes.csv     for the other tasks: the code of every frame
   model.safetensors, config.json and more: the network, for `ul apply`""",
         examples="""\

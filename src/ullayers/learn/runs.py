@@ -26,7 +26,7 @@ from ullayers.learn.run_config import (
 )
 from ullayers.learn.run_result import RunResult
 from ullayers.learn.trainer import build
-from ullayers.learn.zones import Zones, check_zones
+from ullayers.learn.zones import Zones, check_measures
 from ullayers.video.atomic_files import write_json
 from ullayers.video.follow import SIDE
 from ullayers.video.frames import kept_frames
@@ -220,7 +220,7 @@ def plan_run(
     check_free(folder, force, RUN_NAMES)
     check_apart(folder, sources)
     check_region(roi, sources, infos, skip_bad=skip_bad)
-    check_measures(config, zones, mm_per_pixel, sources, infos)
+    check_measures(config.task, zones, mm_per_pixel, sources, infos)
     shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)
     reading = Reading(
         size=shape,
@@ -261,34 +261,6 @@ def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
     if config.outputs != 2 and config.task == "locate":
         raise RunError("--outputs is for --task orient and features; locate has two, x and y")
     check_settings(config)
-
-
-def check_measures(
-    config: Config,
-    zones: Zones | None,
-    mm_per_pixel: float | None,
-    sources: Sequence[Source],
-    infos: Sequence[Info],
-) -> None:
-    """Refuse measures that a task does not have, and zones that do not fit into the frames.
-
-    Args:
-        config: What is learned.
-        zones: Zones to measure; None for none.
-        mm_per_pixel: Size of a pixel; None for none.
-        sources: What will be read.
-        infos: What their headers say.
-
-    Raises:
-        RunError: The task finds no positions.
-        ZoneError: A zone reaches beyond the frames of a source.
-    """
-    given = {"--zones": zones, "--mm-per-pixel": mm_per_pixel}
-    for option, value in given.items():
-        if value is not None and config.task != "locate":
-            raise RunError(f"--task {config.task} has no positions to measure; leave out {option}")
-    if zones is not None:
-        check_zones(zones, sources, infos)
 
 
 def absolute(inputs: Sequence[str]) -> list[str]:

@@ -107,18 +107,29 @@ def read_zones(path: str | os.PathLike[str]) -> Zones:
     return zones
 
 
-def check_zones(zones: Zones, sources: Sequence[Source], infos: Sequence[Info]) -> None:
-    """Refuse zones that reach beyond the frames of a source.
+def check_measures(
+    task: str,
+    zones: Zones | None,
+    mm_per_pixel: float | None,
+    sources: Sequence[Source],
+    infos: Sequence[Info],
+) -> None:
+    """Refuse measures that a task does not have, and zones that do not fit into the frames.
 
     Args:
-        zones: The zones.
+        task: What is learned.
+        zones: Zones to measure; None for none.
+        mm_per_pixel: Size of a pixel; None for none.
         sources: What will be read.
         infos: What their headers say.
 
     Raises:
-        ZoneError: A zone does not fit.
+        ZoneError: The task finds no positions, or a zone reaches beyond the frames of a source.
     """
-    for source, info in zip(sources, infos, strict=True):
+    for option, value in {"--zones": zones, "--mm-per-pixel": mm_per_pixel}.items():
+        if value is not None and task != "locate":
+            raise ZoneError(f"--task {task} has no positions to measure; leave out {option}")
+    for source, info in zip(sources, infos, strict=True) if zones is not None else ():
         try:
             zones.polygons(info.width, info.height)
         except ZoneError as error:
