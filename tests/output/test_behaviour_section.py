@@ -46,6 +46,7 @@ def test_several_objects(objects: int, tmp_path: Path) -> None:
     for name in ("presence and crossings", "speed distribution"):
         assert {str(number) for number in range(1, objects + 1)} <= labels(chart_named(page, name))
     assert "nearest neighbour (mm)" in labels(chart_named(page, "nearest neighbour over time"))
+    assert "keeps its number" in page.said
     for text in ("nest <1>", "Crossings, least certain first", "first entry (s)", "distance (mm)"):
         assert text in page.said
 

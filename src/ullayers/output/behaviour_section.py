@@ -15,6 +15,7 @@ from ullayers.output.behaviour import Scene, behaviour_rows, with_millimetres, z
 from ullayers.output.charts import NARROW, WIDE
 from ullayers.output.crossing_table import Crossing
 from ullayers.output.identity_colours import identity_hex
+from ullayers.output.object_overlay import draw_objects
 from ullayers.output.occupancy import CELLS, heat_gradient, heat_map, path_map, time_per_cell
 
 MAX_SCENES = 3  # sequences with pictures of their own
@@ -66,6 +67,24 @@ def behaviour_section(
         "max_lines": behaviour_charts.MAX_LINES,
         "tables": _tables(scenes, crossings, zones, mm_per_pixel),
     }
+
+
+def draw_scene(
+    picture: Pixels, seconds: float, scene: Scene, crossings: Sequence[Crossing]
+) -> Pixels:
+    """Draw all objects onto one frame, as in the overlay but without masks.
+
+    Args:
+        picture: (height, width, 3) uint8, of any size.
+        seconds: Time of the frame.
+        scene: The objects of its sequence.
+        crossings: Crossings of all sequences.
+    """
+    times = np.concatenate([track.time for track in scene.tracks])
+    frames = np.concatenate([track.frame for track in scene.tracks])
+    number = frames[np.abs(times - seconds).argmin()]
+    own = [crossing for crossing in crossings if crossing.sequence == scene.sequence]
+    return draw_objects(picture[None], None, scene.tracks, np.array([number]), own)[0]
 
 
 def _scene(

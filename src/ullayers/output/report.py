@@ -21,7 +21,7 @@ import ullayers.output.training_charts as training_charts
 from ullayers.learn.results import SURE, TRACK, Answer
 from ullayers.learn.zones import Zones
 from ullayers.output.behaviour import Scene
-from ullayers.output.behaviour_section import behaviour_section
+from ullayers.output.behaviour_section import behaviour_section, draw_scene
 from ullayers.output.crossing_table import Crossing
 from ullayers.output.motion import SMOOTHING_SECONDS, measure_motion
 from ullayers.output.overlay import draw_crops, draw_track
@@ -224,16 +224,20 @@ def _behaviour(contents: Contents) -> Section | None:
 
 def _samples(contents: Contents) -> Section | None:
     shown = []
+    several = {scene.sequence: scene for scene in contents.scenes if len(scene.tracks) > 1}
     for sample in contents.samples[:MAX_SAMPLES]:
         picture = pictures.fit_width(sample.picture)
-        if contents.is_track:
+        if sample.sequence in several:
+            scene = several[sample.sequence]
+            picture = draw_scene(picture, sample.seconds, scene, contents.crossings)
+        elif contents.is_track:
             picture = _draw_result(picture, sample)
         elif sample.crop is not None:
             picture = draw_crops(picture[None], sample.crop[None])[0]
         code = "" if contents.is_track else _format_code(sample.values)
         caption = [sample.sequence, code, f"{sample.seconds:.2f} s"]
         shown.append({"picture": pictures.photograph(picture), "caption": caption})
-    return {"samples": shown} if shown else None
+    return {"samples": shown, "has_several": bool(several)} if shown else None
 
 
 def _format_code(values: Floats) -> str:
