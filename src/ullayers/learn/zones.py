@@ -129,7 +129,9 @@ def check_measures(
     for option, value in {"--zones": zones, "--mm-per-pixel": mm_per_pixel}.items():
         if value is not None and task != "locate":
             raise ZoneError(f"--task {task} has no positions to measure; leave out {option}")
-    for source, info in zip(sources, infos, strict=True) if zones is not None else ():
+    if zones is None:
+        return
+    for source, info in zip(sources, infos, strict=True):
         try:
             zones.polygons(info.width, info.height)
         except ZoneError as error:

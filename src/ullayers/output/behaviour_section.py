@@ -84,7 +84,7 @@ def draw_scene(
     frames = np.concatenate([track.frame for track in scene.tracks])
     number = frames[np.abs(times - seconds).argmin()]
     own = [crossing for crossing in crossings if crossing.sequence == scene.sequence]
-    return draw_objects(picture[None], None, scene.tracks, np.array([number]), own)[0]
+    return draw_objects(picture[None], None, scene.tracks, np.array([number]), own).squeeze(0)
 
 
 def _scene(
