@@ -138,7 +138,7 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
     assert done == (0, "", "")
     rows = [row["sequence"] for row in read_table(out / "tracks.csv")]
     assert rows == ["ball"] * 40 + ["long"] * 400
-    assert files_in(out) == {"tracks.csv", "summary.json"}
+    assert files_in(out) == {"tracks.csv", "behaviour.csv", "summary.json"}
 
 
 def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path, here: UlCommand) -> None:
