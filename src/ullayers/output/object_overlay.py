@@ -29,6 +29,9 @@ BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 FILL_OPACITY = 0.26
 TRAIL_OPACITIES = (0.15, 0.3, 0.5, 0.7, 0.9)  # from the oldest fifth of a trail to the newest
 FONT = cv2.FONT_HERSHEY_SIMPLEX
+UP_RIGHT = np.array([1.0, -1.0])
+MIN_RADIUS = 2.25  # of a dot, in pixels
+DOT_SHARE = 0.12  # radius of a dot, of the length of the object, so that it does not hide it
 SHIFT = 4  # bits after the binary point of coordinates
 
 
@@ -91,6 +94,7 @@ class _Path:
     marker: Marker
     places: Floats  # (TRAIL_FRAMES + n, 2), whose whole numbers are centres of pixels
     sure: NDArray[np.bool_]
+    radius: float  # of the dot
     reach: float  # radius of a ring around the object
 
     @classmethod
@@ -107,9 +111,12 @@ class _Path:
         length = track.length[np.isfinite(track.length)]
         scale = np.nanmedian(track.x[row] * width / track.x_px[row]) if len(length) else np.nan
         body = float(np.median(length) * scale) if np.isfinite(scale) else 0.0
-        reach = max(2.2 * dot_radius(height, width), 0.65 * body)
+        usual = dot_radius(height, width)
+        radius = min(usual, max(MIN_RADIUS, DOT_SHARE * body)) if body else usual
+        reach = max(2.2 * radius, 0.65 * body)
         number = track.object
-        return cls(number, identity_colour(number), identity_marker(number), places, sure, reach)
+        look = identity_colour(number), identity_marker(number)
+        return cls(number, *look, places, sure, radius, reach)
 
     def trail(self, n: int, part: int) -> list[Floats]:
         """Return the unbroken lines of one part of the trail of a frame, oldest part first."""
@@ -125,17 +132,16 @@ class _Path:
         place = self.places[row]
         if not np.isfinite(place).all():
             return
-        radius = dot_radius(*picture.shape[:2])
         if crossed:
-            thickness = max(1, round(radius / 7))
+            thickness = max(1, round(line_radius(*picture.shape[:2]) / 2))
             _circle(picture, place, self.reach, BLACK, thickness + 2)
             _circle(picture, place, self.reach, WHITE, thickness)
         if self.sure[row]:
-            _paint_marker(picture, place, 0.85 * radius, self.colour, self.marker)
-            _paint_number(picture, place, self.number, self.colour)
+            _paint_marker(picture, place, 0.85 * self.radius, self.colour, self.marker)
+            _paint_number(picture, place + 1.6 * self.radius * UP_RIGHT, self.number, self.colour)
         else:
-            _circle(picture, place, 0.85 * radius, BLACK, 3)
-            _circle(picture, place, 0.85 * radius, self.colour, 1)
+            _circle(picture, place, 0.85 * self.radius, BLACK, 3)
+            _circle(picture, place, 0.85 * self.radius, self.colour, 1)
 
 
 def _paint_masks(picture: Pixels, labels: Labels, objects: Sequence[_Path]) -> None:
@@ -201,15 +207,14 @@ def _paint_marker(
 
 
 def _paint_number(picture: Pixels, place: Floats, number: int, colour: Colour) -> None:
-    """Paint the number of an object on a small plate of its colour, at its upper right."""
+    """Paint the number of an object on a small plate of its colour, inside the picture."""
     height, width = picture.shape[:2]
-    radius = dot_radius(height, width)
-    scale = max(0.32, radius / 17)
+    scale = max(0.32, dot_radius(height, width) / 17)
     thickness = max(1, round(1.6 * scale))
     (right, up), _ = cv2.getTextSize(str(number), FONT, scale, thickness)
     pad = max(2, round(0.3 * up))
-    x = int(np.clip(place[0] + 1.6 * radius, pad, max(pad, width - right - pad - 1)))
-    y = int(np.clip(place[1] - 1.6 * radius, up + pad, max(up + pad, height - pad - 1)))
+    x = int(np.clip(place[0], pad, max(pad, width - right - pad - 1)))
+    y = int(np.clip(place[1], up + pad, max(up + pad, height - pad - 1)))
     low, high = (x - pad, y - up - pad), (x + right + pad - 1, y + pad)
     cv2.rectangle(picture, (low[0] - 1, low[1] - 1), (high[0] + 1, high[1] + 1), BLACK, 1)
     cv2.rectangle(picture, low, high, colour, -1)

@@ -20,7 +20,8 @@ Floats = NDArray[np.float64]
 
 CELLS = 64  # of a heat map along the longer side of the frame
 BLUR = 1.2  # cells
-BACKDROP_LIGHT = 0.45  # of the frame behind a map
+BACKDROP_LIGHT = 115  # of the bright parts of the frame behind a map, out of 255
+MAX_GAIN = 3.0  # by which a dark frame is brightened
 EMPTY_COLOUR = 38  # grey behind a map if there is no frame
 MAX_OPACITY = 0.9
 SHIFT = 4  # bits after the binary point of coordinates
@@ -103,7 +104,8 @@ def _backdrop(scene: Scene, frame: Pixels | None, width: int) -> Pixels:
         return np.full((height, width, 3), EMPTY_COLOUR, np.uint8)
     grey = frame if frame.ndim == 2 else frame.mean(2)
     resized = cv2.resize(grey.astype(np.float32), (width, height), interpolation=cv2.INTER_AREA)
-    return np.repeat((BACKDROP_LIGHT * resized).astype(np.uint8)[..., None], 3, 2)
+    gain = min(MAX_GAIN, BACKDROP_LIGHT / max(1.0, float(np.percentile(resized, 99))))
+    return np.repeat((gain * resized).clip(0, 255).astype(np.uint8)[..., None], 3, 2)
 
 
 def _with_zones(picture: Pixels, scene: Scene, zones: Mapping[str, Floats]) -> Pixels:

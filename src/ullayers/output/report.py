@@ -200,7 +200,7 @@ def _templates() -> jinja2.Environment:
 
 def _sections(contents: Contents, has_video: bool) -> dict[str, Section | None]:
     """Prepare the sections of the page in order; None for those without content."""
-    several = any(len(scene.tracks) > 1 for scene in contents.scenes)  # not for a single track
+    several = _is_several(contents)  # other sections than behaviour show a single object
     return {
         "video": {"file": "overlay.mp4"} if has_video else None,
         "samples": _samples(contents),
@@ -213,6 +213,10 @@ def _sections(contents: Contents, has_video: bool) -> dict[str, Section | None]:
         "kernels": _layers(contents),
         "config": _config(contents.config),
     }
+
+
+def _is_several(contents: Contents) -> bool:
+    return any(len(scene.tracks) > 1 for scene in contents.scenes)
 
 
 def _behaviour(contents: Contents) -> Section | None:
@@ -308,11 +312,13 @@ def _sequences(contents: Contents) -> Section | None:
     if not contents.infos:
         return None
     names = ["sequence", "frames", "frame size", "frames per second"]
-    if contents.is_track:
+    has_motion = contents.is_track and not _is_several(contents)
+    if has_motion:
         names += ["distance (px)", "mean speed (px/s)", "median (px/s)", "95th percentile (px/s)"]
     pairs = list(zip(contents.answers, contents.infos, strict=True))
-    rows = [_sequence_row(answer, info) for answer, info in pairs[:MAX_ROWS]]
-    return {"names": names, "rows": rows, "left_out": len(pairs) - len(rows)}
+    rows = [_sequence_row(answer, info)[: len(names)] for answer, info in pairs[:MAX_ROWS]]
+    left_out = len(pairs) - len(rows)
+    return {"names": names, "rows": rows, "left_out": left_out, "has_motion": has_motion}
 
 
 def _sequence_row(answer: Answer, info: Info) -> list[str]:
