@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,36 +155,6 @@ def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
         file.write(page)
 
 
-def valid_records(records: Sequence[Any]) -> list[dict[str, Any]]:
-    """Keep the training records that can be drawn.
-
-    A record needs an integer `trial` and `step`. Any other value that should be a number and is
-    not, becomes None.
-
-    >>> good = {"trial": 0, "step": 1, "rank": 2.0}
-    >>> valid_records([good, {"step": 1}, {"trial": 0, "step": 2, "rank": "x"}, "no record"])
-    [{'trial': 0, 'step': 1, 'rank': 2.0}, {'trial': 0, 'step': 2, 'rank': None}]
-    """
-    valid = []
-    for record in records:
-        if isinstance(record, dict) and all(_is_int(record.get(key)) for key in ("trial", "step")):
-            values = {key: record[key] for key in NUMBERS if key in record}
-            cleaned = {key: value if _is_number(value) else None for key, value in values.items()}
-            valid.append(record | cleaned)
-    return valid
-
-
-NUMBERS = ("objective", "rank", "features", "seconds", "training", "held_out")
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
-
-
 @cache
 def _templates() -> jinja2.Environment:
     return jinja2.Environment(
@@ -209,7 +178,7 @@ def _sections(contents: Contents, has_video: bool) -> dict[str, Section | None]:
         "speed": None if several else _speed(contents),
         "scatter": None if several else _scatter(contents),
         "sequences": _sequences(contents),
-        "training": _training(valid_records(contents.records), contents.winner),
+        "training": _training(training_charts.valid_records(contents.records), contents.winner),
         "kernels": _layers(contents),
         "config": _config(contents.config),
     }

@@ -21,8 +21,9 @@ from ullayers.output.behaviour import Scene
 from ullayers.output.crossing_table import read_crossings
 from ullayers.output.display import display_size
 from ullayers.output.exported import Exported
-from ullayers.output.report import Contents, Sample, valid_records, write_report
+from ullayers.output.report import Contents, Sample, write_report
 from ullayers.output.summary import distrust_reasons, is_trusted_ring
+from ullayers.output.training_charts import valid_records
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.single_frames import frames_at
 

@@ -24,6 +24,7 @@ from ullayers.output.charts import (
 
 KEPT_LINE: dict[str, Any] = {"color": KEPT, "linewidth": 2.4}
 OTHER_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "alpha": 0.4}
+NUMBERS = ("objective", "rank", "features", "seconds", "training", "held_out")
 
 
 def training_chart(
@@ -125,3 +126,30 @@ def _mark_full_rank(axes: Axes, features: int) -> None:
         fontsize=10,
     )
     axes.set_ylim(0, max(1.15 * features, axes.get_ylim()[1]))
+
+
+def valid_records(records: Sequence[Any]) -> list[dict[str, Any]]:
+    """Keep the training records that can be drawn.
+
+    A record needs an integer `trial` and `step`. Any other value that should be a number and is
+    not, becomes None.
+
+    >>> good = {"trial": 0, "step": 1, "rank": 2.0}
+    >>> valid_records([good, {"step": 1}, {"trial": 0, "step": 2, "rank": "x"}, "no record"])
+    [{'trial': 0, 'step': 1, 'rank': 2.0}, {'trial': 0, 'step': 2, 'rank': None}]
+    """
+    valid = []
+    for record in records:
+        if isinstance(record, dict) and all(_is_int(record.get(key)) for key in ("trial", "step")):
+            values = {key: record[key] for key in NUMBERS if key in record}
+            cleaned = {key: value if _is_number(value) else None for key, value in values.items()}
+            valid.append(record | cleaned)
+    return valid
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
