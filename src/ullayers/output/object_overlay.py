@@ -30,8 +30,8 @@ FILL_OPACITY = 0.26
 TRAIL_OPACITIES = (0.15, 0.3, 0.5, 0.7, 0.9)  # from the oldest fifth of a trail to the newest
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 UP_RIGHT = np.array([1.0, -1.0])
-MIN_RADIUS = 2.25  # of a dot, in pixels
-DOT_SHARE = 0.12  # radius of a dot, of the length of the object, so that it does not hide it
+MIN_RADIUS = 3.0  # of a dot, in pixels
+DOT_SHARE = 0.14  # radius of a dot, of the length of the object, so that it does not hide it
 SHIFT = 4  # bits after the binary point of coordinates
 
 
@@ -138,7 +138,7 @@ class _Path:
             _circle(picture, place, self.reach, WHITE, thickness)
         if self.sure[row]:
             _paint_marker(picture, place, 0.85 * self.radius, self.colour, self.marker)
-            _paint_number(picture, place + 1.6 * self.radius * UP_RIGHT, self.number, self.colour)
+            _paint_number(picture, place + 0.75 * self.reach * UP_RIGHT, self.number, self.colour)
         else:
             _circle(picture, place, 0.85 * self.radius, BLACK, 3)
             _circle(picture, place, 0.85 * self.radius, self.colour, 1)
