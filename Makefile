@@ -12,6 +12,7 @@ READY := $(VENV)/.ready
 
 # torch is installed first and pinned exactly: a looser requirement downloads gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
+	@echo "Installing pinned dependencies into $(VENV); this takes a few minutes the first time."
 	python3 -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables

@@ -86,6 +86,9 @@ def test_learn_counts_what_it_does(films: Path, tmp_path: Path, here: UlCommand)
     assert counts(errors, "reading")[-1] == ("20", "20")
     assert counts(errors, "training")[-1] == ("6", "6")
     assert counts(errors, "applying")[-1] == ("40", "40")
+    steps = [line for line in errors.splitlines() if line.startswith("training: ")]
+    assert "trial 1 of 2: J " in steps[0]
+    assert "trial 2 of 2: J " in steps[3]
     assert "applying" not in out, "progress is not for stdout"
     assert "40 frames, object found in" in out
 

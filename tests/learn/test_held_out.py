@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.code_clips import CodeClips, closes
 from ullayers.learn.code_trial import CodeTrial
 from ullayers.learn.config import Config, Task
+from ullayers.learn.footage import Footage
 from ullayers.learn.held_out import held_out_correlation, held_out_frames
 from ullayers.learn.models import code_steps
 from ullayers.learn.trial import CHECK_STEPS, PATIENCE, Check, Trial
@@ -127,6 +130,18 @@ def test_clips_to_locate_from_leave_out_the_held_out_stretch() -> None:
     trial._read = lambda piece, rows: starts.append(rows.start) or torch.zeros(1)  # type: ignore
     trial.draw(2000, torch.Generator().manual_seed(0))
     assert set(starts) == set(range(21)) | set(range(60, 81))
+
+
+@pytest.mark.parametrize(("sequences", "comparable"), [(7, False), (8, True)])
+def test_a_few_clips_are_not_compared_with_training_clips(sequences: int, comparable: bool) -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (20, 16, 16, 3), dtype=np.uint8)
+    [piece] = as_footage(frames).pieces
+    pieces = [replace(piece, source=number) for number in range(sequences)]
+    footage = Footage([str(number) for number in range(sequences)], pieces)
+    config = Config(clip=5, batch=4).resolved(many=True)
+    trial = ClipTrial(footage, config, "clip", 0)
+    assert trial.held_out_count == 5 * sequences
+    assert trial.comparable == comparable
 
 
 @pytest.mark.parametrize("task", ["locate", "orient"])

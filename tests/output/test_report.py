@@ -189,9 +189,13 @@ def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_page_says_why_results_are_not_to_be_trusted(tmp_path: Path) -> None:
-    trusted = make(tmp_path, Contents("a"))
+    sentence = "The object was found in 98.0% of the frames."
+    trusted = make(tmp_path, Contents("a", trust=sentence))
+    assert f"Trusted. {sentence}" in trusted.said
     assert "Do not trust" not in trusted.said
+    assert "Trusted" not in make(tmp_path, Contents("a")).said, "it is not known"
     reason = "The confidence is below 0.5 in 61.7% of the frames."
     doubtful = make(tmp_path, Contents("a", warnings=[reason]))
     assert "Do not trust these results." in doubtful.said
     assert reason in doubtful.said
+    assert "Trusted" not in doubtful.said

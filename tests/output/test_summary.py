@@ -65,7 +65,8 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert "objective" not in summary, "J is that of the training, not of these videos"
     [line] = summary_lines(either, done)
     assert line.startswith("35 frames")
-    assert f"; trained on 40 frames, evaluation J {either.outcome.objective:.2f}" in line
+    trained = "40 frames" if locate else "30 frames (10 held out)"
+    assert f"; trained on {trained}, evaluation J {either.outcome.objective:.2f}" in line
     assert ("(confidence of at least 0.5)" in line) == locate
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.command import UlCommand, check_refused
-from tests.films import column
+from tests.films import column, still, write_film
 from ullayers.video.follow import SIDE, cut_squares, follow
 from ullayers.video.frames import Clip
 from ullayers.video.writer import VideoWriter
@@ -49,6 +49,21 @@ def test_the_square_stays_on_what_moves() -> None:
     for axis in (1, 2):
         centre = (bright.sum(axis) * place).sum(1) / total
         assert float((centre - SIDE / 2).abs().median()) < SIDE / 12
+
+
+def test_squares_do_not_follow_noise() -> None:
+    scene = turning(1)[0].expand(40, -1, -1, -1)
+    noise = torch.randint(-2, 3, scene.shape, generator=torch.Generator().manual_seed(0))
+    small = follow(clip_of((scene + noise).clamp(0, 255).byte()))
+    assert small.crops is not None
+    assert torch.equal(small.crops, small.crops[:1].expand(40, -1))
+
+
+def test_following_is_refused_if_nothing_moves(tmp_path: Path, here: UlCommand) -> None:
+    noise = np.random.default_rng(0).normal(0, 2, (60, 96, 128, 3))
+    film = write_film(tmp_path / "still.mp4", (still(60, 96, 128) + noise).clip(0, 255).astype("u1"))
+    result = here("learn", film, "--task", "orient", "--follow", "--out", tmp_path / "run")
+    check_refused(result, "nothing moves")
 
 
 def test_squares_go_on_beyond_the_edge() -> None:

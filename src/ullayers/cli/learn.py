@@ -173,8 +173,15 @@ class _ReadingProgress(Progress):
 
 
 def _show_step(progress: Progress, learner: Learner, record: Record) -> None:
-    held_out = "" if record.held_out is None else f", {record.held_out:.2f} on held-out frames"
-    progress.to(learner.done, f"J {record.objective:.2f} ({record.kind}){held_out}")
+    """Show J of a step, and of which trial it is: J of the next trial starts high again."""
+    number = f"trial {record.trial + 1} of {len(learner.plan)}"
+    if len(learner.plan) == 1:
+        name = ""
+    else:
+        name = "best trial: " if record.step > learner.trial_steps else f"{number}: "
+    is_shown = record.held_out is not None and learner.trials[record.trial].comparable
+    held_out = f", {record.held_out:.2f} on held-out frames" if is_shown else ""
+    progress.to(learner.done, f"{name}J {record.objective:.2f} ({record.kind}){held_out}")
 
 
 def _write_outputs(

@@ -13,6 +13,7 @@ from ullayers.learn.held_out import held_out_stretches
 from ullayers.learn.trial import Check, Trial
 
 EVALUATION_CLIPS = 16  # clips on which trials are compared
+MIN_HELD_OUT_CLIPS = EVALUATION_CLIPS // 2  # fewer differ from training clips by chance
 
 
 class ClipTrial(Trial):
@@ -36,6 +37,11 @@ class ClipTrial(Trial):
     def held_out_count(self) -> int:
         """Number of frames that are held out."""
         return sum(map(len, self.held_out))
+
+    @property
+    def comparable(self) -> bool:
+        """Whether so many clips are held out that their J can be compared with that of others."""
+        return sum(map(bool, self.held_out)) >= MIN_HELD_OUT_CLIPS
 
     def draw(self, count: int, generator: torch.Generator) -> list[Tensor]:
         """Draw random clips, from all training frames with equal probability."""

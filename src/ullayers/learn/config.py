@@ -99,7 +99,7 @@ class Config:
     outputs: int = field(
         default=2,
         metadata=_about(
-            "Length of the code (orient and features only; locate always gives x and y).",
+            "Length of the code; not for locate, which gives x and y.",
             metavar="D",
             at_least=1,
             at_most=MAX_COUNT,

@@ -19,7 +19,8 @@ class RunResult:
         trial: Number of the trial that won.
         objective: Evaluation J of the trained network on training frames; while watching, J of the
             last step.
-        held_out_objective: J of a code on frames that were held out.
+        held_out_objective: J on frames that were held out; None if they are too few for a J that
+            can be compared with that of training frames.
         held_out_frames: Number of frames that were held out; 0 if there were too few.
         held_out_correlation: Correlation of held-out frames with their neighbours in time, for each
             number of a code.
@@ -27,6 +28,8 @@ class RunResult:
         scores: J by which trials were compared; None where it is not finite.
         steps: Optimizer steps of the winner; while watching, frames.
         frames: Number of frames that were read.
+        trained_frames: Number of them that were trained on: neither held out nor dropped to save
+            memory. None in runs of version 0.1, which used all that it kept.
         sources: Names of the sources.
         strides: Stride with which each source was read, by its name.
         bad: Inputs that could not be read, with their errors.
@@ -50,6 +53,7 @@ class RunResult:
     scores: list[float | None] | None = None
     steps: int | None = None
     frames: int | None = None
+    trained_frames: int | None = None
     sources: list[str] = field(default_factory=list)
     strides: dict[str, int] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)

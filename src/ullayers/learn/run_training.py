@@ -211,9 +211,10 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
 def _checked(trial: Trial) -> dict[str, Any]:
     """Return J of the trained network and what is known on held-out frames."""
     check = trial.check()
+    held_out = check.held_out if trial.comparable else None
     return {
         "objective": check.training,
-        "held_out_objective": None if check.held_out is None else finite(check.held_out),
+        "held_out_objective": None if held_out is None else finite(held_out),
         "held_out_frames": trial.held_out_count,
         "held_out_correlation": trial.correlation() if isinstance(trial, CodeTrial) else None,
     }
@@ -237,6 +238,7 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
         scores=[finite(score) for score in learner.scores],
         steps=len(best.history),
         frames=footage.seen,
+        trained_frames=sum(map(len, footage.pieces)) - best.held_out_count,
         sources=footage.names,
         strides={footage.names[i]: reading.stride for i, reading in footage.readings.items()},
         bad=run.bad,

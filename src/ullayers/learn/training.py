@@ -16,15 +16,12 @@ from torch import Tensor
 from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.code_trial import CodeTrial
 from ullayers.learn.config import Config
-from ullayers.learn.footage import Footage, LongMean, Piece
+from ullayers.learn.footage import Footage, LongMean
 from ullayers.learn.held_out import enough_to_hold_out
 from ullayers.learn.trial import Check, Trial
 from ullayers.learn.typed_json import AnyFloat
+from ullayers.video.camera_motion import shows_motion
 from ullayers.video.reader import VideoError
-
-CODEC_NOISE = 4.5 / 255  # smaller changes from frame to frame are noise of the codec
-KEY_FRAME_CHANGE = 24 / 255  # a key frame may differ by this much from the frames before it, once
-MOTION_WINDOW = 8  # frames in which something that moves changes more than once
 
 
 @dataclass(frozen=True)
@@ -251,18 +248,8 @@ def _check(footage: Footage, config: Config) -> None:
     frames = sum(map(len, footage.pieces))
     if config.task != "locate" and config.outputs > frames:
         raise VideoError(f"--outputs {config.outputs}: there are {frames} frames; ask for fewer")
-    if not any(map(_moves, footage.pieces)):
+    if not any(shows_motion(piece.foreground()) for piece in footage.pieces):
         raise VideoError(
             f"{names}: nothing moves, so nothing can be learned; for slow motion, try a larger "
             "--stride"
         )
-
-
-def _moves(piece: Piece) -> bool:
-    """Whether there is more change than the noise of encoding a still picture."""
-    seen = piece.foreground()
-    if float(seen.abs().max()) > KEY_FRAME_CHANGE:
-        return True
-    changed = seen.diff(dim=0).abs().flatten(1).amax(1) > CODEC_NOISE
-    window = min(MOTION_WINDOW, len(changed))
-    return bool((changed.float().unfold(0, window, 1).sum(1) > 1).any())

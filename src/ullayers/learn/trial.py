@@ -82,6 +82,11 @@ class Trial(ABC):
     def held_out_count(self) -> int:
         """Number of frames that are held out."""
 
+    @property
+    def comparable(self) -> bool:
+        """Whether J on held-out frames can be compared with J on training frames."""
+        return self.held_out_count > 0
+
     @abstractmethod
     def learn(self) -> None:
         """Learn from one batch of clips."""

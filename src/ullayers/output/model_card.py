@@ -10,7 +10,7 @@ from ullayers.learn.folders import CARD_START
 from ullayers.learn.runs import Run
 from ullayers.output.exported import Exported
 from ullayers.output.run_report import run_title
-from ullayers.output.summary import distrust_reasons, found_share
+from ullayers.output.summary import distrust_reasons, found_share, trained_frames
 from ullayers.video.atomic_files import replacing
 from ullayers.video.follow import SIDE
 
@@ -85,7 +85,7 @@ def _figures(run: Run, exported: Exported) -> list[Sequence[str]]:
     rows = [
         ("Task", run.config.task),
         ("Frames", f"{exported.totals.frames:,}"),
-        ("Frames trained on", _number(result.frames, ",")),
+        ("Trained on", trained_frames(run)),
         ("J of the evaluation, lower is better", _number(result.objective, ".2f")),
         ("J before training", _number(result.start, ".2f")),
         ("Trusted", "no" if distrust_reasons(run, exported) else "yes"),

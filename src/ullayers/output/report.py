@@ -82,6 +82,7 @@ class Contents:
         maps_picture: (height, width, 3) uint8.
         facts: Headline numbers as (name, value).
         warnings: Why the results are not to be trusted; empty if they are.
+        trust: Why they are, in a sentence; None if it is not known whether they are.
         scores: Comparison with the ground truth as (name, value).
         infos: Frame size and frame rate of each of `answers`, for speeds in pixels; may be empty.
         scenes: Measures of every object, of one or more in each sequence.
@@ -105,6 +106,7 @@ class Contents:
     maps_picture: Pixels | None = None
     facts: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    trust: str | None = None
     scores: list[tuple[str, str]] = field(default_factory=list)
     infos: list[Info] = field(default_factory=list)
     scenes: list[Scene] = field(default_factory=list)
@@ -144,6 +146,7 @@ def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
             title=contents.title,
             facts=contents.facts,
             warnings=contents.warnings,
+            trust=contents.trust,
             scores=contents.scores,
             is_track=contents.is_track,
             threshold=SURE,

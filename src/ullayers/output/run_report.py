@@ -22,7 +22,12 @@ from ullayers.output.crossing_table import read_crossings
 from ullayers.output.display import display_size
 from ullayers.output.exported import Exported
 from ullayers.output.report import Contents, Sample, write_report
-from ullayers.output.summary import distrust_reasons, is_trusted_ring
+from ullayers.output.summary import (
+    distrust_reasons,
+    is_trusted_ring,
+    trained_frames,
+    trust_sentence,
+)
 from ullayers.output.training_charts import valid_records
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.single_frames import frames_at
@@ -50,7 +55,8 @@ def report_run(
         scenes: Measures of the objects in tracks.csv.
     """
     maps, picture = _maps(run, sources)
-    records = valid_records(run.records())
+    records = _shown_records(run)
+    reasons = distrust_reasons(run, done)
     contents = Contents(
         title=run_title(run),
         config=_settings(run, sources),
@@ -63,7 +69,8 @@ def report_run(
         maps=maps,
         maps_picture=picture,
         facts=_facts(run, done, records),
-        warnings=distrust_reasons(run, done),
+        warnings=reasons,
+        trust=None if reasons else trust_sentence(run, done),
         scores=list(scores),
         scenes=list(scenes),
         crossings=read_crossings(run.folder / "crossings.csv"),
@@ -71,6 +78,14 @@ def report_run(
         mm_per_pixel=run.mm_per_pixel,
     )
     write_report(run.folder / "report.html", contents)
+
+
+def _shown_records(run: Run) -> list[dict[str, Any]]:
+    """Return the training records; J of too few held-out frames is left out."""
+    records = valid_records(run.records())
+    if run.outcome.held_out_objective is not None:
+        return records
+    return [{**record, "held_out": None} for record in records]
 
 
 def run_title(run: Run) -> str:
@@ -138,6 +153,7 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     facts = [
         ("frames", f"{done.totals.frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
+        ("trained on", trained_frames(run)),
         ("evaluation J", _format_objective(run.outcome.objective)),
         *_held_out_facts(run, done),
         *_training_facts(records, run.outcome.trial or 0),

@@ -33,8 +33,35 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
     if run.outcome.held_out_objective is not None:
         evaluation += f" ({run.outcome.held_out_objective:.2f} on held-out frames)"
-    learned = f"trained on {_frames(run.outcome.frames or 0)}, evaluation J {evaluation}"
-    return [f"{found}; {learned}, long-term mean: {run.kind}"]
+    return [
+        f"{found}; trained on {trained_frames(run)}, evaluation J {evaluation}, long-term mean: "
+        f"{run.kind}"
+    ]
+
+
+def trained_frames(run: Run) -> str:
+    """Return on how many frames a network was trained, and how many were held out."""
+    outcome = run.outcome
+    trained = outcome.frames if outcome.trained_frames is None else outcome.trained_frames
+    apart = f" ({outcome.held_out_frames:,} held out)" if outcome.held_out_frames else ""
+    return _frames(trained or 0) + apart
+
+
+def trust_sentence(run: Run, exported: Results) -> str:
+    """Return the main reason to trust results for which there is no `distrust_reasons`.
+
+    Args:
+        run: The finished run.
+        exported: What an export found.
+    """
+    if (share := found_share(run, exported)) is not None:
+        return f"The object was found in {share:.1%} of the frames (confidence of at least {SURE})."
+    if correlations := run.outcome.held_out_correlation:
+        return (
+            "The code also changes slowly on held-out frames (correlation of neighbouring frames "
+            f"{np.median(correlations):.2f})."
+        )
+    return ""
 
 
 def _frames(number: int) -> str:

@@ -72,7 +72,7 @@ def training_chart(
 
 
 def held_out_chart(records: Sequence[dict[str, Any]], winner: int) -> Chart | None:
-    """Draw J of the code of the kept trial, on training and on held-out frames.
+    """Draw J of the kept trial, on training and on held-out frames.
 
     Args:
         records: Training records with `trial`, `step`, `training` and `held_out`.

@@ -23,6 +23,9 @@ MEDIAN_FRAMES = 128  # number of frames that is enough for a median
 # Largest change of a live background from frame to frame, in levels of 255. It falls with the
 # number of frames, from the first to the last value.
 FIRST_STEP, LAST_STEP = 64.0, 0.5
+CODEC_NOISE = 4.5 / 255  # smaller changes from frame to frame are noise of the codec
+KEY_FRAME_CHANGE = 24 / 255  # a key frame may differ by this much from the frames before it, once
+MOTION_WINDOW = 8  # frames in which something that moves changes more than once
 HOLD = 64.0  # times slower under an object that was found
 
 
@@ -136,6 +139,28 @@ def foreground(frames: Tensor, behind: Tensor, path: Tensor | None = None) -> Te
     down, right = (behind.shape[-2] - height) // 2, (behind.shape[-1] - width) // 2
     seen = _moved(behind.expand(len(frames), -1, -1, -1), path)
     return torch.nan_to_num(frames - seen[..., down : down + height, right : right + width])
+
+
+def shows_motion(seen: Tensor) -> bool:
+    """Whether there is more change than the noise of encoding a still picture.
+
+    Args:
+        seen: (time, channels, height, width) from `foreground`, of frames with values from 0 to 1.
+
+    Example:
+        >>> import torch
+        >>> seen = torch.zeros(9, 1, 4, 4)
+        >>> shows_motion(seen)
+        False
+        >>> seen[3, 0, 1, 1] = 1.0
+        >>> shows_motion(seen)
+        True
+    """
+    if float(seen.abs().max()) > KEY_FRAME_CHANGE:
+        return True
+    changed = seen.diff(dim=0).abs().flatten(1).amax(1) > CODEC_NOISE
+    window = min(MOTION_WINDOW, len(changed))
+    return bool((changed.float().unfold(0, window, 1).sum(1) > 1).any())
 
 
 class LiveBackdrop:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ullayers.nn.spatial import blurred
-from ullayers.video.camera_motion import backdrop, find_path, foreground
+from ullayers.video.camera_motion import backdrop, find_path, foreground, shows_motion
 from ullayers.video.frames import Clip
 
 SIDE = 48  # side of the crops that a network sees, in pixels
@@ -23,7 +23,8 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
     """Crop every frame to a square around what moves.
 
     The crop is centred on the foreground of each frame. Its size is that of the foreground in most
-    frames of the clip, so that an object keeps its size while it turns.
+    frames of the clip, so that an object keeps its size while it turns. If nothing moves, all crops
+    are the same.
 
     Args:
         clip: Consecutive frames.
@@ -79,10 +80,16 @@ def moving_share(frames: Tensor) -> float:
 def _foreground_energy(frames: Tensor) -> Tensor:
     """Return (time, height, width): how much each pixel differs from the background.
 
-    Noise is removed: all that is not stronger than the median of its frame by a factor of two.
+    Noise is removed: all that is not stronger than the median of its frame by a factor of two. If
+    there is nothing but noise, the result is zero.
     """
     pixels = frames.float() / 255
-    path = _find_path(pixels)
+    factor = max(1.0, max(frames.shape[-2:]) / PATH_SIDE)
+    small = F.interpolate(pixels, scale_factor=1 / factor, mode="area")
+    small_path = find_path(small)
+    if not shows_motion(foreground(small, backdrop(small, small_path), small_path)):
+        return torch.zeros_like(pixels[:, 0])
+    path = None if small_path is None else small_path * factor
     moved = foreground(pixels, backdrop(pixels, path), path).square().sum(1, keepdim=True)
     energy = blurred(moved, BLUR)[:, 0]
     noise = NOISE * energy.flatten(1).median(1).values
@@ -110,14 +117,6 @@ def cut_squares(frames: Tensor, centre: Tensor, radius: Tensor, side: int) -> Te
     grid = torch.stack([x[:, None].expand(shape), y[:, :, None].expand(shape)], -1)
     squares = F.grid_sample(frames.float(), grid, padding_mode="border", align_corners=False)
     return F.avg_pool2d(squares, SAMPLES_PER_PIXEL).round().clamp(0, 255).byte()
-
-
-def _find_path(frames: Tensor) -> Tensor | None:
-    """Find the camera's path in small copies of the frames."""
-    factor = max(1.0, max(frames.shape[-2:]) / PATH_SIDE)
-    small = F.interpolate(frames, scale_factor=1 / factor, mode="area")
-    path = find_path(small)
-    return None if path is None else path * factor
 
 
 def _moments(energy: Tensor) -> tuple[Tensor, Tensor]:
