@@ -61,7 +61,9 @@ def test_squares_do_not_follow_noise() -> None:
 
 def test_following_is_refused_if_nothing_moves(tmp_path: Path, here: UlCommand) -> None:
     noise = np.random.default_rng(0).normal(0, 2, (60, 96, 128, 3))
-    film = write_film(tmp_path / "still.mp4", (still(60, 96, 128) + noise).clip(0, 255).astype("u1"))
+    film = write_film(
+        tmp_path / "still.mp4", (still(60, 96, 128) + noise).clip(0, 255).astype("u1")
+    )
     result = here("learn", film, "--task", "orient", "--follow", "--out", tmp_path / "run")
     check_refused(result, "nothing moves")
 

@@ -125,6 +125,10 @@ class ObjectPath:
             chosen.append(part)
         return chosen[::-1]
 
+    def gain(self, part: Part) -> float:
+        """Return what a part is worth to a path: 1 if it is clear."""
+        return float(np.sqrt(min(part.mass / self.clear, 1)))
+
     def _step(self, parts: list[Part]) -> tuple[list[_State], list[tuple[int, int | None]]]:
         """Extend all paths by a frame: to one of its parts, or staying where they are."""
         states = [_State(s.score, s.x, s.y) for s in self.states]
@@ -141,7 +145,7 @@ class ObjectPath:
 
     def _arrive(self, parts: list[Part]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Return the score of the best path to each part, and the state it comes from."""
-        gain = np.sqrt(np.minimum(np.array([part.mass for part in parts]) / self.clear, 1))
+        gain = np.array([self.gain(part) for part in parts])
         if not self.states:
             return gain, np.full(len(parts), -1)
         before = np.array([(s.x, s.y) for s in self.states])

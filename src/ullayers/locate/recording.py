@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.judge import track_objective
+from ullayers.locate.movers import MoverChoice
 from ullayers.locate.objects import ObjectPath, label_parts
 from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.parallel import in_parallel
@@ -112,6 +113,7 @@ class StillRecording:
         scene: The scene at the size of the frames.
         threshold: Evidence above which a pixel belongs to an object, in units of the noise.
         path: The path of the object so far.
+        movers: Whether it has moved, to tell it from changes of the scene.
 
     Attributes:
         finder: Follows all objects, if that is wanted; see `follow_all`.
@@ -120,6 +122,7 @@ class StillRecording:
     scene: StillScene
     threshold: float
     path: ObjectPath
+    movers: MoverChoice = field(default_factory=MoverChoice)
     view: StillScene = field(init=False)
     finder: ObjectFinder | None = field(default=None, init=False)
 
@@ -160,7 +163,7 @@ class StillRecording:
         small = resized(frames, STILL_SIDE)
         evidence = np.stack(in_parallel(self.view.evidence, small))
         labelled = label_all(evidence, self.threshold, attention)
-        chosen = self.path.follow([each.parts for each in labelled])
+        chosen = self.movers.follow(self.path, labelled)
         parts = part_masks(labelled, chosen)
         soft = np.stack(in_parallel(self._outline, frames, small, parts))
         objective = track_objective(part_places(labelled, chosen))
