@@ -190,6 +190,18 @@ def test_an_object_that_stops_is_still_found() -> None:
     assert (found[200:, 2] >= 0.5).all()
 
 
+def test_nothing_is_found_where_an_object_has_left() -> None:
+    places = np.repeat(circle(2)[:1], 600, axis=0)
+    places[200:] = np.nan  # it had become background
+    frames = torch.from_numpy(film(places)).permute(0, 3, 1, 2)
+    small = torch.nn.functional.interpolate(frames.float(), (48, 64), mode="area").byte()
+    watcher = Watcher(Config(), 3, (48, 64))
+    watcher.learning = False  # the weights at the start are enough
+    found = np.array([watcher.see(frame)[0] for frame in small])
+    # The background changes by half a grey level per frame: a contrast of 100 needs 200 frames.
+    assert np.mean(found[450:, 2] >= 0.5) < 0.05
+
+
 def test_a_folder_keeps_table_checkpoint_and_network(
     scene: Path, tmp_path: Path, here: UlCommand
 ) -> None:

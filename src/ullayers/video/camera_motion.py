@@ -27,6 +27,8 @@ CODEC_NOISE = 4.5 / 255  # smaller changes from frame to frame are noise of the 
 KEY_FRAME_CHANGE = 24 / 255  # a key frame may differ by this much from the frames before it, once
 MOTION_WINDOW = 8  # frames in which something that moves changes more than once
 HOLD = 64.0  # times slower under an object that was found
+OUTLINE = 5  # pixels: width of the square with which the outline of an object is widened
+VACATED = 0.2  # surplus of edges in the background, from -1 to 1: more where an object has left
 
 
 def camera_path(frames: Tensor) -> Tensor:
@@ -226,12 +228,38 @@ def adapt(behind: Tensor, difference: Tensor, count: Tensor, held: Tensor) -> Te
         behind: The background so far.
         difference: Between the last frame and it.
         count: Number of frames so far.
-        held: Whether a pixel belongs to an object. Until the background is known, none is held.
+        held: Whether a pixel belongs to an object. None is held until the background is known, nor
+            where an object has left that had become background.
     """
     step = (FIRST_STEP / count).clamp(min=LAST_STEP).to(behind.device) / 255
     known = (count >= FIRST_STEP / LAST_STEP).to(behind.device)
-    step = torch.where(held & known, step / HOLD, step)
+    part = held.expand(behind.shape[-2:])
+    holds = part & known & ~_is_vacated(behind + difference, behind, part)
+    step = torch.where(holds, step / HOLD, step)
     return behind + torch.clamp(difference, -step, step)
+
+
+def _is_vacated(frame: Tensor, behind: Tensor, part: Tensor) -> Tensor:
+    """Whether an object has left: the outline of a part has edges in the background only.
+
+    The surplus of squared edges is compared with those of the difference, which become weaker in
+    the same way while the background fades into the frame.
+    """
+    inside = part.float()[None, None]
+    wide = F.max_pool2d(inside, OUTLINE, 1, OUTLINE // 2)
+    narrow = -F.max_pool2d(-inside, OUTLINE, 1, OUTLINE // 2)
+    outline = (wide - narrow)[0, 0]
+    images = (frame, behind, frame - behind)
+    in_frame, in_background, in_difference = ((outline * _edges(each)).sum() for each in images)
+    return in_background - in_frame > VACATED * in_difference
+
+
+def _edges(image: Tensor) -> Tensor:
+    """Return the (height, width) squared length of the gradient."""
+    padded = F.pad(image[None], (1, 1, 1, 1), mode="replicate")[0]
+    across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
+    down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
+    return (across.square() + down.square()).sum(0)
 
 
 def _median_sample(frames: Tensor) -> slice:
