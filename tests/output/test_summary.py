@@ -24,7 +24,7 @@ from tests.films import (
 )
 from tests.pages import read as read_page
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.results import Answer
+from ullayers.learn.results import Answer, code_columns
 from ullayers.learn.runs import Run
 from ullayers.output.export import ExportOptions, export
 from ullayers.output.exported import Exported
@@ -110,6 +110,22 @@ def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) ->
         "J rose during training, from -2.00 to -1.00.",
         "The confidence is below 0.5 in 100.0% of the frames.",
     ]
+
+
+@pytest.mark.parametrize("folded", [None, 0.02, 0.8])
+def test_a_folded_code_is_no_ring(codes: Run, folded: float | None, tmp_path: Path) -> None:
+    outcome = replace(codes.outcome, folded=folded, held_out_correlation=[0.9, 0.9], start=None)
+    run = replace(codes, result=outcome)
+    turn = np.arange(72) * 2 * np.pi / 72
+    values = np.stack([np.cos(turn), np.sin(turn)], 1)
+    ring = Answer("a", np.arange(72), np.arange(72.0), code_columns(2), values)
+    write_summary(tmp_path / "summary.json", run, Exported([ring], infos=[Info(64, 48, 25.0, 72)]))
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    is_folded = folded == 0.8
+    assert summary["ring"] == summary["trusted"] == (not is_folded)
+    assert [reason[:36] for reason in summary["reasons"]] == (
+        ["The code is folded: 80.0% of the fra"] if is_folded else []
+    )
 
 
 def test_several_equal_objects_are_named(run: Run, tmp_path: Path) -> None:

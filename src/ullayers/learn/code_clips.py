@@ -48,6 +48,7 @@ class CodeClips:
 
     Attributes:
         held_out: For each piece, whether each of its frames is held out.
+        is_loop: For each piece, whether it is a closed loop.
 
     Example:
         >>> from ullayers.learn.footage import make_piece
@@ -68,7 +69,7 @@ class CodeClips:
         self.config = config
         self.held_out = held_out_frames([len(piece) for piece in footage.pieces])
         self._rows = [torch.nonzero(~apart)[:, 0] for apart in self.held_out]
-        self._is_loop = [self._closes(piece) for piece in footage.pieces]
+        self.is_loop = [self._closes(piece) for piece in footage.pieces]
         counts = torch.tensor([float(len(rows)) for rows in self._rows])
         self._shares = torch.where(counts > 1, counts, 0.0)
         lengths = counts.clamp(max=config.clip)
@@ -102,7 +103,7 @@ class CodeClips:
         """Draw the rows of a clip; those beyond the seam of a loop count on."""
         rows = self._rows[number]
         length = min(self.config.clip, len(rows))
-        starts = len(rows) if self._is_loop[number] else len(rows) - length + 1
+        starts = len(rows) if self.is_loop[number] else len(rows) - length + 1
         places = int(torch.randint(starts, (), generator=generator)) + torch.arange(length)
         turn = len(self.footage.pieces[number]) * (places // len(rows))
         return rows[places % len(rows)] + turn

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ullayers.learn.code_clips import CodeClips, shifted
 from ullayers.learn.config import Config
+from ullayers.learn.folding import folded_share
 from ullayers.learn.footage import Footage, LongMean
 from ullayers.learn.held_out import held_out_correlation
 from ullayers.learn.models import Encoder, code_objective
@@ -74,6 +76,18 @@ class CodeTrial(Trial):
         super().finish()
         solve_readout(self.net, self.footage, self.config.device)
 
+    def folded(self) -> float | None:
+        """Return `folded_share` of the sequences that are closed loops; None if there are none."""
+        pairs = zip(self.footage.pieces, self.clips.is_loop, strict=True)
+        loops = [piece.clip.frames for piece, is_loop in pairs if is_loop]
+        if not loops or self.config.task != "orient" or len(self.net.readout) < 2:
+            return None  # a single number of a loop goes forth and back, and features may do so
+        shares = [
+            len(frames) * folded_share(_code(self.net, frames, self.config.device), frames)
+            for frames in loops
+        ]
+        return sum(shares) / sum(map(len, loops))
+
     def correlation(self) -> list[float] | None:
         """Return `held_out_correlation` of the code; None if nothing is held out."""
         if not self.clips.checked:
@@ -90,3 +104,9 @@ class CodeTrial(Trial):
         if net.by_clip:
             codes = [code - code.mean(0) for code in codes]
         return held_out_correlation(codes, self.clips.held_out)
+
+
+def _code(net: Encoder, frames: Tensor, device: str) -> Tensor:
+    """Return the (time, codes) of uint8 frames after the read-out was solved."""
+    outputs = outputs_of(net, frames, device).to(net.mean)
+    return ((outputs - net.mean) @ net.readout.T).detach().cpu()

@@ -24,6 +24,8 @@ class RunResult:
         held_out_frames: Number of frames that were held out; 0 if there were too few.
         held_out_correlation: Correlation of held-out frames with their neighbours in time, for each
             number of a code.
+        folded: Share of the frames of closed loops whose code also belongs to a different picture;
+            None if there are no loops.
         start: Evaluation J before training.
         scores: J by which trials were compared; None where it is not finite.
         steps: Optimizer steps of the winner; while watching, frames.
@@ -49,6 +51,7 @@ class RunResult:
     held_out_objective: float | None = None
     held_out_frames: int | None = None
     held_out_correlation: list[float] | None = None
+    folded: float | None = None
     start: float | None = None
     scores: list[float | None] | None = None
     steps: int | None = None

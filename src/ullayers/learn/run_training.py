@@ -217,6 +217,7 @@ def _checked(trial: Trial) -> dict[str, Any]:
         "held_out_objective": None if held_out is None else finite(held_out),
         "held_out_frames": trial.held_out_count,
         "held_out_correlation": trial.correlation() if isinstance(trial, CodeTrial) else None,
+        "folded": trial.folded() if isinstance(trial, CodeTrial) else None,
     }
 
 

@@ -24,6 +24,7 @@ from ullayers.output.exported import Exported
 from ullayers.output.report import Contents, Sample, write_report
 from ullayers.output.summary import (
     distrust_reasons,
+    is_folded,
     is_trusted_ring,
     trained_frames,
     trust_sentence,
@@ -175,7 +176,9 @@ def _held_out_facts(run: Run, done: Exported) -> list[tuple[str, str]]:
     facts = []
     if run.outcome.held_out_objective is not None:
         facts.append(("J on held-out frames", _format_objective(run.outcome.held_out_objective)))
-    if is_trusted_ring(run, done):
+    if is_folded(run):
+        facts.append(("shape of the code", "folded"))
+    elif is_trusted_ring(run, done):
         facts.append(("shape of the code", "closed ring"))
     return facts
 

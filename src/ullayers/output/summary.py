@@ -14,6 +14,7 @@ from ullayers.video.atomic_files import write_json
 MAX_UNSURE = 0.5  # share of frames with low confidence above which a track is not trusted
 MAX_CROWDED = 0.5  # share of frames with several objects above which a track is not trusted
 MIN_CORRELATION = 0.5  # of held-out frames and their neighbours, for most numbers of a code
+MAX_FOLDED = 0.1  # share of frames in the folds of a code above which it is not trusted
 MAX_RISE = 0.05  # increase of J during training above which a network is not trusted
 
 
@@ -106,11 +107,25 @@ def unknown_code_reasons(run: Run) -> list[str]:
         return [f"There are only {number}, too few to hold some out and check the code on them."]
     correlations = outcome.held_out_correlation
     if not correlations or (typical := float(np.median(correlations))) >= MIN_CORRELATION:
-        return []
+        return _fold_reasons(run)
     return [
         "The code fits the order of the frames and not what they show: on held-out frames it "
         f"changes as fast as by chance (correlation of neighbouring frames {typical:.2f}, at least "
         f"{MIN_CORRELATION} expected)."
+    ]
+
+
+def is_folded(run: Run) -> bool:
+    """Whether the code of a closed loop is the same for pictures that differ."""
+    return (run.outcome.folded or 0.0) > MAX_FOLDED
+
+
+def _fold_reasons(run: Run) -> list[str]:
+    if not is_folded(run):
+        return []
+    return [
+        f"The code is folded: {run.outcome.folded:.1%} of the frames have the code of a frame that "
+        "shows the object from another side; a code of the orientation goes round once."
     ]
 
 
