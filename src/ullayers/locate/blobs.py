@@ -111,8 +111,8 @@ def find_blobs(
         mask: (height, width) pixels of objects.
         strength: (rows, columns) evidence, of any size.
         threshold: Evidence above which a pixel belongs to an object.
-        typical: Area of a typical object in pixels. Pieces of objects are joined, and blobs that are
-            much smaller are left out.
+        typical: Area of a typical object in pixels. Pieces of objects are joined, and blobs that
+            are much smaller are left out.
     """
     _, raw, stats, _ = cv2.connectedComponentsWithStats(
         mask.astype(np.uint8), connectivity=8, ltype=cv2.CV_32S
