@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -132,7 +133,7 @@ def find_blobs(
 
 
 def _join_pieces(
-    stats: NDArray[np.int32], typical: float
+    stats: NDArray[Any], typical: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Join small components to near ones that are not whole either.
 
