@@ -24,7 +24,7 @@ MEETING = 0.75  # probability that an animal then walks to another one
 RESTING = 0.1  # probability that it rests when it has arrived
 REST_FRAMES = 40
 MARGIN = 0.08  # of the side: animals do not walk nearer to the border
-VARIETY = 0.06  # relative difference of size and brightness between animals
+VARIETY = 0.06  # relative difference of size and brightness of animals from their mean
 NOISE = 3.0  # grey levels
 SHIFT = 4  # binary digits of the fraction of a pixel in OpenCV's drawing
 
@@ -95,20 +95,24 @@ def walk(animals: int, *, crossings: int = 100, most: int = 20_000, seed: int = 
     return AnimalPaths(x, y, angles, count)
 
 
-def render_animals(paths: AnimalPaths, side: int, seed: int = 0) -> Iterator[NDArray[np.uint8]]:
+def render_animals(
+    paths: AnimalPaths, side: int, *, seed: int = 0, variety: float = VARIETY
+) -> Iterator[NDArray[np.uint8]]:
     """Yield (side, side, 3) frames of animals on a floor with stains.
 
     Args:
         paths: From `walk`.
         side: Height and width of the frames in pixels.
         seed: Determines the floor, the animals and the noise.
+        variety: Largest relative difference of size and of brightness from the mean; 0 for animals
+            that look the same.
     """
     rng = np.random.default_rng(seed)
     animals = paths.x.shape[1]
     stains = cv2.GaussianBlur(rng.normal(0, 1, (side, side)).astype(np.float32), (0, 0), side / 40)
     floor = 190 + 12 * stains / stains.std()
-    size = 1 + VARIETY * rng.uniform(-1, 1, (animals,))
-    shade = 60 * (1 + VARIETY * rng.uniform(-1, 1, (animals,)))
+    size = 1 + variety * rng.uniform(-1, 1, (animals,))
+    shade = 60 * (1 + variety * rng.uniform(-1, 1, (animals,)))
     noise = rng.normal(0, NOISE, (2 * side, 2 * side, 1)).astype(np.float32)
     steps = np.stack([paths.x, paths.y, paths.angle], 2)
     for t in range(len(steps)):
@@ -142,7 +146,13 @@ def _draw_animal(
 
 
 def write_animals(
-    folder: Path, animals: int, *, crossings: int = 100, side: int = 512, seed: int = 0
+    folder: Path,
+    animals: int,
+    *,
+    crossings: int = 100,
+    side: int = 512,
+    seed: int = 0,
+    variety: float = VARIETY,
 ) -> Path:
     """Write `animals.mp4` and `truth.csv` with columns frame, animal, x, y, heading, in pixels.
 
@@ -152,6 +162,7 @@ def write_animals(
         crossings: Number of crossings after which the video ends.
         side: Height and width of the frames in pixels.
         seed: Determines everything.
+        variety: As in `render_animals`.
 
     Returns:
         Path of the video.
@@ -159,7 +170,7 @@ def write_animals(
     folder.mkdir(parents=True, exist_ok=True)
     paths = walk(animals, crossings=crossings, seed=seed)
     with VideoWriter(folder / "animals.mp4", fps=25) as video:
-        for frame in render_animals(paths, side, seed):
+        for frame in render_animals(paths, side, seed=seed, variety=variety):
             video.write(frame)
     with replacing(folder / "truth.csv", "w") as file:
         rows = csv.writer(file, lineterminator="\n")
