@@ -27,8 +27,7 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
     """
     found = _frames(exported.totals.frames)
     if (share := found_share(run, exported)) is not None:
-        most = max((entry.get("objects", 1) for entry in exported.sequences), default=1)
-        what = "object" if most == 1 else f"{most} objects"
+        what = _objects(exported)
         found += f", {what} found in {share:.1%} (confidence of at least {SURE})"
     objective = run.outcome.objective
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
@@ -56,13 +55,20 @@ def trust_sentence(run: Run, exported: Results) -> str:
         exported: What an export found.
     """
     if (share := found_share(run, exported)) is not None:
-        return f"The object was found in {share:.1%} of the frames (confidence of at least {SURE})."
+        what = "The object was" if _objects(exported) == "object" else f"{_objects(exported)} were"
+        return f"{what} found in {share:.1%} of the frames (confidence of at least {SURE})."
     if correlations := run.outcome.held_out_correlation:
         return (
             "The code also changes slowly on held-out frames (correlation of neighbouring frames "
             f"{np.median(correlations):.2f})."
         )
     return ""
+
+
+def _objects(exported: Results) -> str:
+    """Return "object", or the largest number of objects in a sequence."""
+    most = max((entry.get("objects", 1) for entry in exported.sequences), default=1)
+    return "object" if most == 1 else f"{most} objects"
 
 
 def _frames(number: int) -> str:
