@@ -194,7 +194,7 @@ def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand)
         watched = ("watch", longer, "--task", task, "--out", tmp_path / task, "--quiet")
         check_refused(here(*watched, "--lr", "1e5"), "diverged", "smaller --lr")
     check_refused(here("learn", film, "--lr", "1e9", *how), "below 1e6")
-    code, said, errors = here("learn", film, *how, "--lr", "10", "--restarts", "1")
+    code, said, errors = here("learn", film, *how, "--lr", "1000", "--restarts", "1")
     assert (code, said) == (0, "")
     assert "warning: nothing trustworthy was learned: " in errors
 

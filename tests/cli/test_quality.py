@@ -72,7 +72,7 @@ def test_the_demo_is_careful_with_its_folder(demo: Path, here: UlCommand) -> Non
 
 
 DATA = os.environ.get("ULLAYERS_DATA", "")
-MOUSE_FRAMES = 600  # of 10,000; all of them are located by benchmarks/plain_command
+MOUSE_FRAMES = 300
 
 
 @pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")

@@ -150,7 +150,7 @@ def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path, here: UlCom
         process.send_signal(signal.SIGTERM)
         check_stopped(process)
     partial = run / "tracks.partial.csv"
-    partial.write_text(partial.read_text().replace("ball,0,0.000000", "ball,0,0.123456"))
+    partial.write_text(partial.read_text().replace("ball,0,1,0.000000", "ball,0,1,0.123456"))
     assert here("learn", "--out", run, "--resume", "--quiet") == (0, "", "")
     rows = read_table(run / "tracks.csv")
     assert [row["sequence"] for row in rows] == ["ball"] * 40 + ["long"] * 400

@@ -11,8 +11,10 @@ from scipy.optimize import linear_sum_assignment
 from ullayers.locate.judge import track_objective
 from ullayers.locate.tracking import CONFIRMED, Sighting, TrackedObject
 
+LEAST_TRAVEL = 2.0  # of its length: things that are pushed aside move less
 LARGEST_J = -2.0  # of the path of an object: noise and flicker are above it
 RESIDENT = 0.6  # of the frames: an object that is there so long lives in the scene
+RESIDENT_J = 0.5  # of the lowest J, which objects beside a resident one must reach
 RESIDENT_SHARE = 0.1  # of the frames in which objects beside a resident one are there
 BORDER = 0.5  # of its size: an object that is nearer to the border may leave
 SHORT_GAP = 5  # frames; where objects come and go, one that returns later is a new one
@@ -48,11 +50,27 @@ def choose_objects(
 
 
 def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
-    worthy = [each for each in linked if path_objective(each.sightings) < LARGEST_J]
+    objectives = {each.number: path_objective(each.sightings) for each in linked}
+    worthy = [
+        each
+        for each in linked
+        if objectives[each.number] < LARGEST_J and travelled(each) > LEAST_TRAVEL * each.length
+    ]
     if not _is_home(worthy, frames):
         return worthy
     # An experimenter who puts an animal into its arena is not another animal.
-    return [each for each in worthy if len(each.sightings) >= RESIDENT_SHARE * frames]
+    lowest = min((objectives[each.number] for each in worthy), default=0.0)
+    return [
+        each
+        for each in worthy
+        if len(each.sightings) >= RESIDENT_SHARE * frames
+        and objectives[each.number] <= RESIDENT_J * lowest
+    ]
+
+
+def travelled(one: TrackedObject) -> float:
+    """Return the diagonal of the box of all places of an object, in pixels."""
+    return float(np.linalg.norm(np.ptp(positions(one), axis=0)))
 
 
 def path_objective(sightings: Sequence[Sighting]) -> float:

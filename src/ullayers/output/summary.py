@@ -176,7 +176,7 @@ def write_summary(path: Path, run: Run, exported: Results) -> None:
         "found": found_share(run, exported),
         "trusted": not reasons,
         "reasons": reasons,
-        **(training if path.parent.samefile(run.folder) else {}),
+        **(training if path.resolve().is_relative_to(run.folder.resolve()) else {}),
         "ring": is_trusted_ring(run, exported),
         "notes": exported.notes,
         "sequences": exported.sequences,
