@@ -51,13 +51,19 @@ class Video:
     area: int
 
 
-def videos(data: Path, out: Path) -> Iterator[Video]:
-    """Yield all videos; those that are rendered are written once."""
-    yield Video("flies", data / "flies/clip.mp4", data / "flies/truth.csv", 2, 30, 200)
-    yield Video("pets", data / "pets/vtest.avi", data / "pets/truth.csv", 0, 30, 60)
+def videos(data: Path, out: Path, names: list[str]) -> Iterator[Video]:
+    """Yield the videos with these names, or all; those that are rendered are written once."""
+    for video in (
+        Video("flies", data / "flies/clip.mp4", data / "flies/truth.csv", 2, 30, 200),
+        Video("pets", data / "pets/vtest.avi", data / "pets/truth.csv", 0, 30, 60),
+    ):
+        if not names or video.name in names:
+            yield video
     scenes = ((2, 384, 0.06), (5, 512, 0.06), (20, 1024, 0.06), (2, 384, 0.0), (5, 512, 0.0))
     for animals, side, variety in scenes:
         name = f"{animals} animals" + ("" if variety else ", identical")
+        if names and name not in names:
+            continue
         folder = out / name.replace(", ", "_").replace(" ", "_")
         if not (folder / "truth.csv").exists():
             write_animals(folder, animals, side=side, variety=variety)
@@ -177,9 +183,7 @@ def show(video: Video, method: str, scores: dict[str, Any], seconds: float) -> N
 def main(data: Path, out: Path, names: list[str]) -> None:
     print("| video | method | found | IDF1 | MOTA | median distance, px | seconds |")
     print("|---|---|---|---|---|---|---|")
-    for video in videos(data, out):
-        if names and video.name not in names:
-            continue
+    for video in videos(data, out, names):
         folder = out / "found" / video.name
         start = time.monotonic()
         learn = [*UL, "learn", str(video.path), "--out", str(folder), "--force", "--quiet"]

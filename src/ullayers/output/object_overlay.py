@@ -109,7 +109,9 @@ class _Path:
         places[~there] = np.nan
         sure = there & (track.confidence[row] >= SURE) & np.isfinite(places).all(1)
         length = track.length[np.isfinite(track.length)]
-        scale = np.nanmedian(track.x[row] * width / track.x_px[row]) if len(length) else np.nan
+        inside = track.x_px > 1  # at the border, the ratio is not known
+        ratios = track.x[inside] * width / track.x_px[inside]
+        scale = np.median(ratios) if len(length) and len(ratios) else np.nan
         body = float(np.median(length) * scale) if np.isfinite(scale) else 0.0
         usual = dot_radius(height, width)
         radius = min(usual, max(MIN_RADIUS, DOT_SHARE * body)) if body else usual
