@@ -143,7 +143,7 @@ def test_a_camera_that_moves(run: Path, film: str, tmp_path: Path, here: UlComma
     finally:
         (tmp_path / "scenes").rename(run / "scenes.safetensors")
     assert status == 0
-    assert "the camera moves, so only the main object was tracked" in errors
+    assert "only the main object was tracked" in errors
     assert len(read_tracks(out / "tracks.csv")) == 1
 
 
@@ -152,3 +152,20 @@ def test_numbers_that_are_refused(number: str, here: UlCommand, tmp_path: Path) 
     check_refused(
         here("learn", "film.mp4", "--objects", number, "--out", tmp_path / "r"), "objects"
     )
+
+
+def test_codes_have_no_objects(film: str, here: UlCommand, tmp_path: Path) -> None:
+    asked = "--task", "orient", "--objects", "2", "--out", tmp_path / "run"
+    check_refused(here("learn", film, *asked), "--objects is for --task locate")
+
+
+def test_results_of_several_objects_are_replaced(
+    run: Path, film: str, tmp_path: Path, here: UlCommand
+) -> None:
+    out = tmp_path / "out"
+    assert here("apply", run, film, "--out", out, "--quiet")[0] == 0
+    assert (out / "crossings.csv").exists()
+    one = write_film(tmp_path / "one.mp4", paths()[:, :1])
+    assert here("apply", run, one, "--out", out, "--force", "--quiet")[0] == 0
+    assert not (out / "crossings.csv").exists()
+    assert len(read_tracks(out / "tracks.csv")) == 1

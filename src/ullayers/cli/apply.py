@@ -87,9 +87,9 @@ def _wants_masks(arguments: Namespace) -> bool:
 
 
 def _is_started(arguments: Namespace) -> bool:
-    """Return whether --resume would find finished sequences."""
+    """Return whether there is something to resume, if only an empty table."""
     out = Path(arguments.out)
-    return any(out.glob("*.partial.json")) if arguments.ray is None else has_parts(out)
+    return any(out.glob("*.partial.csv")) if arguments.ray is None else has_parts(out)
 
 
 def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str]]:

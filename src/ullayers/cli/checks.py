@@ -19,6 +19,8 @@ from ullayers.video.region import Rectangle, Region
 def make_config(arguments: Namespace) -> Config:
     """Return the settings that are given on the command line, with defaults for the others."""
     config = Config(**config_values(arguments))
+    if config.objects is not None and config.task != "locate":
+        raise UserError(f"--objects is for --task locate; leave it out for {config.task}")
     if config.device != "auto":
         check_device(config.device)
     return config

@@ -110,8 +110,10 @@ def number_of_objects(text: str) -> int:
     """
     if text == "auto":
         return 0
-    about = setting("objects")
-    return int(_number(int, about)(text))
+    try:
+        return int(_number(int, setting("objects"))(text))
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}; or auto") from None
 
 
 def wanted_objects(arguments: Namespace, config: Config) -> int | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ullayers.learn.results import TRACK, Answer
 from ullayers.locate.crossings import Crossing, find_crossings
 from ullayers.locate.identity import resolve
+from ullayers.locate.recording import MIN_STILL_FRAMES
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
 
@@ -50,7 +51,10 @@ class Several:
         if self.wanted is None:
             return []
         if self.camera_moves:
-            return ["The camera moves, so only the main object was tracked."]
+            return [
+                "Only the main object was tracked: several need a camera that stands still, and at "
+                f"least {MIN_STILL_FRAMES} frames."
+            ]
         found = 0 if self.rows is None else int(self.numbers.max())
         if found < self.wanted:
             return [f"{max(found, 1)} of {self.wanted} objects found."]
@@ -94,9 +98,8 @@ class Several:
             objects=number,
         )
         index = frames.index.tolist()
-        self.crossings = [
-            replace(each, first=index[each.first], last=index[each.last]) for each in found
-        ]
+        placed = [replace(c, first=index[c.first], last=index[c.last]) for c in found]
+        self.crossings = sorted(placed, key=lambda each: (each.first, each.objects))
 
     def _keep_keys(self, objects: list[TrackedObject], frames: Answer) -> None:
         sightings = [(s.frame, s.number, k) for k, o in enumerate(objects, 1) for s in o.sightings]

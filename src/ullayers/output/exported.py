@@ -101,7 +101,9 @@ def describe_sequence(answer: Answer, info: Info) -> dict[str, Any]:
     }
     if answer.columns != TRACK:
         return content
-    content["objects"] = len(answer.of_objects())
+    content["objects"] = len(answer.of_objects()) if Totals.of(answer).sure else 0
+    if answer.several is not None:  # behaviour.csv has the distance of each
+        return content
     motion = measure_motion(answer, info.width, info.height)
     return content | {
         "distance_px": _rounded(motion.distance),

@@ -37,7 +37,7 @@ def _shapes(answer: Answer, size: tuple[int, int]) -> np.ndarray:
     x, y = (answer.values[:, :2] * size).T
     length, width, axis = ellipse(answer.moments[:, :3])
     motion = velocity(x, y, answer.seconds)
-    heading = oriented(axis, motion, answer.seconds, length, width)
+    heading = oriented(axis, motion, answer.seconds, length, width).round(2) % 360
     return np.stack(
         [np.hypot(*motion.T), heading, length, width, answer.moments[:, 3]],
         axis=1,

@@ -68,7 +68,7 @@ def trust_sentence(run: Run, exported: Results) -> str:
 def _objects(exported: Results) -> str:
     """Return "object", or the largest number of objects in a sequence."""
     most = max((entry.get("objects", 1) for entry in exported.sequences), default=1)
-    return "object" if most == 1 else f"{most} objects"
+    return "object" if most < 2 else f"{most} objects"
 
 
 def _frames(number: int) -> str:

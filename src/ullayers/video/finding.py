@@ -30,7 +30,7 @@ Place = tuple[Kind, str]  # a sequence that has no name yet
 
 # Tables of results, complete or not, and how each of them begins.
 TABLES = ("tracks.csv", "codes.csv", "tracks.partial.csv", "codes.partial.csv")
-TABLE_START = b"sequence,frame,time,"
+TABLE_START = b"sequence,frame,"
 
 
 class FoundSequence(NamedTuple):
