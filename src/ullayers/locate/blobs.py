@@ -14,6 +14,7 @@ from ullayers.locate.flow import Floats, Pixels
 MOST_BLOBS = 64  # of a frame
 SMALLEST = 0.12  # of the area of a typical object
 LEAST_PIXELS = 4
+UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
 MOST_PIECES = 256  # components of a frame
 PIECE = 0.6  # of the area of a typical object: a smaller component may be a piece of one,
 WHOLE = 1.3  # if it and the rest of the object are not larger than this
@@ -70,7 +71,12 @@ def measure(labels: Labels, count: int) -> tuple[NDArray[np.float64], ...]:
         ([[3.0, 3.0]], [8.0])
     """
     rows, columns = np.nonzero(labels)
-    number = labels[rows, columns] - 1
+    return _moments(rows, columns, labels[rows, columns] - 1, count)
+
+
+def _moments(
+    rows: NDArray[Any], columns: NDArray[Any], number: NDArray[Any], count: int
+) -> tuple[NDArray[np.float64], ...]:
     x, y = columns + 0.5, rows + 0.5
     areas = np.bincount(number, minlength=count).astype(float)
     safe = np.maximum(areas, 1)
@@ -88,16 +94,15 @@ def _products(
     return [(dx * dx, 1 / 12), (dx * dy, 0.0), (dy * dy, 1 / 12)]
 
 
-def appearance(frame: Pixels, labels: Labels, areas: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (blobs, 6) mean and standard deviation of the colours of each blob."""
-    rows, columns = np.nonzero(labels)
-    number = labels[rows, columns] - 1
-    values = frame[rows, columns].astype(float)
+def _appearance(
+    values: NDArray[np.uint8], number: NDArray[Any], areas: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return (blobs, 6) mean and standard deviation of the colours of the pixels of each blob."""
     safe = np.maximum(areas, 1)
     features = []
-    for i in range(3):
-        mean = np.bincount(number, values[:, i], len(areas)) / safe
-        square = np.bincount(number, values[:, i] ** 2, len(areas)) / safe
+    for colour in values.astype(float).T:
+        mean = np.bincount(number, colour, len(areas)) / safe
+        square = np.bincount(number, colour**2, len(areas)) / safe
         features += [mean, np.sqrt(np.maximum(square - mean**2, 0))]
     return np.stack(features, 1)
 
@@ -119,16 +124,20 @@ def find_blobs(
         mask.astype(np.uint8), connectivity=8, ltype=cv2.CV_32S
     )
     lookup, boxes = _join_pieces(stats[1:], typical)
-    labels: Labels = np.concatenate([[0], lookup]).astype(np.int32)[raw]
-    count = len(boxes)
-    places, spreads, areas = measure(labels, count)
-    height, width = labels.shape
-    evidence = cv2.resize(strength, (width, height), interpolation=cv2.INTER_LINEAR)
-    peaks = np.zeros(count)
-    rows, columns = np.nonzero(labels)
-    np.maximum.at(peaks, labels[rows, columns] - 1, evidence[rows, columns])
-    clarity = np.clip(1 - 0.75 * threshold / np.maximum(peaks, 1e-9), 0, 1)
-    colours = appearance(frame, labels, areas)
+    # Objects cover little of a frame: only their pixels are looked at from here on.
+    rows, columns = np.nonzero(mask)
+    number = lookup[raw[rows, columns] - 1]
+    rows, columns, number = (each[number > 0] for each in (rows, columns, number))
+    labels = np.zeros(mask.shape, np.int32)
+    labels[rows, columns] = number
+    number = number - 1
+    places, spreads, areas = _moments(rows, columns, number, len(boxes))
+    scale = np.array(strength.shape) / mask.shape
+    near = strength[(rows * scale[0]).astype(int), (columns * scale[1]).astype(int)]
+    peaks = np.zeros(len(boxes))
+    np.maximum.at(peaks, number, near)
+    clarity = np.clip(1 - UNCLEAR * threshold / np.maximum(peaks, 1e-9), 0, 1)
+    colours = _appearance(frame[rows, columns], number, areas)
     return Blobs(labels, places, spreads, areas, clarity, colours, boxes)
 
 

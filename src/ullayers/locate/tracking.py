@@ -108,15 +108,16 @@ class Tracker:
             (height, width) number of the object that each pixel belongs to; 0 for none.
         """
         members = self._assign(blobs)
-        owner = np.zeros(blobs.labels.shape, np.uint16)
         lookup = np.zeros(len(blobs.areas) + 1, np.uint16)
         for blob, objects in enumerate(members):
             if len(objects) == 1:
-                self._see_alone(objects[0], blobs, blob)
                 lookup[blob + 1] = objects[0].number
+        owner: NDArray[np.uint16] = lookup[blobs.labels]
+        for blob, objects in enumerate(members):
+            if len(objects) == 1:
+                self._see_alone(objects[0], blobs, blob)
             elif objects:
                 self._part(objects, blobs, blob, owner)
-        owner = np.where(owner > 0, owner, lookup[blobs.labels])
         seen = {each.number for objects in members for each in objects}
         for each in self.active:
             if each.number not in seen:
