@@ -14,7 +14,7 @@ from ullayers.cli.progress import Progress, count_frames, unfinished_sources
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
 from ullayers.learn.config import default_of
-from ullayers.learn.folders import check_apart, check_free, clear_parts
+from ullayers.learn.folders import CORRECTIONS, check_apart, check_free, clear_parts
 from ullayers.learn.footage import open_sources
 from ullayers.learn.runs import Run, check_region, load_run
 from ullayers.learn.zones import check_measures
@@ -31,6 +31,7 @@ RESULTS = (
     "crossings.csv",
     "behaviour.csv",
     "zones.csv",
+    CORRECTIONS,
     "overlay.mp4",
     "tracks.parquet",
     "codes.parquet",

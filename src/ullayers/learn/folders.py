@@ -16,6 +16,7 @@ from ullayers.video.remote import is_url
 
 LOCK_FILE = ".lock"
 CARD = "README.md"
+CORRECTIONS = "corrections.json"  # made by a person to the tracks of this folder
 CARD_START = b"---\nlibrary_name: ullayers\n"  # a README.md that starts otherwise is the user's own
 # config.json makes a folder a run: it is removed last and written first.
 RUN_FILES = (
@@ -33,6 +34,7 @@ RUN_FILES = (
     "crossings.csv",
     "behaviour.csv",
     "zones.csv",
+    CORRECTIONS,
     "summary.json",
     "tracks.partial.*",
     "codes.partial.*",
@@ -46,6 +48,7 @@ APPLY_FILES = (
     "crossings.csv",
     "behaviour.csv",
     "zones.csv",
+    CORRECTIONS,
     "tracks.partial.*",
     "codes.partial.*",
     "tracks.parquet",

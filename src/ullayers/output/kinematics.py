@@ -130,7 +130,7 @@ def velocity(x: Floats, y: Floats, time: Floats) -> Floats:
     found = np.full(positions.shape, np.nan)
     part = stretches(np.isfinite(positions.sum(1)), time)
     # Unknown frames at both ends, so that windows reach beyond the first and the last frame.
-    half = _half_window(time)
+    half = half_window(time)
     part = np.pad(part, half, constant_values=-1)
     frames = np.pad(np.stack([time, *positions.T]), ((0, 0), (half, half)))
     offsets = np.unique(np.linspace(-half, half, MAX_WINDOW_FRAMES).round().astype(int))
@@ -149,7 +149,8 @@ def velocity(x: Floats, y: Floats, time: Floats) -> Floats:
     return found
 
 
-def _half_window(time: Floats) -> int:
+def half_window(time: Floats) -> int:
+    """Return the number of frames before and after a frame that its velocity depends on."""
     step = np.diff(time)
     step = step[step > 0]
     if not len(step):

@@ -11,6 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from ullayers.learn.checkpoint import RunError
 
 OUTLINE = 128  # grey value at the outline of a single object
+MOST_OBJECTS = 255  # of an image with a palette
 Labels = NDArray[np.uint8]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,51 @@ from numpy.typing import NDArray
 
 from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.results import SURE
-from ullayers.output.mask_images import read_labels
+from ullayers.output.crossing_table import CROSSINGS, Crossing, read_crossings
+from ullayers.output.mask_images import MOST_OBJECTS, Labels, read_labels
 from ullayers.output.track_table import Floats, Track, read_tracks
 
 Frames = NDArray[np.int64]
+KEY_STEP = 2**20  # more than any number of an object
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers of objects after corrections, by frame and number as found.
+
+    Attributes:
+        keys: (rows,) frame and number of each object that was found, as `Numbers.key` packs them,
+            ascending.
+        numbers: (rows,) its number after corrections; 0 if it is no object any more.
+        first: The smallest number that was found.
+    """
+
+    keys: Frames
+    numbers: NDArray[np.int64]
+    first: int
+
+    @staticmethod
+    def key(frames: Any, objects: Any) -> Any:
+        """Return one number for a frame and an object, in ascending order of frames."""
+        return frames * KEY_STEP + objects
+
+    def __call__(self, frames: Any, objects: Any) -> NDArray[np.int64]:
+        """Return numbers after corrections; 0 for what is no object, or was not found.
+
+        Args:
+            frames: Numbers of frames, of any shape.
+            objects: Numbers of objects as they were found, of the same shape.
+
+        Example:
+            >>> numbers = Numbers(Numbers.key(np.arange(2), 1), np.array([1, 3]), first=1)
+            >>> numbers([0, 1, 2], [1, 1, 1]).tolist()
+            [1, 3, 0]
+        """
+        wanted = self.key(np.asarray(frames, np.int64), np.asarray(objects, np.int64))
+        if not len(self.keys):
+            return np.zeros(wanted.shape, np.int64)
+        row = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
+        return np.where(self.keys[row] == wanted, self.numbers[row], 0)
 
 
 @dataclass(frozen=True)
@@ -30,6 +71,9 @@ class TrackedVideo:
         count: Number of frames that were processed.
         tracks: One per object, sorted by number; positions in pixels are never missing.
         masks: Folder of the masks; None if they were not written.
+        crossings: When objects touched or hid each other.
+        processed: Numbers of the frames that were processed; None to find them in the tracks.
+        numbers: Numbers after corrections of the objects in the masks; None without corrections.
     """
 
     name: str
@@ -39,6 +83,9 @@ class TrackedVideo:
     count: int
     tracks: list[Track]
     masks: Path | None = None
+    crossings: list[Crossing] = field(default_factory=list)
+    processed: Frames | None = None
+    numbers: Numbers | None = None
 
     @property
     def frames(self) -> Frames:
@@ -47,6 +94,8 @@ class TrackedVideo:
         The table has no rows for frames without objects. If there are such frames, all frames from
         the first one on were processed, or every n-th one, unless the table says otherwise.
         """
+        if self.processed is not None:
+            return self.processed
         listed = _union(self.tracks)
         if len(listed) == self.count:
             return listed
@@ -55,11 +104,15 @@ class TrackedVideo:
             return np.arange(self.count) * step
         return np.arange(listed[0], listed[-1] + 1, step)
 
-    def labels(self, frame: int) -> NDArray[np.uint8] | None:
+    def labels(self, frame: int) -> Labels | None:
         """Return the object number of each pixel, 0 for the background; None without a mask."""
         path = None if self.masks is None else self.masks / f"{frame:06d}.png"
         if path is None or not path.exists():
             return None
+        if self.numbers is not None:
+            every = np.arange(MOST_OBJECTS + 1)
+            lookup = self.numbers(np.full_like(every, frame), every).astype(np.uint8)
+            return lookup[read_labels(path, single=self.numbers.first)]
         return read_labels(path, single=self.tracks[0].object if self.tracks else 1)
 
 
@@ -124,7 +177,8 @@ def read_videos(folder: Path) -> list[TrackedVideo]:
         ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f"{summary}: is damaged; write it again with --force") from error
-    videos = [_video(folder, entry, tracks) for entry in sorted(entries)]
+    crossings = read_crossings(folder / CROSSINGS)
+    videos = [_video(folder, entry, tracks, crossings) for entry in sorted(entries)]
     unknown = {track.sequence for track in tracks} - {video.name for video in videos}
     if unknown:
         raise RunError(f"{summary}: has no entry for {min(unknown)}; write it again with --force")
@@ -140,13 +194,23 @@ def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int]:
 
 
 def _video(
-    folder: Path, entry: tuple[str, int, int, float, int], tracks: list[Track]
+    folder: Path,
+    entry: tuple[str, int, int, float, int],
+    tracks: list[Track],
+    crossings: list[Crossing],
 ) -> TrackedVideo:
     name, width, height, fps, count = entry
     own = [_in_pixels(track, width, height) for track in tracks if track.sequence == name]
     masks = folder / "masks" / name
     return TrackedVideo(
-        name, width, height, fps, count, own, masks=masks if masks.is_dir() else None
+        name,
+        width,
+        height,
+        fps,
+        count,
+        own,
+        masks=masks if masks.is_dir() else None,
+        crossings=[crossing for crossing in crossings if crossing.sequence == name],
     )
 
 

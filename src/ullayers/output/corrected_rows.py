@@ -1,0 +1,214 @@
+"""The rows of a video while corrections are applied to them, one after the other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.errors import UserError
+from ullayers.output.corrections import Correction, Delete, Merge, Move, Nothing, Split, Swap
+from ullayers.output.mask_images import MOST_OBJECTS
+from ullayers.output.track_table import NAMES, Floats
+from ullayers.output.tracked_video import TrackedVideo
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class CorrectedRows:
+    """All rows of a video, in any order; no two rows have the same frame and number.
+
+    A correction that does not fit raises `UserError` and changes nothing.
+
+    Args:
+        video: The video as it was found.
+
+    Attributes:
+        frames: Numbers of the frames that were processed.
+        columns: Columns of the table as found, all objects one after the other.
+        found_frame: Frame of each row of the table as found.
+        frame: (rows,) frame of each row.
+        found: (rows,) number of the object as found; 0 for rows that a correction has added.
+        number: (rows,) number after the corrections; 0 if the row was removed.
+        origin: (rows,) row of `columns`; -1 for rows that a correction has added.
+        place: (rows, 2) position in pixels; NaN where there is nothing.
+        placed: (rows,) whether a correction says what is there.
+        masked: (rows,) whether the mask that was found belongs to the object.
+    """
+
+    def __init__(self, video: TrackedVideo) -> None:
+        self.video = video
+        self.frames = video.frames
+        tracks = video.tracks
+        nothing = np.zeros(0)
+        self.columns: dict[str, Floats] = {
+            name: np.concatenate([nothing, *(getattr(track, name) for track in tracks)])
+            for name in NAMES
+        }
+        self.frame: Integers = np.concatenate(
+            [nothing.astype(np.int64), *(track.frame for track in tracks)]
+        )
+        self.found_frame = self.frame
+        counts = [len(track.frame) for track in tracks]
+        self.found: Integers = np.repeat(np.array([t.object for t in tracks], np.int64), counts)
+        self.number = self.found.copy()
+        self.origin: Integers = np.arange(len(self.frame))
+        self.found_place = np.stack([self.columns["x_px"], self.columns["y_px"]], 1)
+        self.place: Floats = self.found_place.copy()
+        self.placed: Flags = np.zeros(len(self.frame), bool)
+        self.masked: Flags = np.ones(len(self.frame), bool)
+        ends = np.cumsum(counts)
+        self.starts = np.zeros(len(self.frame) + 1, bool)  # of each found track; and one for -1
+        self.starts[ends - counts] = True
+        self.ends = np.zeros(len(self.frame) + 1, bool)
+        self.ends[ends - 1] = True
+        self.highest = int(self.found.max(initial=0))  # numbers are never used again
+
+    def apply(self, correction: Correction) -> None:
+        """Apply one correction.
+
+        Raises:
+            UserError: It does not fit to the rows.
+        """
+        match correction:
+            case Swap():
+                self._swap(*correction.objects, correction.first)
+            case Merge():
+                self._merge(*correction.objects)
+            case Split():
+                self._split(correction.object, correction.first)
+            case Delete():
+                self._delete(correction)
+            case Move():
+                self._move(correction)
+            case Nothing():
+                self._clear(correction.first, correction.last)
+
+    def follows(self, chosen: Integers) -> Flags:
+        """Return where the rows of an object follow each other as they were found.
+
+        Args:
+            chosen: Rows of the object in the order of their frames.
+
+        Returns:
+            (rows + 1,) whether nothing has changed before the first row, between each two
+            consecutive rows, and after the last row.
+        """
+        origin, kept = self.origin[chosen], ~self.placed[chosen]
+        between = (np.diff(origin) == 1) & ~self.starts[origin[1:]] & kept[1:] & kept[:-1]
+        first = self.starts[origin[:1]] & kept[:1]
+        last = self.ends[origin[-1:]] & kept[-1:]
+        return np.concatenate([first, between, last])
+
+    def _swap(self, one: int, other: int, first: int) -> None:
+        self._check_pair(one, other)
+        self._check_frame(first)
+        later = self.frame >= first
+        is_one, is_other = later & (self.number == one), later & (self.number == other)
+        if not (is_one.any() or is_other.any()):
+            raise UserError(f"neither object {one} nor {other} has a row from frame {first} on")
+        self.number[is_one], self.number[is_other] = other, one
+
+    def _merge(self, one: int, other: int) -> None:
+        self._check_pair(one, other)
+        is_other = self.number == other
+        both = is_other & np.isin(self.frame, self.frame[self.number == one])
+        self.number[is_other] = one
+        self.number[both] = 0
+
+    def _split(self, number: int, first: int) -> None:
+        own = self._rows_of(number)
+        self._check_frame(first)
+        later = own & (self.frame >= first)
+        if not later.any() or (later == own).all():
+            start, end = self.frame[own].min(), self.frame[own].max()
+            raise UserError(
+                f"object {number} is in frames {start} to {end}; split it after frame {start}, and "
+                f"not after frame {end}"
+            )
+        if self.highest >= MOST_OBJECTS:
+            raise UserError(f"there cannot be more than {MOST_OBJECTS} objects")
+        self.highest += 1
+        self.number[later] = self.highest
+
+    def _delete(self, wanted: Delete) -> None:
+        own = self._rows_of(wanted.object)
+        for frame in (wanted.first, wanted.last):
+            if frame is not None:
+                self._check_frame(frame)
+        first = int(self.frames[0]) if wanted.first is None else wanted.first
+        last = int(self.frames[-1]) if wanted.last is None else wanted.last
+        removed = own & (self.frame >= first) & (self.frame <= last)
+        if not removed.any():
+            raise UserError(f"object {wanted.object} has no row in frames {first} to {last}")
+        self.number[removed] = 0
+
+    def _move(self, wanted: Move) -> None:
+        own = self._rows_of(wanted.object)
+        self._check_frame(wanted.frame)
+        x, y, width, height = wanted.x, wanted.y, self.video.width, self.video.height
+        if not (0 <= x <= width and 0 <= y <= height):  # or NaN
+            raise UserError(
+                f"({x:g}, {y:g}) is outside of the frame, which has {width} x {height} pixels"
+            )
+        rows = np.flatnonzero(own & (self.frame == wanted.frame))
+        row = int(rows[0]) if len(rows) else self._new_row(wanted.frame, wanted.object)
+        self.place[row] = x, y
+        self.placed[row] = True
+        self.masked[row] = self._is_in_mask(row)
+
+    def _is_in_mask(self, row: int) -> bool:
+        """Whether a row is at most half a length away from where it was found."""
+        origin = int(self.origin[row])
+        if origin < 0:
+            return False
+        reach = float(self.columns["length"][origin]) / 2
+        return math.dist(self.place[row], self.found_place[origin]) <= reach
+
+    def _new_row(self, frame: int, number: int) -> int:
+        for name, value in (
+            ("frame", frame),
+            ("found", 0),
+            ("number", number),
+            ("origin", -1),
+            ("placed", True),
+            ("masked", False),
+        ):
+            old = getattr(self, name)
+            setattr(self, name, np.append(old, np.array(value, old.dtype)))
+        self.place = np.append(self.place, [[np.nan, np.nan]], 0)
+        return len(self.frame) - 1
+
+    def _clear(self, first: int, last: int) -> None:
+        self._check_frame(first)
+        self._check_frame(last)
+        inside = (self.frame >= first) & (self.frame <= last) & (self.number > 0)
+        if not inside.any():
+            raise UserError(f"no object has a row in frames {first} to {last}")
+        self.place[inside] = np.nan
+        self.placed[inside] = True
+        self.masked[inside] = False
+
+    def _rows_of(self, number: int) -> Flags:
+        own: Flags = self.number == number
+        if number < 1 or not own.any():
+            known = ", ".join(map(str, np.unique(self.number[self.number > 0])[:10])) or "none"
+            raise UserError(f"{self.video.name} has no object {number}; its objects are {known}")
+        return own
+
+    def _check_pair(self, one: int, other: int) -> None:
+        if one == other:
+            raise UserError(f"expected two objects, got {one} twice")
+        for number in (one, other):
+            self._rows_of(number)
+
+    def _check_frame(self, frame: int) -> None:
+        """Refuse a frame that was not processed."""
+        frames = self.frames
+        if not len(frames) or not frames[0] <= frame <= frames[-1]:
+            span = f"frames {frames[0]} to {frames[-1]}" if len(frames) else "no frames"
+            raise UserError(f"{self.video.name} has no frame {frame}; it has {span}")
+        if frames[np.searchsorted(frames, frame)] != frame:
+            raise UserError(f"frame {frame} of {self.video.name} was not processed")

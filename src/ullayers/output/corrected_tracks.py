@@ -1,0 +1,196 @@
+"""Tracks after the corrections of a person; what was found stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.errors import UserError
+from ullayers.output.corrected_rows import CorrectedRows
+from ullayers.output.corrections import Correction, Corrections, read_corrections
+from ullayers.output.crossing_table import Crossing
+from ullayers.output.kinematics import half_window, speed
+from ullayers.output.track_table import NAMES, Track
+from ullayers.output.tracked_video import Numbers, TrackedVideo, read_videos
+
+SHAPE = ("heading", "length", "width", "area")  # columns that belong to the mask
+
+
+def apply_corrections(
+    videos: Sequence[TrackedVideo], corrections: Corrections
+) -> list[TrackedVideo]:
+    """Return videos with corrected tracks, crossings and numbers of masks.
+
+    Speeds follow from the corrected positions. Heading and size belong to the mask: an object that
+    was moved by more than half of its length from where it was found has none.
+
+    Args:
+        videos: From `read_videos`.
+        corrections: The corrections; those that were undone do not count.
+
+    Raises:
+        UserError: A correction does not fit.
+    """
+    if not corrections.applied:
+        return list(videos)
+    known = {video.name: CorrectedRows(video) for video in videos}
+    for number, correction in enumerate(corrections.applied, 1):
+        try:
+            _rows_of(known, correction).apply(correction)
+        except UserError as error:
+            raise UserError(f"correction {number} ({correction.op}): {error}") from error
+    touched = {correction.sequence for correction in corrections.applied}
+    return [
+        _corrected(video, known[video.name]) if video.name in touched else video for video in videos
+    ]
+
+
+def check_correction(
+    videos: Sequence[TrackedVideo], corrections: Corrections, new: Correction
+) -> Corrections:
+    """Return corrections with a new one that fits to the tracks as they are after the others.
+
+    Raises:
+        UserError: The new one does not fit: it names no object, or a frame outside the video.
+    """
+    known = {video.name: CorrectedRows(video) for video in videos if video.name == new.sequence}
+    for correction in corrections.applied:
+        if correction.sequence == new.sequence:
+            _rows_of(known, correction).apply(correction)
+    _rows_of(known, new).apply(new)
+    return corrections.add(new)
+
+
+def corrected_numbers(video: TrackedVideo, corrections: Corrections) -> Numbers:
+    """Return the numbers after corrections of all objects that were found in a video.
+
+    An object has no number where it was deleted, where there is nothing, and where it was moved
+    away from its mask.
+
+    Args:
+        video: From `read_videos`.
+        corrections: The corrections.
+
+    Raises:
+        UserError: A correction does not fit.
+    """
+    rows = CorrectedRows(video)
+    for correction in corrections.applied:
+        if correction.sequence == video.name:
+            rows.apply(correction)
+    return _numbers(rows)
+
+
+def read_corrected(folder: Path) -> tuple[list[TrackedVideo], Corrections]:
+    """Read the results of a folder and apply its corrections.
+
+    Raises:
+        RunError: A file is missing or damaged.
+        UserError: A correction does not fit.
+    """
+    corrections = read_corrections(folder)
+    return apply_corrections(read_videos(folder), corrections), corrections
+
+
+def _rows_of(known: dict[str, CorrectedRows], correction: Correction) -> CorrectedRows:
+    if correction.sequence not in known:
+        raise UserError(f"there is no sequence {correction.sequence}")
+    return known[correction.sequence]
+
+
+def _corrected(video: TrackedVideo, rows: CorrectedRows) -> TrackedVideo:
+    present = np.unique(rows.number[rows.number > 0])
+    tracks = [_track(video, rows, int(number)) for number in present]
+    numbers = _numbers(rows)
+    crossings = [_crossing(crossing, numbers) for crossing in video.crossings]
+    kept = [crossing for crossing in crossings if len(crossing.objects) > 1]
+    return replace(video, tracks=tracks, crossings=kept, processed=rows.frames, numbers=numbers)
+
+
+def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
+    chosen = np.flatnonzero(rows.number == number)
+    chosen = chosen[np.argsort(rows.frame[chosen])]
+    found = rows.origin[chosen] >= 0
+    columns = {}
+    for name in NAMES:
+        columns[name] = np.full(len(chosen), np.nan)
+        columns[name][found] = rows.columns[name][rows.origin[chosen[found]]]
+    columns["time"][~found] = _times(video, rows, rows.frame[chosen[~found]])
+    placed = rows.placed[chosen]
+    x_px, y_px = rows.place[chosen].T
+    columns["x_px"][placed], columns["y_px"][placed] = x_px[placed], y_px[placed]
+    columns["x"][placed], columns["y"][placed] = (
+        x_px[placed] / video.width,
+        y_px[placed] / video.height,
+    )
+    columns["confidence"][placed] = np.isfinite(x_px[placed])
+    for name in SHAPE:
+        columns[name][~rows.masked[chosen]] = np.nan
+    _renew_speed(columns, rows, chosen)
+    return Track(video.name, number, rows.frame[chosen], **columns)
+
+
+def _times(
+    video: TrackedVideo, rows: CorrectedRows, frames: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the time of frames without a row of this object, from the rows of all objects."""
+    if not len(rows.found_frame):
+        return frames / video.fps
+    known, first = np.unique(rows.found_frame, return_index=True)
+    time = rows.columns["time"][first]
+    outside = frames - frames.clip(known[0], known[-1])
+    times: NDArray[np.float64] = np.interp(frames, known, time) + outside / video.fps
+    return times
+
+
+def _renew_speed(
+    columns: dict[str, NDArray[np.float64]], rows: CorrectedRows, chosen: NDArray[np.int64]
+) -> None:
+    """Replace the speed near rows that do not follow each other as they were found.
+
+    Other rows keep their speed. Positions in a table are rounded, so that it would change slightly.
+    """
+    half = half_window(columns["time"])
+    joints = np.flatnonzero(~rows.follows(chosen))  # joint i is between rows i - 1 and i
+    changed = _around(joints, half, len(chosen))
+    if not changed.any():
+        return
+    used = _around(joints, 2 * half, len(chosen))
+    renewed = np.full(len(chosen), np.nan)
+    renewed[used] = speed(*(columns[name][used] for name in ("x_px", "y_px", "time")))
+    columns["speed"][changed] = renewed[changed]
+
+
+def _around(joints: NDArray[np.int64], reach: int, count: int) -> NDArray[np.bool_]:
+    """Return which rows are at most `reach` rows away from a joint.
+
+    >>> _around(np.array([0, 4]), 1, 6).tolist()
+    [True, False, False, True, True, False]
+    """
+    changes = np.zeros(count + 1, np.int64)
+    np.add.at(changes, (joints - reach).clip(0, count), 1)
+    np.add.at(changes, (joints + reach).clip(0, count), -1)
+    return np.cumsum(changes[:-1]) > 0
+
+
+def _numbers(rows: CorrectedRows) -> Numbers:
+    found = rows.origin >= 0
+    keys = Numbers.key(rows.frame[found], rows.found[found])
+    numbers = np.where(rows.masked, rows.number, 0)[found]
+    order = np.argsort(keys)
+    return Numbers(keys[order], numbers[order], int(rows.found[found].min(initial=1)))
+
+
+def _crossing(crossing: Crossing, numbers: Numbers) -> Crossing:
+    """Return a crossing with the numbers in its first frame, or in its last one."""
+    found = np.array(crossing.objects)
+    start, end = (
+        numbers(np.full_like(found, frame), found)
+        for frame in (crossing.first_frame, crossing.last_frame)
+    )
+    objects = np.unique(np.where(start > 0, start, end))
+    return replace(crossing, objects=tuple(objects[objects > 0].tolist()))
