@@ -10,17 +10,18 @@ from ullayers.cli.checks import given_reading, given_zones
 from ullayers.cli.failures import resumable
 from ullayers.cli.fleet import check_options, has_parts, spread
 from ullayers.cli.options import wanted_objects
-from ullayers.cli.progress import Progress, count_frames, unfinished_sources
+from ullayers.cli.progress import Progress
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
 from ullayers.learn.config import default_of
 from ullayers.learn.folders import CORRECTIONS, check_apart, check_free, clear_parts
-from ullayers.learn.footage import open_sources
+from ullayers.learn.footage import count_frames, open_sources
 from ullayers.learn.runs import Run, check_region, load_run
 from ullayers.learn.zones import check_measures
 from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.exported import Results
+from ullayers.output.tables import unfinished_sources
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading
 

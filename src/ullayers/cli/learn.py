@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from ullayers.cli.checks import (
@@ -19,11 +17,10 @@ from ullayers.cli.checks import (
 )
 from ullayers.cli.failures import quiet_writer_threads, resumable
 from ullayers.cli.processes import writes_results
-from ullayers.cli.progress import Progress, count_frames, unfinished_sources
+from ullayers.cli.progress import Progress
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
-from ullayers.learn.folders import CARD
 from ullayers.learn.footage import expected_frames
 from ullayers.learn.regular_files import open_regular
 from ullayers.learn.results import read_answers
@@ -31,15 +28,14 @@ from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
 from ullayers.learn.training import Learner, Record
 from ullayers.learn.zones import check_measures
-from ullayers.output.behaviour import measure_folder, write_behaviour
-from ullayers.output.export import Exported, ExportOptions, export
-from ullayers.output.model_card import write_card
-from ullayers.output.run_report import report_run
+from ullayers.output.run_outputs import (
+    MEASURES,
+    apply_to_inputs,
+    frames_to_apply,
+    write_reports,
+)
 from ullayers.output.scores import score
 from ullayers.video.reader import Source
-
-OVERLAY_FRAMES = 1500
-MEASURES = ("behaviour.csv", "zones.csv")
 
 
 def run(arguments: Namespace) -> None:
@@ -188,51 +184,11 @@ def _write_outputs(
     arguments: Namespace, run: Run, sources: Sequence[Source], truth: Path | None
 ) -> None:
     """Write the result files that are missing, and print the summary."""
-    missing = run.missing()
-    remaining = sources
-    if arguments.resume:
-        remaining = unfinished_sources(sources, run.folder, run.masks)
-    total = count_frames(remaining, replace(run.reading, stride=1, max_frames=run.max_frames))
+    resume = arguments.resume
+    total = frames_to_apply(run, sources, resume=resume)
     with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
-        exported = _export(run, sources, missing, arguments.resume, progress)
-    scores: list[tuple[str, str]] = []
-    if truth is not None:
-        scores = score(run, sources[0], exported.answers[0], truth)
-    scenes = []
-    if run.config.task == "locate":
-        scenes = measure_folder(run.folder, exported.sequences)
-        if not set(MEASURES).isdisjoint(missing):
-            write_behaviour(run.folder, scenes, run.zones, run.mm_per_pixel)
-    if "report.html" in missing:
-        report_run(run, sources, exported, scores=scores, scenes=scenes)
-    if CARD in missing:
-        write_card(run, exported)
+        exported = apply_to_inputs(run, sources, resume=resume, progress=progress.to)
+    scores = write_reports(run, sources, exported, truth)
     print_summary(arguments, run, exported, bad=run.bad | exported.bad, scores=scores)
     if not arguments.quiet:
         print(f"open {run.folder / 'report.html'} and {run.folder / 'overlay.mp4'}")
-
-
-def _export(
-    run: Run, sources: Sequence[Source], missing: Sequence[str], resume: bool, progress: Progress
-) -> Exported:
-    """Apply the network to all frames; replace no file that is already there."""
-    options = ExportOptions(
-        max_frames=run.max_frames,
-        masks=run.masks,
-        overlay=OVERLAY_FRAMES if "overlay.mp4" in missing else None,
-        samples="report.html" in missing,
-        skip_bad=run.skip_bad,
-        resume=resume,
-        keep_scenes=True,
-        objects=run.config.objects,
-    )
-    if csv_name(run) in missing:
-        return export(run, sources, run.folder, options, progress.to)
-    # A table is always written with the other files: write all of them elsewhere, and keep the
-    # missing ones.
-    with tempfile.TemporaryDirectory(dir=run.folder, prefix=".missing-") as folder:
-        exported = export(run, sources, folder, options, progress.to)
-        for name in missing:
-            if name not in ("report.html", CARD, *MEASURES):
-                (Path(folder) / name).rename(run.folder / name)
-    return exported

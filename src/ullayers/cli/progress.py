@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
-
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.footage import expected_frames
-from ullayers.output.tables import read_note
-from ullayers.video.reader import Reading, Source
 
 LOG_PERIOD = 15.0  # seconds between two lines in a log
 
@@ -94,32 +87,3 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self.bar.close()
-
-
-def count_frames(sources: Iterable[Source], reading: Reading) -> int | None:
-    """Return how many frames will be read, None if a header does not tell.
-
-    Args:
-        sources: Sequences that will be read.
-        reading: How they will be read.
-    """
-    return expected_frames([source.probe() for source in sources], reading)
-
-
-def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> list[Source]:
-    """Return the sources that `export` still has to do when it resumes a partial table.
-
-    Args:
-        sources: All sources of the command.
-        out: Folder of the partial table.
-        masks: Whether masks are written; a sequence without its masks is not finished.
-    """
-    finished: set[str] = set()
-    for path in out.glob("*.partial.json"):
-        try:
-            note = read_note(path)
-        except RunError:
-            continue  # `export` refuses a damaged note with a message
-        if note.masks or not masks:
-            finished.update(note.places)
-    return [source for source in sources if source.name not in finished]

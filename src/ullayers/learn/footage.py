@@ -376,3 +376,13 @@ def expected_frames(infos: Sequence[Info], reading: Reading) -> int | None:
 def _size(source: Source) -> tuple[int, int]:
     info = source.probe()
     return info.height, info.width
+
+
+def count_frames(sources: Iterable[Source], reading: Reading) -> int | None:
+    """Return how many frames will be read, None if a header does not tell.
+
+    Args:
+        sources: Sequences that will be read.
+        reading: How they will be read.
+    """
+    return expected_frames([source.probe() for source in sources], reading)

@@ -78,6 +78,7 @@ def export(
     folder: str | os.PathLike[str],
     options: ExportOptions,
     progress: Callable[[int], None] = lambda count: None,
+    seen: Callable[[Answer], None] = lambda part: None,
 ) -> Exported:
     """Apply a run to sources and write the results.
 
@@ -90,6 +91,7 @@ def export(
         folder: Where to write; created if needed.
         options: What to write.
         progress: Called with the number of frames processed so far.
+        seen: Called with the results of some frames, with masks, as soon as they are known.
 
     Raises:
         RunError: The run is not finished, or the folder cannot be used.
@@ -100,7 +102,7 @@ def export(
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    job = _Job(run, place, options, sources)
+    job = _Job(run, place, options, sources, seen)
     _export_all(job, sources, progress)
     if options.overlay and run.config.task != "locate":
         _draw_codes(job, sources)
@@ -113,11 +115,17 @@ class _Job:
     """An export in progress."""
 
     def __init__(
-        self, run: Run, place: Path, options: ExportOptions, sources: Sequence[Source]
+        self,
+        run: Run,
+        place: Path,
+        options: ExportOptions,
+        sources: Sequence[Source],
+        seen: Callable[[Answer], None],
     ) -> None:
         self.run = run
         self.place = place
         self.options = options
+        self.seen = seen
         self.done = Exported()
         self.video: Overlay | None = None
         self.overlay_frames = _overlay_share(options, len(sources))
@@ -246,6 +254,7 @@ def _export_source(
             tap = job.tap(source, info)
             outline = job.outline(source, info)
             for part in job.answers(source, tap, several):
+                job.seen(part)
                 if part.masks is not None:
                     kept_masks.extend(map(_thumbnail, part.masks))
                 _keep_to_draw(job, spool, part, tap, outline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +56,25 @@ def read_note(path: Path) -> PartialNote:
 
 def _damaged(path: Path) -> RunError:
     return RunError(f"{path}: is damaged; start again with --force")
+
+
+def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> list[Source]:
+    """Return the sources that `export` still has to do when it resumes a partial table.
+
+    Args:
+        sources: All sources of the command.
+        out: Folder of the partial table.
+        masks: Whether masks are written; a sequence without its masks is not finished.
+    """
+    finished: set[str] = set()
+    for path in out.glob("*.partial.json"):
+        try:
+            note = read_note(path)
+        except RunError:
+            continue  # `export` refuses a damaged note with a message
+        if note.masks or not masks:
+            finished.update(note.places)
+    return [source for source in sources if source.name not in finished]
 
 
 class PartialTable:

@@ -28,6 +28,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import plan_run
 from ullayers.output.export import ExportOptions, export
+from ullayers.output.run_outputs import OVERLAY_FRAMES
 from ullayers.output.run_report import report_run
 from ullayers.research.bench.timing import THREAD_VARIABLES, Row
 from ullayers.video.frames import READ_AS_IS
@@ -47,7 +48,6 @@ STAGES: dict[tuple[str, str], str] = {
     ("ullayers.output.run_report", ANY_FUNCTION): "report",
 }
 INTERVAL = 0.005  # seconds between two samples
-OVERLAY_FRAMES = 1500  # as in `ul learn`
 
 
 def stage_of(frame: FrameType | None) -> str:
