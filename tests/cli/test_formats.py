@@ -11,6 +11,7 @@ import pytest
 
 from tests.command import UlCommand, check_refused, ul
 from tests.results import walk, write_results
+from ullayers.output.corrections import Corrections, Swap, write_corrections
 from ullayers.output.formats.names import FORMATS
 
 TWO = {"a": [*walk(1), *walk(2)], "b": walk(1)}
@@ -33,6 +34,8 @@ def test_a_real_run_and_what_it_was_applied_to(
     code, out, errors = ul("export", run, "--format", "dlc")  # in a process of its own
     assert (code, errors) == (0, "")
     assert out == f"wrote {run}/export/ball.dlc.csv\n"
+    assert here("export", run, "--format", "csv", "--quiet") == (0, "", "")
+    assert (run / "export" / "tracks.csv").read_bytes() == (run / "tracks.csv").read_bytes()
     arguments = ("--out", found, "--masks", "--quiet")
     assert here("apply", run, place / "ball.mp4", *arguments) == (0, "", "")
     assert here("export", found, "--format", "mot")[0] == 0
@@ -62,6 +65,25 @@ def test_files_are_named_after_videos(here: UlCommand, several: Path, tmp_path: 
     assert (tmp_path / "a.napari.csv").read_bytes() == (tmp_path / "t-a.csv").read_bytes()
     assert here("export", several, "--format", "coco", "--out", tmp_path / "c.json")[0] == 0
     assert len(json.loads((tmp_path / "c.json").read_text())["videos"]) == 2
+
+
+def test_corrections_are_used_and_counted(here: UlCommand, run: Path, tmp_path: Path) -> None:
+    write_corrections(run, Corrections((Swap("a", (1, 2), 6),)))
+    files = [run / "export" / "tracks.csv", tmp_path / "part.csv"]
+    code, out, _ = here("export", run, "--format", "csv")
+    assert (code, out) == (0, f"wrote {files[0]} with 1 correction\n")
+    part = ("--sequence", "a", "--frames", "6:7", "--out", files[1])
+    assert here("export", run, "--format", "csv", *part)[0] == 0
+    assert [len(file.read_text().splitlines()) for file in files] == [25, 5]
+    check_refused(here("export", run, "--frames", "6:7", "--onnx", tmp_path / "a"), "--format")
+    check_refused(here("export", run, "--format", "csv", "--frames", "7:6"), "FIRST:LAST")
+    pytest.importorskip("motmetrics", reason="needs pip install 'ullayers[score]'")
+    code, out, errors = here("score", run, run / "tracks.csv")
+    assert code == 0
+    assert "IDF1                  1.000" in out
+    assert errors == "ul score: scores are of what was found; corrections are not used (1)\n"
+    (run / "corrections.json").write_text("[]")
+    check_refused(here("export", run, "--format", "csv", "--force"), "corrections.json: is damaged")
 
 
 def test_nothing_is_replaced_without_force(here: UlCommand, run: Path) -> None:

@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 
 from tests.results import FPS, HEIGHT, WIDTH, Row, ellipse, walk, write_results
+from ullayers.errors import UserError
+from ullayers.output.corrected_tables import write_corrected
+from ullayers.output.corrections import Corrections, Nothing, Split, Swap, write_corrections
+from ullayers.output.crossing_table import CROSSINGS, read_crossings, write_crossings
 from ullayers.output.formats.names import FORMATS
 from ullayers.output.formats.write import plan_files, write_files
-from ullayers.output.track_table import NAMES
+from ullayers.output.track_table import NAMES, read_tracks
 
 # Other packages warn about themselves.
 pytestmark = [
@@ -257,6 +261,86 @@ def test_unknown_cells_are_null_in_parquet(tmp_path: Path) -> None:
     assert table["heading"].null_count == 12
 
 
+def test_csv_is_like_the_table(two: Path, one: Path, tmp_path: Path) -> None:
+    for folder in (two, one):
+        path = export_one(folder, "csv", tmp_path / f"{folder.parent.name}.csv")
+        expected, written = read_tracks(folder / "tracks.csv"), read_tracks(path)
+        assert (
+            path.read_text().split("\n", 1)[0]
+            == ((folder / "tracks.csv").read_text().split("\n", 1)[0])
+        )
+        assert len(written) == len(expected)
+        for old, new in zip(expected, written, strict=True):
+            assert {k: np.array(v).tolist() for k, v in vars(old).items()} == {
+                k: np.array(v).tolist() for k, v in vars(new).items()
+            }
+
+
+@pytest.fixture(scope="module", name="corrected")
+def fixture_corrected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two objects that are swapped in frame 6 and split in frame 9, and frames with nothing."""
+    folder = write_results(tmp_path_factory.mktemp("mended") / "run", {"arena": ROWS}, masks=True)
+    write_crossings(folder / CROSSINGS, ["arena,7,8,0.35,0.4,1 2,0.9\n"])
+    corrections = Swap("arena", (1, 2), 6), Split("arena", 1, 9), Nothing("arena", 1, 4)
+    write_corrections(folder, Corrections(corrections))
+    return folder
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_corrections_are_in_every_format(corrected: Path, tmp_path: Path, name: str) -> None:
+    found = {"movement": "movement", "sleap": "sleap_io", "nwb": "ndx_pose", "parquet": "pyarrow"}
+    if name in found:
+        pytest.importorskip(found[name])
+    before = (corrected / "tracks.csv").read_bytes()
+    [file] = plan_files(corrected, name, tmp_path)
+    assert [track.object for track in file.videos[0].tracks] == [1, 2, 3]
+    write_files(name, [file])  # also places that are not known
+    assert file.path.stat().st_size > 0
+    assert (corrected / "tracks.csv").read_bytes() == before
+
+
+def test_corrected_tables(corrected: Path, tmp_path: Path) -> None:
+    files = write_corrected(corrected, tmp_path)
+    assert [file.name for file in files] == ["tracks.csv", "crossings.csv", "behaviour.csv"]
+    one, two, three = read_tracks(tmp_path / "tracks.csv")
+    y = {row["object"]: row["y_px"] for row in ROWS}
+    assert one.frame.tolist() == list(range(9))
+    assert one.y_px[[0, 5, 6, 8]].tolist() == [y[1], y[1], y[2], y[2]]
+    assert two.y_px[-1] == y[1]
+    assert three.frame.tolist() == [9, 10, 11]
+    assert np.isnan(one.x_px[1:5]).all()
+    assert (one.confidence[1:5] == 0).all()
+    assert [crossing.objects for crossing in read_crossings(tmp_path / CROSSINGS)] == [(1, 2)]
+    behaviour = (tmp_path / "behaviour.csv").read_text().splitlines()
+    assert [line.split(",")[1] for line in behaviour[1:]] == ["1", "2", "3"]
+
+
+def test_masks_have_corrected_numbers(corrected: Path, tmp_path: Path) -> None:
+    content = json.loads(export_one(corrected, "coco", tmp_path / "c.json").read_text())
+    frames = {image["id"]: image["frame_id"] for image in content["images"]}
+    assert sorted(frames.values()) == list(range(12))
+    found = {(frames[each["image_id"]], each["track_id"]) for each in content["annotations"]}
+    lines = export_one(corrected, "mot", tmp_path / "m.txt").read_text().splitlines()
+    boxes = {(int(line.split(",")[0]) - 1, int(line.split(",")[1])) for line in lines}
+    assert found == boxes
+    assert {number for frame, number in found if frame >= 9} == {2, 3}
+    assert not [frame for frame, _ in found if 1 <= frame <= 4]
+
+
+def test_a_part_of_the_frames(corrected: Path, one: Path, tmp_path: Path) -> None:
+    [file] = plan_files(corrected, "csv", tmp_path, sequence="arena", first=8, last=10)
+    assert [path.name for path in file.paths] == ["arena-8-10.csv", "arena-8-10-crossings.csv"]
+    write_files("csv", [file])
+    tracks = read_tracks(file.path)
+    assert [track.frame.tolist() for track in tracks] == [[8], [8, 9, 10], [9, 10]]
+    [file] = plan_files(one, "mot", tmp_path, last=4)  # the other video starts at frame 10
+    assert file.path.name == "b--4.mot.txt"
+    with pytest.raises(UserError, match="no tracks in frames 50 to 60"):
+        plan_files(one, "csv", tmp_path, first=50, last=60)
+    with pytest.raises(UserError, match="no sequence c"):
+        plan_files(one, "csv", tmp_path, sequence="c")
+
+
 def sections() -> dict[str, str]:
     """The Python code in each section of the page about formats."""
     page = Path(__file__).parents[2] / "docs" / "formats.md"
@@ -284,6 +368,7 @@ def test_the_page_loads_every_format(
     exec(code, values)
     first = [row["x_px"] for row in ROWS if row["object"] == 1]
     loaded: dict[str, Callable[[], Any]] = {
+        "csv": lambda: values["x"].tolist() == first,
         "movement": lambda: values["x"].values.tolist() == first,
         "sleap": lambda: values["positions"][:, 0, 0, 0].tolist() == pytest.approx(first),
         "dlc": lambda: values["x"].tolist() == first,

@@ -7,9 +7,11 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+from ullayers.cli.options import EVERY_FRAME
 from ullayers.errors import UserError
 from ullayers.learn.folders import RUN_NAMES
 from ullayers.learn.runs import Run, load_run
+from ullayers.output.corrections import read_corrections
 from ullayers.output.formats.write import plan_files, write_files
 from ullayers.output.network_files import write_onnx, write_torch_export
 
@@ -25,24 +27,38 @@ def run(arguments: Namespace) -> None:
     networks = {name: Path(file) for name in WRITERS if (file := getattr(arguments, name))}
     if not networks and arguments.format is None:
         raise UserError("say what to write: --format NAME, --onnx FILE or --torch-export FILE")
-    if arguments.file is not None and arguments.format is None:
-        raise UserError("--out is the file of --format; say which format")
+    if arguments.format is None:
+        _check_tracks_only(arguments)
     if arguments.format is not None:
         _write_tracks(arguments)
     if networks:
         _write_networks(arguments, networks)
 
 
+def _check_tracks_only(arguments: Namespace) -> None:
+    """Refuse options that belong to --format without it."""
+    if arguments.file is not None:
+        raise UserError("--out is the file of --format; say which format")
+    if arguments.sequence is not None or arguments.frames != EVERY_FRAME:
+        raise UserError("--sequence and --frames choose what --format writes; say which format")
+
+
 def _write_tracks(arguments: Namespace) -> None:
     folder = Path(arguments.run)
     out = None if arguments.file is None else Path(arguments.file)
-    files = plan_files(folder, arguments.format, out)
+    first, last = arguments.frames
+    files = plan_files(
+        folder, arguments.format, out, sequence=arguments.sequence, first=first, last=last
+    )
     if out is None:
         files[0].path.parent.mkdir(exist_ok=True)
-    _check_files([file.path for file in files], folder, arguments.force)
+    paths = [path for file in files for path in file.paths]
+    _check_files(paths, folder, arguments.force)
     write_files(arguments.format, files)
-    for file in [] if arguments.quiet else files:
-        print(f"wrote {file.path}")
+    count = len(read_corrections(folder).applied)
+    note = f" with {count} correction{'s' * (count != 1)}" if count else ""
+    for path in [] if arguments.quiet else paths:
+        print(f"wrote {path}{note}")
 
 
 def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:

@@ -13,6 +13,7 @@ from ullayers.learn.config import MAX_COUNT, Config, Setting, default_of, kind_o
 
 CONFIG_NAMES = tuple(each.name for each in fields(Config))
 READING_NAMES = ("size", "stride", "max_frames", "grey", "follow", "start", "end", "roi")
+EVERY_FRAME = (None, None)  # first and last frame of --frames
 
 
 class OptionGroup(Protocol):
@@ -295,6 +296,19 @@ def clock_time(text: str) -> float:
     if not 0 <= value < 1e9 or (":" in text and rest >= 60) or (hours and minutes >= 60):
         raise ArgumentTypeError(f"expected seconds, MM:SS or HH:MM:SS, got {text!r}")
     return value
+
+
+def frame_range(text: str) -> tuple[int | None, int | None]:
+    """Convert A:B to the first and the last frame; either may be left out.
+
+    >>> frame_range("100:200"), frame_range("100:"), frame_range(":200")
+    ((100, 200), (100, None), (None, 200))
+    """
+    found = re.fullmatch(r"(\d{0,15}):(\d{0,15})", text)
+    first, last = (int(part) if part else None for part in found.groups()) if found else (1, 0)
+    if (first, last) == EVERY_FRAME or (first is not None and last is not None and first > last):
+        raise ArgumentTypeError(f"expected FIRST:LAST, such as 100:200, got {text!r}")
+    return first, last
 
 
 def region(text: str) -> str | tuple[int, int, int, int]:

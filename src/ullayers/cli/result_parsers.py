@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ullayers.cli.options import add_command, path, pixels
+from ullayers.cli.options import EVERY_FRAME, add_command, frame_range, path, pixels
 from ullayers.output.formats.names import FORMATS
 
 EXPORT = """\
-Write tracks.csv in the format of another program (--format):
+Write tracks in the format of another program (--format):
   movement   netCDF of the package movement     sleap    .slp of SLEAP
   dlc        CSV of DeepLabCut                  nwb      NWB with ndx-pose
   mot        text of MOTChallenge: boxes        coco     COCO JSON: boxes, masks
   napari     CSV of a tracks layer              parquet  all columns
+  csv        like tracks.csv
+Corrections (corrections.json in RUN) are applied to them; tracks.csv stays as it is.
 docs/formats.md describes each of them.
 
 Or write the network of a run with its preprocessing (--onnx, --torch-export). It
@@ -71,6 +73,16 @@ def add_export(commands: Any) -> None:
         help="File for --format, or an existing folder. If a format holds one video and there are "
         "several, their names are added to the name of the file. (default: named after the video, "
         "in RUN/export)",
+    )
+    parser.add_argument(
+        "--sequence", type=path, metavar="NAME", help="Write only this video. (default: all)"
+    )
+    parser.add_argument(
+        "--frames",
+        type=frame_range,
+        default=EVERY_FRAME,
+        metavar="FIRST:LAST",
+        help="Write only these frames, both included; either may be left out. (default: all)",
     )
     parser.add_argument(
         "--onnx",

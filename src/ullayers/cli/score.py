@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ullayers.cli.failures import say
 from ullayers.errors import UserError
+from ullayers.output.corrections import read_corrections
 from ullayers.output.observations import observe
 from ullayers.output.tracked_video import TrackedVideo, read_videos, sure
 from ullayers.output.tracking_score import choose_rule, score_tracks
@@ -29,6 +31,8 @@ def run(arguments: Namespace) -> None:
     scores = {"sequence": video.name, "rule": str(rule)}
     scores |= score_tracks(found, truth, rule, video.width)
     print(json.dumps(scores, indent=2) if arguments.json else table(scores))
+    if count := len(read_corrections(Path(arguments.run)).applied):
+        say("score", f"scores are of what was found; corrections are not used ({count})")
     if file is not None:
         write_json(file, scores)
 

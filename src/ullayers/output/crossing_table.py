@@ -86,6 +86,22 @@ def _crossing(row: dict[str, str]) -> Crossing:
     )
 
 
+def crossing_rows(crossings: Sequence[Crossing]) -> str:
+    r"""Return crossings as rows of crossings.csv.
+
+    >>> crossing_rows([Crossing("a", 10, 20, 0.4, 0.8, (1, 3), 0.95)])
+    'a,10,20,0.400000,0.800000,1 3,0.950\n'
+    """
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    for each in crossings:
+        times = f"{each.start:.6f}", f"{each.end:.6f}"
+        objects = " ".join(map(str, each.objects))
+        frames = each.first_frame, each.last_frame
+        rows.writerow([each.sequence, *frames, *times, objects, f"{each.confidence:.3f}"])
+    return text.getvalue()
+
+
 def write_crossings(path: Path, rows: Sequence[str]) -> None:
     """Write crossings.csv, whole or not at all.
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.learn.results import Answer
 from ullayers.learn.several import Several
-from ullayers.output.crossing_table import Crossing
+from ullayers.output.crossing_table import Crossing, crossing_rows
 from ullayers.video.region import Box
 
 
@@ -60,11 +57,4 @@ def crossings_of(answer: Answer, several: Several) -> list[Crossing]:
 
 def crossing_lines(answer: Answer, several: Several) -> str:
     """Return the rows of crossings.csv of a sequence."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    for each in crossings_of(answer, several):
-        times = f"{each.start:.6f}", f"{each.end:.6f}"
-        objects = " ".join(map(str, each.objects))
-        frames = each.first_frame, each.last_frame
-        rows.writerow([each.sequence, *frames, *times, objects, f"{each.confidence:.3f}"])
-    return text.getvalue()
+    return crossing_rows(crossings_of(answer, several))

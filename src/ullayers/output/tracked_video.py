@@ -14,7 +14,7 @@ from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.results import SURE
 from ullayers.output.crossing_table import CROSSINGS, Crossing, read_crossings
 from ullayers.output.mask_images import MOST_OBJECTS, Labels, read_labels
-from ullayers.output.track_table import Floats, Track, read_tracks
+from ullayers.output.track_table import NAMES, Floats, Track, read_tracks
 
 Frames = NDArray[np.int64]
 KEY_STEP = 2**20  # more than any number of an object
@@ -159,6 +159,33 @@ def positions(video: TrackedVideo, frames: Frames) -> tuple[Floats, Floats]:
     return np.stack(places, 1), np.stack(confidences, 1)
 
 
+def cut_video(video: TrackedVideo, first: int | None, last: int | None) -> TrackedVideo:
+    """Return a range of frames of a video, with the tracks and crossings in it.
+
+    Args:
+        video: The video.
+        first: First frame; None for the beginning.
+        last: Last frame; None for the end.
+    """
+    start = -1 if first is None else first
+    end = int(video.frames[-1]) if last is None else last
+    frames = video.frames[(video.frames >= start) & (video.frames <= end)]
+    tracks = [_cut(track, start, end) for track in video.tracks]
+    return replace(
+        video,
+        count=len(frames),
+        processed=frames,
+        tracks=[track for track in tracks if len(track.frame)],
+        crossings=[c for c in video.crossings if c.last_frame >= start and c.first_frame <= end],
+    )
+
+
+def _cut(track: Track, first: int, last: int) -> Track:
+    kept = (track.frame >= first) & (track.frame <= last)
+    columns: dict[str, Any] = {name: getattr(track, name)[kept] for name in ("frame", *NAMES)}
+    return replace(track, **columns)
+
+
 def read_videos(folder: Path) -> list[TrackedVideo]:
     """Read the results of `ul learn` or `ul apply`, sorted by name.
 
@@ -188,7 +215,9 @@ def read_videos(folder: Path) -> list[TrackedVideo]:
 def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int]:
     name, width, height = entry["name"], int(entry["width"]), int(entry["height"])
     fps, count = float(entry["fps"]), int(entry["frames"])
-    if not isinstance(name, str) or min(width, height) < 1 or not 0 < fps < np.inf or count < 0:
+    if not isinstance(name, str) or name != Path(name).name:  # it becomes a part of paths
+        raise ValueError("expected the name of a sequence")
+    if min(width, height) < 1 or not 0 < fps < np.inf or count < 0:
         raise ValueError("expected name, width, height, fps and frames of each sequence")
     return name, width, height, fps, count
 

@@ -1,3 +1,3 @@
 """Names of formats, for a command line that does not import torch."""
 
-FORMATS = ("movement", "sleap", "dlc", "mot", "coco", "nwb", "napari", "parquet")
+FORMATS = ("csv", "movement", "sleap", "dlc", "mot", "coco", "nwb", "napari", "parquet")

@@ -62,7 +62,10 @@ def write_sleap(videos: Sequence[TrackedVideo], path: Path) -> None:
         labels.videos.append(file)
         instances: dict[int, list[Any]] = {}
         for track in video.tracks:
-            columns = track.frame, track.x_px, track.y_px, track.confidence
+            known = np.isfinite(track.x_px + track.y_px)
+            columns = tuple(
+                column[known] for column in (track.frame, track.x_px, track.y_px, track.confidence)
+            )
             for frame, x, y, confidence in zip(*(c.tolist() for c in columns), strict=True):
                 instance = sleap.PredictedInstance.from_numpy(
                     np.array([[x, y]]),

@@ -1,19 +1,47 @@
-"""Tracks as text: DeepLabCut, MOTChallenge and napari."""
+"""Tracks as text: the table of a run, DeepLabCut, MOTChallenge and napari."""
 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ullayers.learn.results import PIXELS, SHAPE, TRACK, header
 from ullayers.output.boxes import boxed_objects
 from ullayers.output.tracked_video import TrackedVideo, object_name, positions, sure
 from ullayers.video.atomic_files import replacing
 
 SCORER = "ullayers"
 PART = "centroid"
+
+
+def write_csv(videos: Sequence[TrackedVideo], path: Path) -> None:
+    """Write a table like tracks.csv, with a column `object` if an object is not number 1."""
+    numbered = any(track.object != 1 for video in videos for track in video.tracks)
+    with replacing(path) as file:
+        file.write(header(TRACK + PIXELS + SHAPE, numbered=numbered))
+        for video in videos:
+            file.writelines(_csv_lines(video, numbered))
+
+
+def _csv_lines(video: TrackedVideo, numbered: bool) -> list[str]:
+    """Return the rows of a video, sorted by frame and object."""
+    tracks = video.tracks
+    number = np.concatenate([np.full(len(track.frame), track.object) for track in tracks])
+    frame = np.concatenate([track.frame for track in tracks])
+    order = np.lexsort((number, frame))
+    blocks = [("%d", frame), *([("%d", number)] if numbered else [])]
+    forms = {"time": "%.6f"} | dict.fromkeys(TRACK, "%.6f") | dict.fromkeys(PIXELS + SHAPE, "%.2f")
+    for name, form in forms.items():
+        blocks.append((form, np.concatenate([getattr(track, name) for track in tracks])))
+    name_cell = io.StringIO()
+    csv.writer(name_cell, lineterminator="").writerow([video.name])
+    start, rest = f"{name_cell.getvalue()},", ",".join(form for form, _ in blocks) + "\n"
+    rows = zip(*(column[order].tolist() for _, column in blocks), strict=True)
+    return [start + rest % row for row in rows]
 
 
 def write_dlc(videos: Sequence[TrackedVideo], path: Path) -> None:

@@ -1,4 +1,7 @@
-"""The formats of `ul export --format`, and the files that they are written to."""
+"""The formats of `ul export --format`, and the files that they are written to.
+
+Tracks are written as they are after the corrections of a person.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ullayers.errors import UserError
 from ullayers.learn.checkpoint import RunError
+from ullayers.output.corrected_tracks import read_corrected
+from ullayers.output.crossing_table import CROSSINGS, crossing_rows, write_crossings
 from ullayers.output.formats.coco import write_coco
 from ullayers.output.formats.parquet import write_parquet
 from ullayers.output.formats.poses import write_movement, write_nwb, write_sleap
-from ullayers.output.formats.text import write_dlc, write_mot, write_napari
-from ullayers.output.tracked_video import TrackedVideo, read_videos
+from ullayers.output.formats.text import write_csv, write_dlc, write_mot, write_napari
+from ullayers.output.tracked_video import TrackedVideo, cut_video
 
 FOLDER = "export"  # in the results folder, for files without a name
 
@@ -32,6 +38,7 @@ class Format:
 
 
 TABLE = {
+    "csv": Format(".csv", True, write_csv),
     "movement": Format(".movement.nc", False, write_movement),
     "sleap": Format(".slp", True, write_sleap),
     "dlc": Format(".dlc.csv", False, write_dlc),
@@ -45,13 +52,33 @@ TABLE = {
 
 @dataclass(frozen=True)
 class FormatFile:
-    """A file to write, and the videos in it."""
+    """A file to write, and the videos in it.
+
+    Attributes:
+        path: The file.
+        videos: The videos.
+        crossings: File for the crossings; None if they are not written.
+    """
 
     path: Path
     videos: list[TrackedVideo]
+    crossings: Path | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files that are written."""
+        return [self.path] if self.crossings is None else [self.path, self.crossings]
 
 
-def plan_files(folder: Path, name: str, out: Path | None) -> list[FormatFile]:
+def plan_files(
+    folder: Path,
+    name: str,
+    out: Path | None,
+    *,
+    sequence: str | None = None,
+    first: int | None = None,
+    last: int | None = None,
+) -> list[FormatFile]:
     """Return which files a format is written to.
 
     Args:
@@ -59,26 +86,67 @@ def plan_files(folder: Path, name: str, out: Path | None) -> list[FormatFile]:
         name: Name of the format.
         out: File, or an existing folder; None for the folder `export` in `folder`. If there are
             several files, the names of the videos are added to the name of the file.
+        sequence: Write only this video; None for all.
+        first: First frame to write; None for the beginning.
+        last: Last frame to write; None for the end.
 
     Raises:
         RunError: The results cannot be read, or have no objects.
+        UserError: A correction does not fit, or the part that is asked for is empty.
     """
-    videos = [video for video in read_videos(folder) if video.tracks]
-    if not videos:
-        raise RunError(f"{folder}: tracks.csv has no rows, so there is nothing to export")
+    videos = _part(folder, sequence, first, last)
     form = TABLE[name]
     target = folder / FOLDER if out is None else out
     in_folder = out is None or out.is_dir()
+    # Parts of a video have names of their own.
+    frames = "" if first is last is None else f"-{_shown(first)}-{_shown(last)}"
     if form.several:
-        return [FormatFile(target / f"tracks{form.suffix}" if in_folder else target, videos)]
+        stem = "tracks" if sequence is None else sequence
+        path = target / f"{stem}{frames}{form.suffix}" if in_folder else target
+        crossings = _beside(path) if name == "csv" and any(v.crossings for v in videos) else None
+        return [FormatFile(path, videos, crossings)]
     if in_folder:
-        return [FormatFile(target / f"{video.name}{form.suffix}", [video]) for video in videos]
+        names = [f"{video.name}{frames}{form.suffix}" for video in videos]
+        return [FormatFile(target / n, [v]) for n, v in zip(names, videos, strict=True)]
     if len(videos) == 1:
         return [FormatFile(target, videos)]
     return [
         FormatFile(target.with_name(f"{target.stem}-{video.name}{target.suffix}"), [video])
         for video in videos
     ]
+
+
+def _shown(frame: int | None) -> str:
+    return "" if frame is None else str(frame)
+
+
+def _beside(path: Path) -> Path:
+    """Return where the crossings of a table are written.
+
+    >>> _beside(Path("export/tracks.csv")).name, _beside(Path("export/mouse.csv")).name
+    ('crossings.csv', 'mouse-crossings.csv')
+    """
+    return path.with_name(CROSSINGS if path.stem == "tracks" else f"{path.stem}-{CROSSINGS}")
+
+
+def _part(
+    folder: Path, sequence: str | None, first: int | None, last: int | None
+) -> list[TrackedVideo]:
+    """Return the corrected videos with objects in a range of frames."""
+    videos, _ = read_corrected(folder)
+    if sequence is not None:
+        videos = [video for video in videos if video.name == sequence]
+        if not videos:
+            raise UserError(f"{folder}: has no sequence {sequence}")
+    videos = [video for video in videos if video.tracks]
+    if not videos:
+        raise RunError(f"{folder}: has no tracks, so there is nothing to export")
+    if first is last is None:
+        return videos
+    parts = [cut_video(video, first, last) for video in videos]
+    if not any(part.tracks for part in parts):
+        raise UserError(f"{folder}: has no tracks in frames {_shown(first)} to {_shown(last)}")
+    return [part for part in parts if part.tracks]
 
 
 def write_files(name: str, files: Sequence[FormatFile]) -> None:
@@ -94,3 +162,5 @@ def write_files(name: str, files: Sequence[FormatFile]) -> None:
     """
     for file in files:
         TABLE[name].write(file.videos, file.path)
+        if file.crossings is not None:
+            write_crossings(file.crossings, [crossing_rows(v.crossings) for v in file.videos])
