@@ -1,0 +1,185 @@
+/**
+ * Pictures of frames. The viewer says which frames it wants, most urgent first; this fetches them,
+ * gives up what nobody wants any more, and keeps decoded pictures within a budget of bytes.
+ */
+
+import { api } from "./api.js";
+
+export const BUDGET = 96e6; // bytes of decoded pictures
+const AT_ONCE = 4; // requests; browsers allow six per server
+const WIDTHS = [320, 640, 960, 1280, 1920, 2560]; // few, so that pictures can be used again
+const OVERDUE = 250; // ms after which a request that is no longer wanted is given up
+const RETRY = 1500; // ms before a frame that failed is asked for again
+
+/** @typedef {{bitmap: ImageBitmap, bytes: number}} Picture */
+/** @typedef {{source: string, frame: number, width: number}} Wish */
+
+/**
+ * The width to ask for: the smallest of a few that is enough, or 0 for the video's own.
+ *
+ * @param {number} shown Width on the screen, in device pixels.
+ * @param {number} own Width of the video.
+ */
+export function widthFor(shown, own) {
+  const enough = WIDTHS.find((width) => width >= shown) ?? Infinity;
+  return enough < own ? enough : 0;
+}
+
+/** @param {Wish} wish */
+const keyOf = ({ source, frame, width }) => `${source}/${width}/${frame}`;
+
+export class Frames {
+  constructor() {
+    /** @type {Map<string, Picture>} Least recently used first. */
+    this.pictures = new Map();
+    this.bytes = 0;
+    /** @type {Map<string, {abort: AbortController, begun: number, wish: Wish}>} */
+    this.coming = new Map();
+    /** @type {Map<string, {when: number, message: string}>} */
+    this.failed = new Map();
+    /** @type {Map<object, Wish[]>} What each viewer wants. */
+    this.wishes = new Map();
+    /** @type {Set<(wish: Wish) => void>} */
+    this.listeners = new Set();
+  }
+
+  /**
+   * The picture of a frame at this width, or at any other that is at hand.
+   *
+   * @param {string} source
+   * @param {number} frame
+   * @param {number} width
+   * @returns {ImageBitmap|null}
+   */
+  get(source, frame, width) {
+    for (const choice of [width, 0, ...[...WIDTHS].reverse()]) {
+      const key = keyOf({ source, frame, width: choice });
+      const picture = this.pictures.get(key);
+      if (picture) {
+        this.pictures.delete(key);
+        this.pictures.set(key, picture);
+        return picture.bitmap;
+      }
+    }
+    return null;
+  }
+
+  /** @param {string} source @param {number} frame @param {number} width */
+  has(source, frame, width) {
+    return this.pictures.has(keyOf({ source, frame, width }));
+  }
+
+  /**
+   * Why a frame could not be fetched, or null.
+   *
+   * @param {string} source
+   * @param {number} frame
+   * @param {number} width
+   */
+  error(source, frame, width) {
+    return this.failed.get(keyOf({ source, frame, width }))?.message ?? null;
+  }
+
+  /** @param {number} bytes Of one picture. */
+  room(bytes) {
+    return Math.max(2, Math.floor((0.8 * BUDGET) / Math.max(1, bytes)));
+  }
+
+  /**
+   * Say what a viewer wants from now on, most urgent first. Nothing else of it is fetched.
+   *
+   * @param {object} viewer
+   * @param {Wish[]} wishes
+   * @param {(wish: Wish) => boolean} [useful] Requests under way that may finish all the same.
+   */
+  want(viewer, wishes, useful = () => false) {
+    this.wishes.set(viewer, wishes);
+    const wanted = new Set([...this.wishes.values()].flat().map(keyOf));
+    const now = performance.now();
+    for (const [key, { abort, begun, wish }] of this.coming) {
+      // What was asked for a moment ago may still arrive: else nothing would during a quick drag.
+      if (!wanted.has(key) && now - begun > OVERDUE && !useful(wish)) abort.abort();
+    }
+    this.advance();
+  }
+
+  /** @param {object} viewer */
+  forget(viewer) {
+    this.wishes.delete(viewer);
+  }
+
+  /** Ask for what failed again, after the connection is back. */
+  retry() {
+    this.failed.clear();
+    this.advance();
+  }
+
+  advance() {
+    const lists = [...this.wishes.values()];
+    const longest = Math.max(0, ...lists.map((list) => list.length));
+    for (let place = 0; place < longest; place += 1) {
+      for (const list of lists) {
+        if (this.coming.size >= AT_ONCE) return;
+        if (list[place]) this.begin(list[place], place);
+      }
+    }
+  }
+
+  /** @param {Wish} wish @param {number} place */
+  begin(wish, place) {
+    const key = keyOf(wish);
+    if (this.pictures.has(key) || this.coming.has(key)) return;
+    const failure = this.failed.get(key);
+    if (failure && performance.now() - failure.when < RETRY) return;
+    // One place is kept free for the frame that is wanted next.
+    if (place > 0 && this.coming.size >= AT_ONCE - 1) return;
+    const abort = new AbortController();
+    this.coming.set(key, { abort, begun: performance.now(), wish });
+    this.fetch(wish, abort.signal)
+      .catch((error) => this.fail(wish, error))
+      .finally(() => {
+        this.coming.delete(key);
+        this.advance();
+      });
+  }
+
+  /** @param {Wish} wish @param {AbortSignal} signal */
+  async fetch(wish, signal) {
+    const blob = await api.frame(wish.source, wish.frame, wish.width, signal);
+    const bitmap = await createImageBitmap(blob);
+    this.keep(keyOf(wish), bitmap);
+    for (const listener of this.listeners) listener(wish);
+  }
+
+  /** @param {Wish} wish @param {any} error */
+  fail(wish, error) {
+    if (error?.name === "AbortError") return;
+    const message = error?.message ?? "This frame cannot be shown.";
+    this.failed.set(keyOf(wish), { when: performance.now(), message });
+    for (const listener of this.listeners) listener(wish);
+  }
+
+  /** @param {string} key @param {ImageBitmap} bitmap */
+  keep(key, bitmap) {
+    this.failed.delete(key);
+    const bytes = 4 * bitmap.width * bitmap.height;
+    this.pictures.set(key, { bitmap, bytes });
+    this.bytes += bytes;
+    for (const [oldest, picture] of this.pictures) {
+      if (this.bytes <= BUDGET || oldest === key) break;
+      this.pictures.delete(oldest);
+      this.bytes -= picture.bytes;
+      picture.bitmap.close();
+    }
+  }
+
+  /** Drop all pictures of a source, whose number may now belong to another video. */
+  dropSource(/** @type {string} */ source) {
+    for (const [key, picture] of this.pictures) {
+      if (!key.startsWith(`${source}/`)) continue;
+      this.pictures.delete(key);
+      this.bytes -= picture.bytes;
+      picture.bitmap.close();
+    }
+  }
+}

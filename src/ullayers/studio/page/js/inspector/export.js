@@ -1,0 +1,170 @@
+/** Everything that can be taken along: tables, video, report and figures. */
+
+import { api } from "../api.js";
+import { drawObjective } from "../charts.js";
+import { fill, h, icon } from "../dom.js";
+import { saveCanvas, savePng, saveSvg } from "../figures.js";
+import { fileSize } from "../format.js";
+import { drawScatter } from "../scatter.js";
+import { drawTimeline } from "../timeline_draw.js";
+
+/** @type {[string, string, string][]} Formats, their names, and what reads them. */
+const TRACKS = [
+  ["csv", "CSV", "spreadsheets, pandas, R"],
+  ["overlay", "Overlay video", "any player"],
+  ["movement", "movement", "netCDF"],
+  ["sleap", "SLEAP", ".slp"],
+  ["dlc", "DeepLabCut", ".h5 and .csv"],
+  ["mot", "MOT Challenge", "text"],
+  ["coco", "COCO", "JSON with outlines"],
+  ["nwb", "NWB", "Neurodata Without Borders"],
+  ["napari", "napari", "tracks layer"],
+  ["parquet", "Parquet", "Arrow, DuckDB"],
+];
+/** @type {[string, string, string][]} */
+const CODES = [
+  ["csv", "CSV", "spreadsheets, pandas, R"],
+  ["parquet", "Parquet", "Arrow, DuckDB"],
+];
+const FIRST = ["report.html", "overlay.mp4", "tracks.csv", "codes.csv"]; // files that most people want
+
+export class ExportTab {
+  /**
+   * @param {import("../store.js").Store} store
+   * @param {import("../stage.js").Stage} stage
+   * @param {import("../timeline.js").Timeline} timeline
+   * @param {() => import("../scatter_data.js").ScatterModel|null} points
+   */
+  constructor(store, stage, timeline, points) {
+    this.store = store;
+    this.stage = stage;
+    this.timeline = timeline;
+    this.points = points;
+    this.files = h("ul", { class: "files", testid: "files" });
+    this.made = h("ul", { class: "files", testid: "exports" });
+    this.error = h("p", { class: "form-error", role: "alert", hidden: true, testid: "export-error" });
+    this.format = /** @type {HTMLSelectElement} */ (h("select", { testid: "format" }));
+    this.whole = h("input", { type: "radio", name: "span", value: "all", checked: true });
+    this.part = /** @type {HTMLInputElement} */ (h("input", { type: "radio", name: "span", value: "range", testid: "export-range" }));
+    this.partText = h("span", {});
+    this.button = /** @type {HTMLButtonElement} */ (h("button", { type: "submit", class: "primary wide", testid: "export" }, icon("download"), "Export"));
+    this.empty = h("div", { class: "empty" }, h("h2", {}, "Nothing to export yet"), h("p", {}, "Open a finished run to save its tables, video, report and figures."));
+    this.body = h("div", {}, this.exportCard(), this.figuresCard(), h("section", { class: "card" }, h("header", {}, h("h3", {}, "Files of the run")), this.files));
+    this.element = h("div", {}, this.empty, this.body);
+    store.follow(["results", "details"], () => this.update());
+    store.follow(["range"], () => this.showRange());
+  }
+
+  exportCard() {
+    const form = h("form", { class: "export-form" },
+      h("label", { class: "field" }, h("span", {}, "Format"), this.format),
+      h("fieldset", { class: "field" }, h("legend", {}, "Frames"),
+        h("div", { class: "checks" }, h("label", {}, this.whole, h("span", {}, "All")), h("label", {}, this.part, this.partText))),
+      this.error, this.button);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.export();
+    });
+    return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Export")), form, this.made);
+  }
+
+  figuresCard() {
+    const row = (/** @type {string} */ label, /** @type {string} */ id, /** @type {(kind: "png"|"svg") => void} */ save, svg = true) =>
+      h("div", { class: "figure-row" }, h("span", {}, label),
+        h("span", { class: "group" },
+          h("button", { type: "button", class: "plain small", onclick: () => save("png"), testid: `${id}-png` }, "PNG"),
+          svg ? h("button", { type: "button", class: "plain small", onclick: () => save("svg"), testid: `${id}-svg` }, "SVG") : null));
+    this.curveRow = row("Learning curve", "figure-curve", (kind) => this.saveCurve(kind));
+    return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Figures")),
+      row("Time lines, as shown", "figure-timeline", (kind) => this.saveTimeline(kind)),
+      row("Scatter", "figure-scatter", (kind) => this.saveScatter(kind)),
+      this.curveRow,
+      row("This frame", "figure-frame", () => this.saveFrame(), false));
+  }
+
+  /** Beginning of the names of files. */
+  get stem() {
+    return this.store.openRun?.name ?? "figure";
+  }
+
+  /** @param {"png"|"svg"} kind */
+  saveTimeline(kind) {
+    const { model } = this.timeline;
+    const save = kind === "png" ? savePng : saveSvg;
+    if (model) save((context, width, height, palette) => drawTimeline(context, model, width, height, palette), 900, 420, `${this.stem} time lines`);
+  }
+
+  /** @param {"png"|"svg"} kind */
+  saveScatter(kind) {
+    const model = this.points();
+    const save = kind === "png" ? savePng : saveSvg;
+    if (model) save((context, width, height, palette) => drawScatter(context, model, width, height, palette), 520, 520, `${this.stem} scatter`);
+  }
+
+  /** @param {"png"|"svg"} kind */
+  saveCurve(kind) {
+    const { records } = this.store.state;
+    const save = kind === "png" ? savePng : saveSvg;
+    save((context, width, height, palette) => drawObjective(context, records, width, height, palette), 640, 360, `${this.stem} learning curve`);
+  }
+
+  saveFrame() {
+    const canvas = this.stage.main.snapshot();
+    if (canvas) saveCanvas(canvas, `${this.stem} frame ${this.stage.main.shown}`);
+  }
+
+  update() {
+    const { results, details } = this.store.state;
+    this.body.hidden = !results;
+    this.empty.hidden = Boolean(results);
+    if (!results || !details) {
+      fill(this.made);
+      return;
+    }
+    this.curveRow.hidden = !this.store.state.records.length;
+    const formats = results.kind === "tracks" ? TRACKS : CODES;
+    if (this.format.options.length !== formats.length) {
+      fill(this.format, ...formats.map(([value, name, text]) => h("option", { value }, `${name} (${text})`)));
+    }
+    const rank = (/** @type {string} */ name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
+    const files = [...details.files].sort((a, b) => rank(a.name) - rank(b.name) || a.name.localeCompare(b.name));
+    fill(this.files, ...files.map((file) => this.fileRow(file.name, file.bytes, api.fileUrl(details.id, file.name), api.fileUrl(details.id, file.name, true))));
+    this.showRange();
+  }
+
+  showRange() {
+    const { range, results } = this.store.state;
+    this.part.disabled = !range;
+    if (!range && this.part.checked) /** @type {HTMLInputElement} */ (this.whole).checked = true;
+    fill(this.partText, range ? `Marked range, ${range[0]}–${range[1]}` : results ? "Marked range: press i and o, or shift-drag in the time lines" : "");
+  }
+
+  /** @param {string} name @param {number} bytes @param {string} open @param {string} download */
+  fileRow(name, bytes, open, download) {
+    const viewable = /\.(html|mp4|json|md|csv|txt)$/.test(name);
+    return h("li", {},
+      icon("file"),
+      viewable ? h("a", { href: open, target: "_blank", rel: "noopener" }, name) : h("span", { class: "file-name" }, name),
+      h("span", { class: "soft numeric" }, fileSize(bytes)),
+      h("a", { class: "quiet square tiny", href: download, download: name, "aria-label": `Download ${name}`, title: `Download ${name}` }, icon("download")));
+  }
+
+  async export() {
+    const { open, sequence, range } = this.store.state;
+    const format = this.format.value;
+    this.error.hidden = true;
+    this.button.disabled = true;
+    this.button.lastChild.textContent = "Exporting …";
+    try {
+      const span = this.part.checked && range ? { first: range[0], last: range[1] } : {};
+      const { files } = await api.export(/** @type {string} */ (open.id), { format, sequence, ...span });
+      this.made.prepend(...files.map((/** @type {{name: string, bytes: number, url: string}} */ file) => this.fileRow(file.name, file.bytes, file.url, file.url)));
+    } catch (error) {
+      this.error.hidden = false;
+      this.error.textContent = /** @type {Error} */ (error).message;
+    } finally {
+      this.button.disabled = false;
+      this.button.lastChild.textContent = "Export";
+    }
+  }
+}

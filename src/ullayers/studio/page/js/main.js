@@ -1,0 +1,212 @@
+/** Puts the parts together. */
+
+import { addAiming } from "./aiming.js";
+import { api } from "./api.js";
+import { Camera } from "./camera.js";
+import { Corrector } from "./corrections.js";
+import { byId, h, icon } from "./dom.js";
+import { Frames } from "./frames.js";
+import { buildHelp } from "./help.js";
+import { ExportTab } from "./inspector/export.js";
+import { LearnForm } from "./inspector/learn_form.js";
+import { ObjectsTab } from "./inspector/objects.js";
+import { buildTabs } from "./inspector/tabs.js";
+import { WatchTab } from "./inspector/watch.js";
+import { keyTable, listenToKeys } from "./keys.js";
+import { Library } from "./library.js";
+import { followLocation, readLocation } from "./location.js";
+import { followConnection, say, sayError } from "./notices.js";
+import { Overview } from "./overview.js";
+import { Playhead } from "./playhead.js";
+import { Session } from "./session.js";
+import { buildShell, showPanel } from "./shell.js";
+import { Socket } from "./socket.js";
+import { Stage, emptyStage } from "./stage.js";
+import { Store, initialState } from "./store.js";
+import { addThemeSwitch } from "./theme.js";
+import { Timeline } from "./timeline.js";
+import { buildTransport } from "./transport.js";
+import { Uploads } from "./uploads.js";
+import { buildViewbar } from "./viewbar.js";
+
+const store = new Store(initialState());
+const playhead = new Playhead();
+const frames = new Frames();
+const session = new Session(store, playhead, say);
+const corrector = new Corrector(store, session, playhead, say);
+
+buildShell(store);
+followConnection(store);
+addThemeSwitch(byId("theme"));
+
+const stage = new Stage(byId("stage"), store, playhead, frames, {
+  onpick: (object, more) => {
+    session.pick(object, more);
+    if (object !== null) store.set({ tab: "objects" });
+  },
+  onmove: (x, y) => corrector.move(x, y),
+  empty: emptyContent,
+});
+buildViewbar(byId("viewbar"), store, session, stage.viewport);
+buildTransport(byId("transport"), store, playhead, session);
+const timeline = new Timeline(byId("timeline"), store, playhead);
+new Overview(byId("scrub"), store, playhead, timeline);
+
+const watchTab = new WatchTab(store, session, playhead, new LearnForm(store, session).element);
+buildTabs(byId("inspector"), store, [
+  { id: "watch", label: "Watch", icon: "learn", panel: watchTab.element },
+  { id: "objects", label: "Objects", icon: "objects", panel: new ObjectsTab(store, session, corrector, playhead).element },
+  { id: "export", label: "Export", icon: "download", panel: new ExportTab(store, stage, timeline, () => watchTab.points()).element },
+]);
+
+const uploads = new Uploads(store, (source) => {
+  const { sources, open } = store.state;
+  if (!sources.some((entry) => entry.id === source.id)) store.set({ sources: [...sources, source] });
+  // Whoever is busy with something else is not taken away from it.
+  if (open.kind === "none") session.openSource(source.id);
+  else say(`${source.name} was added.`, { label: "Open", run: () => session.openSource(source.id) });
+});
+const library = new Library(byId("library"), store, session, {
+  upload: () => uploads.choose(),
+  camera: () => startCamera(),
+  opened: () => {
+    endCamera();
+    showPanel(store, "watch");
+  },
+});
+
+const table = keyTable({
+  store, playhead, session, corrector, timeline,
+  viewport: stage.viewport,
+  help: () => toggleHelp(),
+  compare: () => /** @type {HTMLElement|null} */ (document.querySelector("[data-testid=compare]"))?.focus(),
+});
+const toggleHelp = buildHelp(table);
+const helpButton = byId("help-button");
+helpButton.append(icon("help"));
+helpButton.setAttribute("aria-label", "Keyboard help (?)");
+helpButton.title = "Keyboard help (?)";
+helpButton.addEventListener("click", toggleHelp);
+addAiming(store, stage, corrector, session);
+listenToKeys(table);
+
+const socket = new Socket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`, {
+  onmessage: receive,
+  onstate: connected,
+});
+session.socket = socket;
+const camera = new Camera(store, socket, () => ({ ...store.state, fps: 10 }), say);
+
+/** @param {any} message */
+function receive(message) {
+  if (message.type === "state") session.takeState(message);
+  else if (message.type === "records") session.takeRecords(message);
+  else if (message.type === "live") session.takeLive(message);
+  else if (message.type === "camera") camera.take(message);
+  else if (message.type === "camera_end") openRecording(message);
+  else if (message.type === "error") say(message.error);
+}
+
+/** @param {"connecting"|"open"|"lost"} state */
+async function connected(state) {
+  const first = !store.state.loaded;
+  if (state === "lost" && camera.running) {
+    endCamera();
+    say("The connection was lost. What the camera recorded until then is kept.");
+  }
+  try {
+    if (state === "open") {
+      if (first) await begin();
+      else await session.reconnect();
+      frames.retry();
+      corrector.reconnect();
+    }
+    store.set({ connection: state });
+  } catch (error) {
+    sayError(error);
+  }
+}
+
+/** First state of the server, then the place that the address names. */
+async function begin() {
+  const place = readLocation();
+  session.takeState(await api.state());
+  if (place.run) await session.openRun(place.run, place);
+  else if (place.source) session.openSource(place.source, place.frame ?? 0);
+  else openOnlyOne();
+  if (store.state.open.kind !== "none") showPanel(store, "watch");
+  followLocation(store, playhead);
+}
+
+/** If `ul studio` was called with one thing, that is what its user wants to see. */
+function openOnlyOne() {
+  const { sources, runs } = store.state;
+  if (runs.length === 1 && sources.length <= 1) session.openRun(runs[0].id);
+  else if (!runs.length && sources.length === 1) session.openSource(sources[0].id);
+}
+
+async function startCamera() {
+  if (camera.running || !(await camera.start())) return;
+  session.close();
+  store.set({ open: { kind: "camera", id: null } });
+  stage.takenBy = camera.element;
+  stage.refresh();
+  showPanel(store, "watch");
+}
+
+function endCamera() {
+  if (camera.running) camera.stop();
+  if (!stage.takenBy) return;
+  stage.takenBy = null;
+  if (store.state.open.kind === "camera") session.close();
+  stage.refresh();
+}
+
+/** What the camera recorded is a video and a run now. @param {{run?: string, source?: string}} message */
+async function openRecording({ run, source }) {
+  const wanted = stage.takenBy !== null; // else something else was opened meanwhile
+  stage.takenBy = null;
+  session.takeState(await api.state());
+  if (wanted && run) await session.openRun(run);
+  else if (wanted && source) session.openSource(source);
+  else if (wanted) session.close();
+  stage.refresh();
+}
+
+function emptyContent() {
+  const { open, loaded } = store.state;
+  const button = (/** @type {any} */ name, /** @type {string} */ label, /** @type {string} */ kind, /** @type {() => void} */ run) =>
+    h("button", { type: "button", class: kind, onclick: run, testid: `welcome-${name}` }, icon(name), label);
+  if (!loaded) return h("div", { class: "empty-stage" });
+  if (open.kind === "source") return emptyStage("This video cannot be read", store.openSource?.error ?? "");
+  if (open.kind === "run") return emptyStage("There is no picture to show", "The video of this run is not open here. Its results are in the tabs on the right.");
+  return emptyStage(
+    "Learn from video, without labels",
+    "Add a video and the studio finds what moves in it: where it is in every frame, how sure that is, and which of several objects is which. Everything stays on this computer.",
+    h("div", { class: "row" },
+      button("upload", "Add a video", "primary", () => uploads.choose()),
+      button("spark", "Try the demo", "plain", () => library.demo()),
+      button("camera", "Use the camera", "plain", () => startCamera())),
+  );
+}
+
+// What tests may read; nothing here can be changed from outside.
+Object.defineProperty(window, "ulStudio", {
+  value: Object.freeze({
+    get frame() { return playhead.frame; },
+    get shown() { return stage.main.shown; },
+    get outlined() { return stage.main.outlined; },
+    get ready() { return store.state.loaded && stage.active.every((viewer) => viewer.shown === viewer.wanted); },
+    get playing() { return playhead.playing; },
+    get live() { return stage.live; },
+    get connection() { return store.state.connection; },
+    get cachedBytes() { return frames.bytes; },
+    get open() { return { ...store.state.open }; },
+    get picked() { return [...store.state.picked]; },
+    get range() { return store.state.range && [...store.state.range]; },
+    get objects() { return store.state.results?.tracks.map(({ object }) => object) ?? []; },
+    get unsure() { return store.state.results?.unsure.map((stretch) => [...stretch]) ?? []; },
+    get placement() { return stage.main.placement(); },
+    get camera() { return camera.running; },
+  }),
+});

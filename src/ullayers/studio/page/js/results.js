@@ -1,0 +1,139 @@
+/** What a run found in one sequence: tracks or codes, their outlines, and where to look twice. */
+
+import { api } from "./api.js";
+import { Outlines } from "./outlines.js";
+import { readTable, rowOf } from "./tables.js";
+
+export const UNSURE = 0.5; // below this confidence a place is not to be relied on
+const TRACK_COLUMNS = ["frame", "time", "x_px", "y_px", "confidence", "speed"];
+
+/** @typedef {import("./tables.js").Track} Track */
+/** @typedef {{object: number, x: number, y: number, confidence: number}} Place In pixels of the video. */
+/** @typedef {[number, number]} Stretch First and last frame. */
+
+/**
+ * @typedef {Object} Results
+ * @property {"tracks"|"codes"} kind
+ * @property {import("./store.js").Sequence} sequence
+ * @property {Track[]} tracks
+ * @property {string[]} columns Of the time lines.
+ * @property {Outlines|null} outlines
+ * @property {Stretch[]} unsure
+ * @property {import("./store.js").Crossing[]} crossings
+ * @property {number} first First frame.
+ * @property {number} last Last frame.
+ */
+
+/**
+ * @param {import("./store.js").Details} details
+ * @param {import("./store.js").Sequence} sequence
+ * @returns {Promise<Results>}
+ */
+export async function loadResults(details, sequence) {
+  const kind = details.task === "locate" ? "tracks" : "codes";
+  const buffer =
+    kind === "tracks"
+      ? await api.tracks(details.id, sequence.name, TRACK_COLUMNS)
+      : await api.codes(details.id, sequence.name);
+  const { columns, tracks } = readTable(buffer);
+  const full = tracks.filter((track) => track.rows);
+  const start = sequence.first ?? 0;
+  const ends = full.map((track) => track.columns.frame[track.rows - 1]);
+  return {
+    kind,
+    sequence,
+    tracks: full,
+    columns: kind === "tracks" ? ["x_px", "y_px", "speed", "confidence"] : columns.filter((name) => /^y\d+$/.test(name)),
+    outlines: kind === "tracks" ? new Outlines(details.id, sequence.name) : null,
+    unsure: kind === "tracks" ? unsureStretches(full) : [],
+    crossings: details.crossings.filter((crossing) => crossing.sequence === sequence.name),
+    first: start,
+    last: Math.max(start, start + sequence.frames - 1, ...ends),
+  };
+}
+
+/**
+ * Stretches of frames in which the confidence of any object is low.
+ *
+ * @param {Track[]} tracks
+ * @returns {Stretch[]}
+ */
+export function unsureStretches(tracks) {
+  /** @type {Stretch[]} */
+  const found = [];
+  for (const { rows, columns } of tracks) {
+    let start = -1;
+    for (let row = 0; row <= rows; row += 1) {
+      const low = row < rows && columns.confidence[row] < UNSURE;
+      if (low && start < 0) start = row;
+      if (!low && start >= 0) {
+        found.push([columns.frame[start], columns.frame[row - 1]]);
+        start = -1;
+      }
+    }
+  }
+  return union(found);
+}
+
+/** @param {Stretch[]} stretches @returns {Stretch[]} */
+function union(stretches) {
+  stretches.sort((a, b) => a[0] - b[0]);
+  /** @type {Stretch[]} */
+  const merged = [];
+  for (const [first, last] of stretches) {
+    const latest = merged.at(-1);
+    if (latest && first <= latest[1] + 1) latest[1] = Math.max(latest[1], last);
+    else merged.push([first, last]);
+  }
+  return merged;
+}
+
+/**
+ * Places of all objects in a frame.
+ *
+ * @param {Results} results
+ * @param {number} frame
+ * @returns {Place[]}
+ */
+export function placesAt(results, frame) {
+  if (results.kind !== "tracks") return [];
+  /** @type {Place[]} */
+  const places = [];
+  for (const track of results.tracks) {
+    const row = rowOf(track, frame);
+    if (row < 0) continue;
+    const { x_px: x, y_px: y, confidence } = track.columns;
+    if (Number.isFinite(x[row])) {
+      places.push({ object: track.object, x: x[row], y: y[row], confidence: confidence[row] });
+    }
+  }
+  return places;
+}
+
+/**
+ * Time of a frame in seconds: what the table says, else by the frame rate.
+ *
+ * @param {Results|null} results
+ * @param {number} frame
+ * @param {number} fps
+ */
+export function timeOf(results, frame, fps) {
+  for (const track of results?.tracks ?? []) {
+    const row = rowOf(track, frame);
+    if (row >= 0) return track.columns.time[row];
+  }
+  return fps ? frame / fps : NaN;
+}
+
+/**
+ * First entry after (or last before) a frame, by its first frame.
+ *
+ * @param {number[]} starts Sorted.
+ * @param {number} frame
+ * @param {1|-1} direction
+ * @returns {number|null}
+ */
+export function nextStart(starts, frame, direction) {
+  const list = direction > 0 ? starts : [...starts].reverse();
+  return list.find((start) => (direction > 0 ? start > frame : start < frame)) ?? null;
+}

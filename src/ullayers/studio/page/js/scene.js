@@ -1,0 +1,103 @@
+/**
+ * What a viewer draws on the frames of a source. Each kind of content (a plain video, results, a run
+ * at work) is a scene, so the viewer itself knows only frames and places.
+ */
+
+import { lowerBound } from "./tables.js";
+import { placesAt } from "./results.js";
+
+/**
+ * @typedef {Object} Scene
+ * @property {string|null} source Whose pictures are shown; null if the video is not at hand.
+ * @property {number} width
+ * @property {number} height
+ * @property {boolean} several Whether objects need a name.
+ * @property {(frame: number) => import("./outlines.js").Outline[]|null} outlines Null if not here yet.
+ * @property {(frame: number) => import("./results.js").Place[]} places
+ * @property {(frame: number, length: number) => {object: number, points: number[]}[]} trails
+ * @property {(frame: number) => [number, number, number, number]|null} crop Followed square.
+ * @property {(frame: number) => string|null} image Address of a picture other than the video's.
+ */
+
+/** @returns {Omit<Scene, "source"|"width"|"height">} */
+function nothing() {
+  return {
+    several: false,
+    outlines: () => [],
+    places: () => [],
+    trails: () => [],
+    crop: () => null,
+    image: () => null,
+  };
+}
+
+/** @param {import("./store.js").Source} source @returns {Scene} */
+export function sourceScene(source) {
+  return { ...nothing(), source: source.id, width: source.width, height: source.height };
+}
+
+/** @param {import("./results.js").Results} results @returns {Scene} */
+export function resultsScene(results) {
+  const { sequence, outlines } = results;
+  return {
+    ...nothing(),
+    source: sequence.source,
+    width: sequence.width,
+    height: sequence.height,
+    several: results.tracks.length > 1,
+    outlines: (frame) => (outlines ? outlines.at(frame) : []),
+    places: (frame) => placesAt(results, frame),
+    trails: (frame, length) => (results.kind === "tracks" ? trails(results.tracks, frame, length) : []),
+  };
+}
+
+/**
+ * @param {import("./tables.js").Track[]} tracks
+ * @param {number} frame
+ * @param {number} length In frames.
+ */
+function trails(tracks, frame, length) {
+  return tracks.map(({ object, columns, rows }) => {
+    const points = [];
+    for (let row = lowerBound(columns.frame, frame - length); row < rows; row += 1) {
+      if (columns.frame[row] > frame) break;
+      if (Number.isFinite(columns.x_px[row])) points.push(columns.x_px[row], columns.y_px[row]);
+    }
+    return { object, points };
+  });
+}
+
+/**
+ * What a run at work sees in some frames, as the network is now.
+ *
+ * @param {any} preview As the server sends it, in 0..1 of the frame.
+ * @param {import("./store.js").Source} source
+ * @returns {Scene & {frames: number[]}}
+ */
+export function previewScene(preview, source) {
+  const { width, height } = source;
+  const index = new Map(preview.frames.map((frame, place) => [frame, place]));
+  const scaled = (/** @type {number[]} */ points) =>
+    points.map((value, place) => value * (place % 2 ? height : width));
+  /** @param {number} frame */
+  const at = (frame) => index.get(frame) ?? -1;
+  return {
+    ...nothing(),
+    source: source.id,
+    width,
+    height,
+    frames: preview.frames,
+    outlines: (frame) =>
+      (preview.outlines?.[at(frame)] ?? []).map((points) => [1, scaled(points)]),
+    places: (frame) => {
+      const place = preview.places?.[at(frame)];
+      if (!place || !Number.isFinite(place[0])) return [];
+      return [{ object: 1, x: place[0] * width, y: place[1] * height, confidence: place[2] ?? 1 }];
+    },
+    crop: (frame) => {
+      const square = preview.crops?.[at(frame)];
+      return square ? /** @type {any} */ (scaled(square)) : null;
+    },
+    image: () => preview.image ?? null,
+  };
+}

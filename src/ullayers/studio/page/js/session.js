@@ -1,0 +1,285 @@
+/** What the user does with sources and runs: opening, following, comparing. */
+
+import { api } from "./api.js";
+import { loadResults, nextStart, placesAt } from "./results.js";
+import { isAtWork } from "./store.js";
+
+export class Session {
+  /**
+   * @param {import("./store.js").Store} store
+   * @param {import("./playhead.js").Playhead} playhead
+   * @param {(text: string) => void} say Tells the user something in one sentence.
+   */
+  constructor(store, playhead, say) {
+    this.store = store;
+    this.playhead = playhead;
+    this.say = say;
+    /** @type {import("./socket.js").Socket|null} */
+    this.socket = null;
+    this.turn = 0; // of opening something; an answer for an earlier turn comes too late
+    this.next = 0; // record to ask for
+    /** @type {Map<number, number[]>} Places or codes of the frames that a run at work has shown. */
+    this.path = new Map();
+    playhead.addEventListener("sought", () => store.set({ follow: false }));
+  }
+
+  /** @param {string} id @param {number} [frame] */
+  openSource(id, frame = 0) {
+    this.turn += 1;
+    const source = this.store.state.sources.find((entry) => entry.id === id);
+    if (!source) return;
+    this.begin({ kind: "source", id });
+    const frames = source.frames ?? Math.round((source.seconds ?? 0) * source.fps);
+    this.playhead.setRange(0, frames - 1, source.fps, frame);
+    this.watch(null);
+  }
+
+  /**
+   * @param {string} id
+   * @param {{sequence?: string|null, frame?: number|null, other?: string|null}} [place]
+   */
+  async openRun(id, { sequence = null, frame = null, other = null } = {}) {
+    const turn = (this.turn += 1);
+    const run = this.store.state.runs.find((entry) => entry.id === id);
+    if (!run) return;
+    this.begin({ kind: "run", id }, isAtWork(run));
+    this.next = 0;
+    this.path.clear();
+    const source = this.store.openSource;
+    if (source) this.playhead.setRange(0, (source.frames ?? 1) - 1, source.fps, frame ?? 0);
+    this.watch(id);
+    await this.load(turn, sequence, frame);
+    if (other && turn === this.turn) await this.compare(other);
+  }
+
+  /**
+   * @param {import("./store.js").State["open"]} open
+   * @param {boolean} [follow]
+   */
+  begin(open, follow = false) {
+    this.playhead.pause();
+    this.store.set({
+      open,
+      follow,
+      sequence: null,
+      details: null,
+      results: null,
+      other: null,
+      records: [],
+      live: null,
+      picked: [],
+      hidden: [],
+      range: null,
+      moving: false,
+    });
+  }
+
+  close() {
+    this.turn += 1;
+    this.begin({ kind: "none", id: null });
+    this.playhead.setRange(0, 0, 25, 0);
+    this.watch(null);
+  }
+
+  /**
+   * Load what a run has written so far.
+   *
+   * @param {number} turn
+   * @param {string|null} name Of the sequence; the first if null.
+   * @param {number|null} frame
+   */
+  async load(turn, name, frame) {
+    const id = /** @type {string} */ (this.store.state.open.id);
+    try {
+      const details = await api.details(id);
+      if (turn !== this.turn) return;
+      const sequence = details.sequences.find((entry) => entry.name === name) ?? details.sequences[0];
+      if (!sequence || details.state !== "done") {
+        this.store.set({ details, sequence: null, results: null });
+        return;
+      }
+      const results = await loadResults(details, sequence);
+      await results.outlines?.ready(frame ?? results.first);
+      if (turn !== this.turn) return;
+      this.store.set({ details, sequence: sequence.name, results, follow: false });
+      this.playhead.setRange(results.first, results.last, sequence.fps, frame ?? results.first);
+    } catch (error) {
+      if (turn === this.turn) this.say(/** @type {Error} */ (error).message);
+    }
+  }
+
+  /** @param {string} name */
+  async openSequence(name) {
+    const turn = (this.turn += 1);
+    this.playhead.pause();
+    this.store.set({ picked: [], hidden: [], range: null, other: null });
+    await this.load(turn, name, null);
+  }
+
+  /** Load the tracks again after a correction, without moving anything. */
+  async reload() {
+    const { open, sequence, picked } = this.store.state;
+    if (open.kind !== "run") return;
+    const turn = this.turn;
+    const details = await api.details(/** @type {string} */ (open.id));
+    const entry = details.sequences.find((candidate) => candidate.name === sequence);
+    if (!entry) return;
+    const results = await loadResults(details, entry);
+    await results.outlines?.ready(this.playhead.frame);
+    if (turn !== this.turn) return;
+    const objects = results.tracks.map((track) => track.object);
+    this.store.set({ details, results, picked: picked.filter((object) => objects.includes(object)) });
+  }
+
+  /**
+   * Show another run beside the open one.
+   *
+   * @param {string|null} id
+   */
+  async compare(id) {
+    const run = this.store.state.runs.find((entry) => entry.id === id);
+    const { results } = this.store.state;
+    if (!run || !results) {
+      this.store.set({ other: null });
+      return;
+    }
+    const turn = this.turn;
+    try {
+      const details = await api.details(run.id);
+      const same =
+        details.sequences.find((entry) => entry.name === results.sequence.name) ?? details.sequences[0];
+      if (!same) return this.say(`${run.name} has no results to compare with.`);
+      const theirs = await loadResults(details, same);
+      if (turn === this.turn) this.store.set({ other: { run, details, results: theirs } });
+    } catch (error) {
+      this.say(/** @type {Error} */ (error).message);
+    }
+  }
+
+  /** @param {string|null} id */
+  watch(id) {
+    this.socket?.send({ type: "watch", run: id, after: this.next });
+  }
+
+  /** After a new connection: what was missed is asked for. */
+  async reconnect() {
+    const { open } = this.store.state;
+    this.takeState(await api.state());
+    this.watch(open.kind === "run" ? open.id : null);
+  }
+
+  /**
+   * Sources and runs as the server has them now.
+   *
+   * @param {{sources: import("./store.js").Source[], runs: import("./store.js").Run[], upload_limit?: number}} state
+   */
+  takeState({ sources, runs, upload_limit }) {
+    const before = this.store.openRun;
+    this.store.set({ sources, runs, loaded: true, ...(upload_limit ? { uploadLimit: upload_limit } : {}) });
+    const { open } = this.store.state;
+    const gone =
+      (open.kind === "run" && !this.store.openRun) ||
+      (open.kind === "source" && !sources.some((source) => source.id === open.id));
+    if (gone) this.close();
+    else this.notice(before);
+  }
+
+  /**
+   * React to what happened to the open run.
+   *
+   * @param {import("./store.js").Run|null} before
+   */
+  notice(before) {
+    const now = this.store.openRun;
+    if (!before || !now || before.id !== now.id) return;
+    if (isAtWork(before) && !isAtWork(now)) {
+      const frame = this.store.state.follow ? null : this.playhead.frame;
+      this.load(this.turn, null, frame);
+    } else if (!isAtWork(before) && isAtWork(now)) {
+      this.store.set({ follow: true, results: null, other: null });
+    } else if (now.state === "done" && before.revision !== now.revision) {
+      this.reload().catch((error) => this.say(error.message));
+    }
+  }
+
+  /** @param {{run: string, records: any[], next: number}} message */
+  takeRecords({ run, records, next }) {
+    const { open } = this.store.state;
+    if (open.kind !== "run" || open.id !== run || next <= this.next) return;
+    // A message may repeat records that came before the connection was lost.
+    const fresh = records.slice(Math.max(0, records.length - (next - this.next)));
+    this.next = next;
+    this.store.set({ records: [...this.store.state.records, ...fresh] });
+  }
+
+  /** @param {{run: string, live: any}} message */
+  takeLive({ run, live }) {
+    const { open } = this.store.state;
+    if (open.kind !== "run" || open.id !== run || !live) return;
+    if (live.stage !== this.store.state.live?.stage || live.stage !== "applying") this.path.clear();
+    const values = live.preview?.codes ?? live.preview?.places ?? [];
+    (live.preview?.frames ?? []).forEach((/** @type {number} */ frame, /** @type {number} */ place) => {
+      if (values[place]) this.path.set(frame, values[place]);
+    });
+    this.store.set({ live });
+  }
+
+  /** @param {1|-1} direction */
+  jumpUnsure(direction) {
+    const starts = this.store.state.results?.unsure.map(([first]) => first) ?? [];
+    this.jump(starts, direction, "uncertain stretch");
+  }
+
+  /** @param {1|-1} direction */
+  jumpCrossing(direction) {
+    const starts = this.store.state.results?.crossings.map((crossing) => crossing.first_frame) ?? [];
+    this.jump(starts.sort((a, b) => a - b), direction, "crossing");
+  }
+
+  /** @param {number[]} starts @param {1|-1} direction @param {string} what */
+  jump(starts, direction, what) {
+    if (!this.store.state.results) return;
+    const start = nextStart(starts, this.playhead.frame, direction);
+    this.playhead.pause();
+    if (start !== null) this.playhead.seek(start);
+    else this.say(direction > 0 ? `There is no ${what} after this frame.` : `There is no ${what} before this frame.`);
+  }
+
+  /**
+   * Select an object, or add it to the selection.
+   *
+   * @param {number|null} object
+   * @param {boolean} more
+   */
+  pick(object, more) {
+    const { picked } = this.store.state;
+    if (object === null) {
+      if (!more) this.store.set({ picked: [], moving: false });
+    } else if (more) {
+      const rest = picked.filter((other) => other !== object);
+      this.store.set({ picked: rest.length < picked.length ? rest : [...picked, object], moving: false });
+    } else {
+      const only = picked.length === 1 && picked[0] === object;
+      this.store.set({ picked: only ? [] : [object], moving: false });
+    }
+  }
+
+  /**
+   * Mark one end of a range at the playhead.
+   *
+   * @param {"first"|"last"} end
+   */
+  mark(end) {
+    if (!this.store.state.results) return;
+    const { frame, first, last } = this.playhead;
+    const [from, to] = this.store.state.range ?? [first, last];
+    const range = end === "first" ? [frame, Math.max(frame, to)] : [Math.min(from, frame), frame];
+    this.store.set({ range: /** @type {[number, number]} */ (range) });
+  }
+
+  /** Places at the playhead, for the list of objects. */
+  placesHere() {
+    const { results } = this.store.state;
+    return results ? placesAt(results, this.playhead.frame) : [];
+  }
+}
