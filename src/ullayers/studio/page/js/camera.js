@@ -13,6 +13,7 @@ const QUALITY = 0.7;
 const PERIOD = 100; // ms
 const IN_FLIGHT = 2;
 const PATIENCE = 3000; // ms after which an answer is no longer waited for
+const SILENT = 500; // ms without an answer after which the bare picture is shown
 const TRAIL = 50; // frames
 const RECORDS = 20; // answers until the curves are drawn again
 
@@ -83,6 +84,7 @@ export class Camera {
     const time = new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
     const { width, height } = this.small;
     this.socket.send({ type: "camera_start", name: `Camera ${time.replace(":", ".")}`, width, height, fps: 1000 / PERIOD, task: "locate" });
+    setText(this.numbers, "Starting …");
     this.stream.getVideoTracks()[0].addEventListener("ended", () => this.stop());
     this.timer = window.setInterval(() => this.send(), PERIOD);
     return true;
@@ -101,6 +103,8 @@ export class Camera {
       bitmap.close();
       this.sent.delete(sequence);
     }
+    // Until answers come, and whenever they stay away, the picture at least moves.
+    if (now - this.lastAnswer > SILENT) this.paint(this.video, { objects: [], outlines: [] });
     if (this.sent.size >= IN_FLIGHT || this.socket.waiting || this.encoding) return;
     this.encoding = true; // the next tick may come before the picture is packed
     const sequence = (this.sequence += 1);
@@ -133,12 +137,12 @@ export class Camera {
     this.note(answer);
   }
 
-  /** @param {ImageBitmap} bitmap @param {any} answer */
-  paint(bitmap, answer) {
+  /** @param {ImageBitmap|HTMLVideoElement} picture @param {any} answer */
+  paint(picture, answer) {
     const { context, width, height } = prepare(this.canvas);
-    const { width: own, height: tall } = bitmap;
+    const { width: own, height: tall } = this.small;
     const placement = this.viewport.place(own, tall, width, height);
-    context.drawImage(bitmap, placement.left, placement.top, placement.scale * own, placement.scale * tall);
+    context.drawImage(picture, placement.left, placement.top, placement.scale * own, placement.scale * tall);
     const scaled = (/** @type {number[]} */ points) => points.map((value, place) => value * (place % 2 ? tall : own));
     const places = (answer.objects ?? []).map((/** @type {number[]} */ [object, x, y, confidence]) => ({ object, x: x * own, y: y * tall, confidence }));
     for (const { object, x, y } of places) {

@@ -1,7 +1,6 @@
 /** Curves of training: J of every trial, and the rank of the output. */
 
 import { h } from "./dom.js";
-import { short } from "./format.js";
 import { prepare, screenPalette, ticks } from "./palette.js";
 
 const LEFT = 38;
@@ -63,6 +62,11 @@ export function drawObjective(context, records, width, height, palette) {
   });
 }
 
+/** A number as short as it can be. @param {number} value */
+function plain(value) {
+  return String(Number(value.toFixed(4))).replace("-", "−");
+}
+
 /** Range of values without the first steps' outliers, which would flatten the rest. */
 function spread(/** @type {number[]} */ values) {
   const sorted = [...values].sort((a, b) => a - b);
@@ -85,7 +89,7 @@ function drawAxes(context, { width, height, palette, x, y, low, high, steps }) {
     context.stroke();
     context.fillStyle = palette.soft;
     context.textAlign = "right";
-    context.fillText(short(value).replace(/\.?0+$/, "").replace("-", "−") || "0", LEFT - 6, y(value));
+    context.fillText(plain(value), LEFT - 6, y(value));
   }
   context.textAlign = "center";
   context.fillStyle = palette.soft;

@@ -20,6 +20,7 @@ export class Corrector {
     this.playhead = playhead;
     this.say = say;
     this.queue = Promise.resolve();
+    this.waiting = 0; // tasks in the queue
     /** @type {{run: string, correction: Correction, count: number}|null} Not known to be kept. */
     this.pending = null;
   }
@@ -74,8 +75,17 @@ export class Corrector {
 
   /** @param {() => Promise<void>} task */
   enqueue(task) {
-    this.queue = this.queue.then(task).catch((error) => this.say(error.message));
+    this.waiting += 1;
+    this.queue = this.queue
+      .then(task)
+      .catch((error) => this.say(error.message))
+      .finally(() => (this.waiting -= 1));
     return this.queue;
+  }
+
+  /** Whether a correction of this page is under way. */
+  get busy() {
+    return this.waiting > 0;
   }
 
   undo() {

@@ -74,7 +74,9 @@ export function curve(track, column, [first, last], pixels) {
     const [least, most] = extent(values, row, end);
     if (least <= most) {
       const x = first + (pixel + 0.5) * step;
-      piece.push(x, least, x, most);
+      // The nearer end first, so that a slope stays a line.
+      const falling = piece.length > 0 && piece[piece.length - 1] > (least + most) / 2;
+      piece.push(x, falling ? most : least, x, falling ? least : most);
     } else if (piece.length) {
       found.push(piece);
       piece = [];

@@ -15,10 +15,9 @@ export function whole(value) {
 export function short(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1000) return WHOLE.format(Math.round(value));
-  if (size >= 100) return value.toFixed(0);
-  if (size >= 10) return value.toFixed(1);
-  return value.toFixed(2);
+  const digits = size >= 100 ? 0 : size >= 10 ? 1 : 2;
+  const text = size >= 1000 ? WHOLE.format(Math.round(size)) : size.toFixed(digits);
+  return value < 0 && Number(text) !== 0 ? `−${text}` : text;
 }
 
 /** @param {number} bytes */
@@ -77,9 +76,10 @@ export function counted(count, one, many = `${one}s`) {
 /**
  * When something was made: the time if it was today, else the date.
  *
- * @param {number} seconds Unix time.
+ * @param {number} seconds Unix time; 0 if nobody knows.
  */
 export function moment(seconds) {
+  if (!seconds) return "";
   const then = new Date(1000 * seconds);
   const today = then.toDateString() === new Date().toDateString();
   return today

@@ -19,6 +19,7 @@ export function buildHelp(table) {
   dialog.addEventListener("keydown", (event) => {
     if (event.key === "?") {
       event.preventDefault();
+      event.stopPropagation(); // else the page, which has no open dialog then, opens it again
       dialog.close();
     }
   });

@@ -75,6 +75,24 @@ export function listenToKeys(table) {
   });
 }
 
+/**
+ * Give the keyboard back to the page after a click. Else the space bar would press the button that
+ * was clicked last, and the arrows would change a menu that nobody looks at.
+ */
+export function freeKeysAfterClicks() {
+  let byPointer = false;
+  addEventListener("pointerdown", () => (byPointer = true), { capture: true });
+  addEventListener("keydown", () => (byPointer = false), { capture: true });
+  for (const name of ["click", "change"]) {
+    addEventListener(name, (event) => {
+      const control = event.target instanceof Element ? event.target.closest("button, select, summary, input") : null;
+      const typed = control instanceof HTMLInputElement && control.type !== "checkbox" && control.type !== "radio";
+      const opening = name === "click" && control instanceof HTMLSelectElement;
+      if (byPointer && control instanceof HTMLElement && !typed && !opening && !control.closest("dialog")) control.blur();
+    });
+  }
+}
+
 /** @param {KeyboardEvent} event */
 function belongsToFocus(event) {
   const target = event.target;

@@ -27,14 +27,13 @@ export function runSentence(run) {
     const left = run.left ? ` · ${duration(run.left)} left` : "";
     return stageSentence(run) + share + left;
   }
-  return [run.task, run.found === null ? "" : `${percent(run.found)} found`, moment(run.created)].filter(Boolean).join(" · ");
+  return run.found === null ? run.task : `${run.task} · found in ${percent(run.found)}`;
 }
 
 /** @param {import("./store.js").Source} source */
 export function sourceSentence(source) {
   if (source.error) return source.error;
-  const size = `${source.width}×${source.height}`;
-  return [source.seconds ? clock(source.seconds, 0) : "", source.frames === null ? "" : `${whole(source.frames)} frames`, size].filter(Boolean).join(" · ");
+  return [source.seconds ? clock(source.seconds, 0) : "", source.frames === null ? "" : `${whole(source.frames)} frames`].filter(Boolean).join(" · ");
 }
 
 export class Library {
@@ -87,7 +86,7 @@ export class Library {
 
   update() {
     const { sources, runs, loaded } = this.store.state;
-    const newest = [...runs].sort((a, b) => b.created - a.created);
+    const newest = [...runs].sort((a, b) => Number(isAtWork(b)) - Number(isAtWork(a)) || b.created - a.created);
     this.arrange(this.sources, "source", sources, () => this.sourceItem());
     this.arrange(this.runs, "run", newest, () => this.runItem());
     this.noSources.hidden = !loaded || sources.length > 0;
@@ -147,7 +146,7 @@ export class Library {
       source = entry;
       setText(name, entry.name);
       setText(meta, sourceSentence(entry));
-      button.title = `${entry.name}${ORIGINS[entry.origin] ? ` (${ORIGINS[entry.origin]})` : ""}`;
+      button.title = [entry.name, entry.error ? "" : `${entry.width} × ${entry.height}`, ORIGINS[entry.origin]].filter(Boolean).join(", ");
       element.dataset.id = entry.id;
       meta.classList.toggle("bad", Boolean(entry.error));
       thumb.hidden = Boolean(entry.error);
@@ -165,13 +164,14 @@ export class Library {
     let run;
     const dot = h("span", { class: "dot", "aria-hidden": "true" });
     const name = h("span", { class: "item-name" });
+    const when = h("time", { class: "item-meta" });
     const meta = h("span", { class: "item-meta" });
     const bar = h("span", { class: "bar", "aria-hidden": "true" }, h("span"));
     const button = h(
       "button",
       { type: "button", class: "item", onclick: () => this.open("run", run.id) },
       dot,
-      h("span", { class: "item-text" }, name, meta, bar),
+      h("span", { class: "item-text" }, h("span", { class: "item-line" }, name, when), meta, bar),
     );
     const act = (/** @type {(id: string) => Promise<any>} */ call) => call(run.id).catch(sayError);
     const stop = iconButton("stop", "Stop this run", () => act(api.stopRun), { class: "tiny" });
@@ -182,6 +182,7 @@ export class Library {
       run = entry;
       setText(name, entry.name);
       setText(meta, runSentence(entry));
+      setText(when, moment(entry.created));
       element.dataset.id = entry.id;
       element.dataset.state = entry.state;
       button.title = entry.error ?? entry.name;

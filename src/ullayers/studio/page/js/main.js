@@ -12,7 +12,7 @@ import { LearnForm } from "./inspector/learn_form.js";
 import { ObjectsTab } from "./inspector/objects.js";
 import { buildTabs } from "./inspector/tabs.js";
 import { WatchTab } from "./inspector/watch.js";
-import { keyTable, listenToKeys } from "./keys.js";
+import { freeKeysAfterClicks, keyTable, listenToKeys } from "./keys.js";
 import { Library } from "./library.js";
 import { followLocation, readLocation } from "./location.js";
 import { followConnection, say, sayError } from "./notices.js";
@@ -89,6 +89,7 @@ helpButton.title = "Keyboard help (?)";
 helpButton.addEventListener("click", toggleHelp);
 addAiming(store, stage, corrector, session);
 listenToKeys(table);
+freeKeysAfterClicks();
 
 const socket = new Socket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`, {
   onmessage: receive,
@@ -102,6 +103,7 @@ function receive(message) {
   if (message.type === "state") session.takeState(message);
   else if (message.type === "records") session.takeRecords(message);
   else if (message.type === "live") session.takeLive(message);
+  else if (message.type === "corrected") session.takeCorrected(message.run, corrector.busy);
   else if (message.type === "camera") camera.take(message);
   else if (message.type === "camera_end") openRecording(message);
   else if (message.type === "error") say(message.error);
@@ -162,8 +164,14 @@ function endCamera() {
   stage.refresh();
 }
 
-/** What the camera recorded is a video and a run now. @param {{run?: string, source?: string}} message */
-async function openRecording({ run, source }) {
+/**
+ * What the camera recorded is a video and a run now.
+ *
+ * @param {{run?: string, source?: string, error?: string|null}} message
+ */
+async function openRecording({ run, source, error }) {
+  camera.end(); // it may have ended by itself
+  if (error) say(error);
   const wanted = stage.takenBy !== null; // else something else was opened meanwhile
   stage.takenBy = null;
   session.takeState(await api.state());
@@ -178,6 +186,7 @@ function emptyContent() {
   const button = (/** @type {any} */ name, /** @type {string} */ label, /** @type {string} */ kind, /** @type {() => void} */ run) =>
     h("button", { type: "button", class: kind, onclick: run, testid: `welcome-${name}` }, icon(name), label);
   if (!loaded) return h("div", { class: "empty-stage" });
+  if (open.kind === "source" && store.openSource?.kind === "live") return emptyStage("A camera of this computer", "Start to learn, and its picture appears here.");
   if (open.kind === "source") return emptyStage("This video cannot be read", store.openSource?.error ?? "");
   if (open.kind === "run") return emptyStage("There is no picture to show", "The video of this run is not open here. Its results are in the tabs on the right.");
   return emptyStage(

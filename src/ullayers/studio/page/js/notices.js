@@ -2,7 +2,7 @@
 
 import { byId, h, iconButton, setText } from "./dom.js";
 
-const STAY = 6000; // ms
+const STAY = 4500; // ms
 
 /**
  * Say one sentence in a corner of the page, for a few seconds.

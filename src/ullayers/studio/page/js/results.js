@@ -30,6 +30,7 @@ const TRACK_COLUMNS = ["frame", "time", "x_px", "y_px", "confidence", "speed"];
  * @returns {Promise<Results>}
  */
 export async function loadResults(details, sequence) {
+  sequence = { ...sequence, width: sequence.width ?? 640, height: sequence.height ?? 480, fps: sequence.fps ?? 25 };
   const kind = details.task === "locate" ? "tracks" : "codes";
   const buffer =
     kind === "tracks"
@@ -48,7 +49,7 @@ export async function loadResults(details, sequence) {
     unsure: kind === "tracks" ? unsureStretches(full) : [],
     crossings: details.crossings.filter((crossing) => crossing.sequence === sequence.name),
     first: start,
-    last: Math.max(start, start + sequence.frames - 1, ...ends),
+    last: Math.max(start, start + (sequence.frames ?? 1) - 1, ...ends),
   };
 }
 

@@ -31,9 +31,9 @@ function nothing() {
   };
 }
 
-/** @param {import("./store.js").Source} source @returns {Scene} */
-export function sourceScene(source) {
-  return { ...nothing(), source: source.id, width: source.width, height: source.height };
+/** @param {import("./store.js").Source} source @returns {Scene|null} Null if it has no frames to go to. */
+export function sourceScene({ id, width, height }) {
+  return width && height ? { ...nothing(), source: id, width, height } : null;
 }
 
 /** @param {import("./results.js").Results} results @returns {Scene} */
@@ -75,24 +75,24 @@ function trails(tracks, frame, length) {
  * @returns {Scene & {frames: number[]}}
  */
 export function previewScene(preview, source) {
-  const { width, height } = source;
   const index = new Map(preview.frames.map((frame, place) => [frame, place]));
   const scaled = (/** @type {number[]} */ points) =>
-    points.map((value, place) => value * (place % 2 ? height : width));
+    points.map((value, place) => value * (place % 2 ? scene.height : scene.width));
   /** @param {number} frame */
   const at = (frame) => index.get(frame) ?? -1;
-  return {
+  const scene = {
     ...nothing(),
     source: source.id,
-    width,
-    height,
+    // A camera's size is known when its first picture is here; the viewer sets it then.
+    width: source.width ?? 640,
+    height: source.height ?? 480,
     frames: preview.frames,
     outlines: (frame) =>
       (preview.outlines?.[at(frame)] ?? []).map((points) => [1, scaled(points)]),
     places: (frame) => {
       const place = preview.places?.[at(frame)];
-      if (!place || !Number.isFinite(place[0])) return [];
-      return [{ object: 1, x: place[0] * width, y: place[1] * height, confidence: place[2] ?? 1 }];
+      if (!place || !(place[2] > 0)) return [];
+      return [{ object: 1, x: place[0] * scene.width, y: place[1] * scene.height, confidence: place[2] }];
     },
     crop: (frame) => {
       const square = preview.crops?.[at(frame)];
@@ -100,4 +100,5 @@ export function previewScene(preview, source) {
     },
     image: () => preview.image ?? null,
   };
+  return scene;
 }

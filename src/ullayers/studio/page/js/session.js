@@ -197,29 +197,49 @@ export class Session {
       this.load(this.turn, null, frame);
     } else if (!isAtWork(before) && isAtWork(now)) {
       this.store.set({ follow: true, results: null, other: null });
-    } else if (now.state === "done" && before.revision !== now.revision) {
-      this.reload().catch((error) => this.say(error.message));
     }
   }
 
   /** @param {{run: string, records: any[], next: number}} message */
   takeRecords({ run, records, next }) {
     const { open } = this.store.state;
-    if (open.kind !== "run" || open.id !== run || next <= this.next) return;
+    if (open.kind !== "run" || open.id !== run || next === this.next) return;
+    if (next < this.next) {
+      // It began again from the start.
+      this.next = next;
+      this.store.set({ records });
+      return;
+    }
     // A message may repeat records that came before the connection was lost.
     const fresh = records.slice(Math.max(0, records.length - (next - this.next)));
     this.next = next;
     this.store.set({ records: [...this.store.state.records, ...fresh] });
   }
 
+  /**
+   * Corrections of a run have changed, here or in another window.
+   *
+   * @param {string} run
+   * @param {boolean} own Whether this page is at it, and loads the tracks itself.
+   */
+  takeCorrected(run, own) {
+    const { open, results } = this.store.state;
+    if (open.kind === "run" && open.id === run && results && !own) this.reload().catch((error) => this.say(error.message));
+  }
+
   /** @param {{run: string, live: any}} message */
   takeLive({ run, live }) {
     const { open } = this.store.state;
     if (open.kind !== "run" || open.id !== run || !live) return;
-    if (live.stage !== this.store.state.live?.stage || live.stage !== "applying") this.path.clear();
-    const values = live.preview?.codes ?? live.preview?.places ?? [];
-    (live.preview?.frames ?? []).forEach((/** @type {number} */ frame, /** @type {number} */ place) => {
-      if (values[place]) this.path.set(frame, values[place]);
+    const watching = this.store.openRun?.kind !== "learn";
+    if (live.stage !== this.store.state.live?.stage || (live.stage !== "applying" && !watching)) this.path.clear();
+    const { codes, places, frames } = live.preview ?? {};
+    const values = codes ?? places ?? [];
+    const last = frames?.at(-1) ?? 0;
+    values.forEach((/** @type {number[]} */ value, /** @type {number} */ place) => {
+      // A run that watches shows its latest frame only, but the codes of many before it.
+      const frame = values.length === frames?.length ? frames[place] : last - values.length + 1 + place;
+      if (codes || value[2] > 0) this.path.set(frame, value);
     });
     this.store.set({ live });
   }

@@ -32,7 +32,11 @@ export function buildShell(store) {
     h("button", { type: "button", onclick: () => showPanel(store, id), testid: `panel-${id}`, "data-panel": id }, icon(name), label));
   byId("bottom").append(...buttons);
   showPanel(store, "library");
-  store.follow(["open"], () => document.body.toggleAttribute("data-empty", store.state.open.kind === "none"));
+  store.follow(["open", "sources", "runs"], () => {
+    const { open, sources, runs } = store.state;
+    if (open.kind !== "none") delete document.body.dataset.empty;
+    else document.body.dataset.empty = sources.length || runs.length ? "listed" : "blank";
+  });
 }
 
 /** @param {import("./store.js").Store} store @param {string} id */

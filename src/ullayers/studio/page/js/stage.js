@@ -167,7 +167,9 @@ export class Stage {
       }
     }
     this.wantPreview();
-    this.main.show(frames[this.liveFrame % frames.length]);
+    const frame = frames[this.liveFrame % frames.length];
+    this.main.show(frame);
+    this.playhead.place(frame, false);
   }
 
   /**

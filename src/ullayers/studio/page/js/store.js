@@ -8,9 +8,9 @@
  * @property {string} id
  * @property {string} name
  * @property {"video"|"images"|"live"} kind
- * @property {number} width
- * @property {number} height
- * @property {number} fps
+ * @property {number|null} width
+ * @property {number|null} height
+ * @property {number|null} fps
  * @property {number|null} frames
  * @property {number|null} seconds
  * @property {"opened"|"upload"|"recording"|"demo"} origin
@@ -21,7 +21,7 @@
  * @typedef {Object} Run
  * @property {string} id
  * @property {string} name
- * @property {"learn"|"watch"} kind
+ * @property {"learn"|"watch"|"camera"} kind
  * @property {"locate"|"orient"|"features"} task
  * @property {"queued"|"running"|"stopping"|"stopped"|"done"|"failed"|"interrupted"} state
  * @property {"reading"|"training"|"applying"|"report"|null} stage
@@ -37,7 +37,6 @@
  * @property {number|null} found
  * @property {string|null} parent
  * @property {boolean} opened
- * @property {string|null} [revision]
  */
 
 /**

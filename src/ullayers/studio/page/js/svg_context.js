@@ -101,13 +101,15 @@ export class SvgContext {
   }
 
   stroke() {
-    const look = { fill: "none", stroke: this.strokeStyle, "stroke-width": this.lineWidth };
+    const [stroke, opacity] = solid(this.strokeStyle);
+    const look = { fill: "none", stroke, "stroke-opacity": opacity, "stroke-width": this.lineWidth };
     const dash = this.dash ? { "stroke-dasharray": this.dash } : {};
     this.add("path", { d: this.path, ...look, ...dash, "stroke-linejoin": "round" });
   }
 
   fill() {
-    this.add("path", { d: this.path, fill: this.fillStyle });
+    const [fill, opacity] = solid(this.fillStyle);
+    this.add("path", { d: this.path, fill, "fill-opacity": opacity });
   }
 
   /** @param {number} x @param {number} y @param {number} width @param {number} height */
@@ -141,6 +143,19 @@ export class SvgContext {
   toString() {
     return new XMLSerializer().serializeToString(this.root);
   }
+}
+
+/**
+ * A colour and its opacity apart, as older programs that read SVG need them.
+ *
+ * @param {string} colour
+ * @returns {[string, number]}
+ */
+function solid(colour) {
+  const parts = /^rgb\((\d+) (\d+) (\d+)(?: \/ ([\d.]+))?\)$/.exec(colour);
+  if (!parts) return [colour, 1];
+  const hex = parts.slice(1, 4).map((value) => Number(value).toString(16).padStart(2, "0"));
+  return [`#${hex.join("")}`, Number(parts[4] ?? 1)];
 }
 
 /** @param {number} value */

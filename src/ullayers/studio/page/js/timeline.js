@@ -17,6 +17,7 @@ export class Timeline {
    * @param {import("./playhead.js").Playhead} playhead
    */
   constructor(root, store, playhead) {
+    this.root = root;
     this.store = store;
     this.playhead = playhead;
     /** @type {[number, number]} */
@@ -88,6 +89,7 @@ export class Timeline {
     this.needle.hidden = !model;
     this.hint.hidden = Boolean(model);
     this.canvas.classList.toggle("ready", Boolean(model));
+    this.root.classList.toggle("idle", !model);
     if (!model) {
       setText(this.hint, this.emptyText());
       return;

@@ -149,7 +149,7 @@ function drawLaneName(context, column, [low, high], top, lane, palette) {
   if (lane <= 30) return;
   context.fillStyle = palette.soft;
   context.font = `10px ${palette.font}`;
-  context.fillText(unit || `${short(low)} – ${short(high)}`, 10, top + lane / 2 + 8);
+  context.fillText(unit || `${short(low)} to ${short(high)}`, 10, top + lane / 2 + 8);
   if (!unit) return;
   context.textAlign = "right";
   context.fillText(short(high), GUTTER - 6, top + 10);

@@ -24,7 +24,7 @@ export function buildTransport(root, store, playhead, session) {
   const range = rangeChip(store);
   root.append(
     h("div", { class: "group" }, back, play, forward),
-    h("label", { class: "group frame-field" }, h("span", { class: "soft wide-only" }, "Frame"), input, total),
+    h("label", { class: "group frame-field" }, h("span", { class: "soft roomy" }, "Frame"), input, total),
     time,
     h("span", { class: "spacer" }),
     range,

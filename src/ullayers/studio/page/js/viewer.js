@@ -181,6 +181,7 @@ export class Viewer {
       const bitmap = await createImageBitmap(await api.picture(url, new AbortController().signal));
       if (this.still?.url !== url) return bitmap.close();
       this.still = { url, bitmap };
+      if (this.scene) [this.scene.width, this.scene.height] = [bitmap.width, bitmap.height];
       this.schedule();
     } catch {
       // The next message of the run names another picture.

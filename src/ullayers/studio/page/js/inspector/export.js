@@ -91,7 +91,7 @@ export class ExportTab {
   saveTimeline(kind) {
     const { model } = this.timeline;
     const save = kind === "png" ? savePng : saveSvg;
-    if (model) save((context, width, height, palette) => drawTimeline(context, model, width, height, palette), 900, 420, `${this.stem} time lines`);
+    if (model) save((context, width, height, palette) => drawTimeline(context, { ...model, picked: [], range: null }, width, height, palette), 900, 420, `${this.stem} time lines`);
   }
 
   /** @param {"png"|"svg"} kind */

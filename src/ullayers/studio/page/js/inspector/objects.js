@@ -111,7 +111,7 @@ export class ObjectsTab {
       this.rows.set(track.object, row);
       const { frame, confidence } = track.columns;
       const sure = confidence.reduce((sum, value) => sum + Number(value >= UNSURE), 0) / track.rows;
-      setText(row.meta, `frames ${frame[0]}–${frame[track.rows - 1]} · ${percent(sure)} sure`);
+      setText(row.meta, `${frame[0]}–${frame[track.rows - 1]} · ${percent(sure)} sure`);
       if (this.list.children[place] !== row.element) this.list.insertBefore(row.element, this.list.children[place] ?? null);
     });
     this.mark();

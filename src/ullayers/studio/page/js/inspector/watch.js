@@ -66,7 +66,7 @@ export class WatchTab {
     if (results) return resultsPoints(results, this.axes, hidden);
     const source = this.store.openSource;
     const code = this.store.openRun ? this.store.openRun.task !== "locate" : false;
-    return livePoints(this.session.path, code, source ? source.height / source.width : 1);
+    return livePoints(this.session.path, code, source?.width && source.height ? source.height / source.width : 0.75);
   }
 
   update() {
@@ -77,7 +77,7 @@ export class WatchTab {
     this.form.hidden = open.kind !== "source" || Boolean(this.store.openSource?.error);
     this.status.hidden = !shown && !this.store.openSource?.error;
     this.curveCard.hidden = !shown || !records.length;
-    this.meterCard.hidden = !shown || !records.length;
+    this.meterCard.hidden = !shown || !records.at(-1)?.features;
     this.kernelCard.hidden = !shown || !live?.kernels;
     if (live?.kernels && this.kernels.getAttribute("src") !== live.kernels) this.kernels.src = live.kernels;
     if (run) this.showRun(run);
@@ -136,7 +136,7 @@ export class WatchTab {
       stepper(run.stage),
       bar,
       facts([
-        [run.stage === "training" ? "Steps" : "Frames", run.total ? `${whole(run.done)} / ${whole(run.total)}` : whole(run.done)],
+        [run.stage === "training" && run.kind === "learn" ? "Steps" : "Frames", run.total ? `${whole(run.done)} / ${whole(run.total)}` : whole(run.done)],
         ["Rate", run.rate ? `${short(run.rate)} /s` : "–"],
         ["Time left", duration(run.left)],
         trial ? ["Trial", `${trial.number} of ${trial.of}`] : null,
@@ -157,8 +157,8 @@ export class WatchTab {
         results?.kind === "tracks" ? ["Objects", whole(results.tracks.length)] : null,
         run.found === null ? null : ["Found in", percent(run.found)],
         results?.kind === "tracks" ? ["Uncertain", counted(results.unsure.length, "stretch", "stretches")] : null,
-        Number.isFinite(summary.objective) ? ["J", short(summary.objective).replace("-", "−")] : null,
-        Number.isFinite(summary.held_out_objective) ? ["J, held out", short(summary.held_out_objective).replace("-", "−")] : null,
+        Number.isFinite(summary.objective) ? ["J", short(summary.objective)] : null,
+        Number.isFinite(summary.held_out_objective) ? ["J, held out", short(summary.held_out_objective)] : null,
       ]),
       this.changes(run),
     ];
@@ -209,7 +209,7 @@ export class WatchTab {
     const { records } = this.store.state;
     const last = records.at(-1);
     if (!last) return;
-    setText(this.curveValue, Number.isFinite(last.objective) ? last.objective.toFixed(2).replace("-", "−") : "–");
+    setText(this.curveValue, short(last.objective));
     const trials = byTrial(records).length;
     const held = records.some((record) => Number.isFinite(record.held_out));
     setText(this.curveNote, [trials > 1 ? `${trials} trials; the strong line is the latest.` : "", held ? "Dots: frames that are held out." : ""].filter(Boolean).join(" "));
