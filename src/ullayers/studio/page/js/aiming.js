@@ -12,7 +12,8 @@ export function addAiming(store, stage, corrector, session) {
     const place = places.find(({ object }) => object === store.state.picked[0]) ?? places[0];
     const scene = stage.main.scene;
     if (!store.state.moving || !scene) stage.aim = null;
-    else stage.aim = place ? { x: place.x, y: place.y } : { x: scene.width / 2, y: scene.height / 2 };
+    else
+      stage.aim = place ? { x: place.x, y: place.y } : { x: scene.width / 2, y: scene.height / 2 };
     stage.redraw();
   });
   addEventListener(
@@ -20,9 +21,23 @@ export function addAiming(store, stage, corrector, session) {
     (event) => {
       const { aim } = stage;
       const scene = stage.main.scene;
-      if (!aim || !scene || event.ctrlKey || event.altKey || event.metaKey || event.target instanceof HTMLInputElement) return;
+      if (
+        !aim ||
+        !scene ||
+        event.ctrlKey ||
+        event.altKey ||
+        event.metaKey ||
+        event.target instanceof HTMLInputElement
+      )
+        return;
       const step = event.shiftKey ? 10 : 1;
-      const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
+      /** @type {Record<string, [number, number]>} */
+      const moves = {
+        ArrowLeft: [-step, 0],
+        ArrowRight: [step, 0],
+        ArrowUp: [0, -step],
+        ArrowDown: [0, step],
+      };
       if (moves[event.key]) {
         aim.x = Math.min(scene.width - 1, Math.max(0, aim.x + moves[event.key][0]));
         aim.y = Math.min(scene.height - 1, Math.max(0, aim.y + moves[event.key][1]));

@@ -77,14 +77,16 @@ export const api = {
   /** @param {string} id */
   deleteRun: (id) => request(run(id), { method: "DELETE" }),
   /** @param {string} id */
-  details: (id) => json(run(id)),
+  details: (id) => /** @type {Promise<import("./store.js").Details>} */ (json(run(id))),
   /** @param {string} id @param {number} after */
   metrics: (id, after) => json(`${run(id)}/metrics?after=${after}`),
   /** @param {string} id */
   live: (id) => json(`${run(id)}/live`),
   /** @param {string} id @param {string} sequence @param {string[]} columns */
   tracks: async (id, sequence, columns) =>
-    (await request(`${run(id)}/tracks/${part(sequence)}?columns=${columns.join()}`, FRESH)).arrayBuffer(),
+    (
+      await request(`${run(id)}/tracks/${part(sequence)}?columns=${columns.join()}`, FRESH)
+    ).arrayBuffer(),
   /** @param {string} id @param {string} sequence */
   codes: async (id, sequence) =>
     (await request(`${run(id)}/codes/${part(sequence)}`, FRESH)).arrayBuffer(),
@@ -111,11 +113,14 @@ export const api = {
   /** @param {string} id @param {any} body */
   export: (id, body) => post(`${run(id)}/export`, body),
   /** @param {string} id @param {string} name @param {boolean} [download] */
-  fileUrl: (id, name, download = false) => `${run(id)}/file/${part(name)}${download ? "?download=1" : ""}`,
+  fileUrl: (id, name, download = false) =>
+    `${run(id)}/file/${part(name)}${download ? "?download=1" : ""}`,
   /** @param {string} source @param {number} frame @param {number} width 0 for the video's own. */
   frame: async (source, frame, width, /** @type {AbortSignal} */ signal) => {
     const query = width ? `?width=${width}` : "";
-    return (await request(`/api/sources/${part(source)}/frame/${frame}${query}`, { signal })).blob();
+    return (
+      await request(`/api/sources/${part(source)}/frame/${frame}${query}`, { signal })
+    ).blob();
   },
   /** @param {string} url @param {AbortSignal} signal */
   picture: async (url, signal) => (await request(url, { signal })).blob(),
@@ -136,7 +141,10 @@ export function upload(file, onprogress) {
     xhr.upload.onprogress = (event) => onprogress(event.total ? event.loaded / event.total : 0);
     xhr.onload = () => {
       if (xhr.status < 300) resolve(xhr.response);
-      else reject(new ApiError(xhr.response?.error ?? `The server answered ${xhr.status}.`, xhr.status));
+      else
+        reject(
+          new ApiError(xhr.response?.error ?? `The server answered ${xhr.status}.`, xhr.status),
+        );
     };
     xhr.onerror = () => reject(new ApiError("The connection was lost while the file was sent.", 0));
     xhr.onabort = () => reject(new ApiError("Cancelled.", 0));

@@ -36,18 +36,40 @@ export class Camera {
     this.video.muted = true;
     this.small = document.createElement("canvas");
     this.canvas = /** @type {HTMLCanvasElement} */ (
-      h("canvas", { class: "picture", role: "img", "aria-label": "Camera with outlines", testid: "camera-picture" })
+      h("canvas", {
+        class: "picture",
+        role: "img",
+        "aria-label": "Camera with outlines",
+        testid: "camera-picture",
+      })
     );
     this.numbers = h("div", { class: "camera-numbers numeric", testid: "camera-numbers" });
-    this.stopButton = h("button", { type: "button", class: "primary", onclick: () => this.stop(), testid: "camera-stop" }, "Stop and keep");
-    this.element = h("div", { class: "pane camera" }, this.canvas, h("div", { class: "camera-bar" }, this.numbers, this.stopButton));
+    this.stopButton = h(
+      "button",
+      { type: "button", class: "primary", onclick: () => this.stop(), testid: "camera-stop" },
+      "Stop and keep",
+    );
+    this.element = h(
+      "div",
+      { class: "pane camera" },
+      this.canvas,
+      h("div", { class: "camera-bar" }, this.numbers, this.stopButton),
+    );
     /** @type {Map<number, Sent>} */
     this.sent = new Map();
     /** @type {MediaStream|null} */
     this.stream = null;
     this.timer = 0;
     this.sequence = 0;
-    this.reset();
+    this.encoding = false;
+    this.began = 0;
+    this.answers = 0;
+    this.fps = 0;
+    this.lastAnswer = 0;
+    /** @type {Map<number, number[]>} */
+    this.trails = new Map();
+    /** @type {any[]} */
+    this.waitingRecords = [];
   }
 
   get running() {
@@ -59,9 +81,7 @@ export class Camera {
     this.answers = 0;
     this.fps = 0;
     this.lastAnswer = 0;
-    /** @type {Map<number, number[]>} */
-    this.trails = new Map();
-    /** @type {any[]} */
+    this.trails.clear();
     this.waitingRecords = [];
   }
 
@@ -69,9 +89,15 @@ export class Camera {
   async start() {
     if (this.running) return true;
     if (!this.socket.open) return this.refuse("There is no connection to the server.");
-    if (!navigator.mediaDevices) return this.refuse("Browsers give their camera only to pages of this computer (localhost) or over HTTPS.");
+    if (!navigator.mediaDevices)
+      return this.refuse(
+        "Browsers give their camera only to pages of this computer (localhost) or over HTTPS.",
+      );
     try {
-      this.stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 640 } }, audio: false });
+      this.stream = await navigator.mediaDevices.getUserMedia({
+        video: { width: { ideal: 640 } },
+        audio: false,
+      });
     } catch (error) {
       return this.refuse(cameraSentence(/** @type {Error} */ (error).name));
     }
@@ -81,9 +107,20 @@ export class Camera {
     this.small.width = Math.round(scale * this.video.videoWidth);
     this.small.height = Math.round(scale * this.video.videoHeight);
     this.reset();
-    const time = new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+    const time = new Date().toLocaleTimeString([], {
+      hour: "2-digit",
+      minute: "2-digit",
+      hour12: false,
+    });
     const { width, height } = this.small;
-    this.socket.send({ type: "camera_start", name: `Camera ${time.replace(":", ".")}`, width, height, fps: 1000 / PERIOD, task: "locate" });
+    this.socket.send({
+      type: "camera_start",
+      name: `Camera ${time.replace(":", ".")}`,
+      width,
+      height,
+      fps: 1000 / PERIOD,
+      task: "locate",
+    });
     setText(this.numbers, "Starting …");
     this.stream.getVideoTracks()[0].addEventListener("ended", () => this.stop());
     this.timer = window.setInterval(() => this.send(), PERIOD);
@@ -110,7 +147,13 @@ export class Camera {
     const sequence = (this.sequence += 1);
     const seconds = (now - this.began) / 1000;
     const { width, height } = this.small;
-    /** @type {CanvasRenderingContext2D} */ (this.small.getContext("2d")).drawImage(this.video, 0, 0, width, height);
+    /** @type {CanvasRenderingContext2D} */ (this.small.getContext("2d")).drawImage(
+      this.video,
+      0,
+      0,
+      width,
+      height,
+    );
     const [bitmap, blob] = await Promise.all([
       createImageBitmap(this.small),
       new Promise((resolve) => this.small.toBlob(resolve, "image/jpeg", QUALITY)),
@@ -133,7 +176,10 @@ export class Camera {
     if (this.answers <= 3) this.fps = 1000 / PERIOD;
     this.paint(sent.bitmap, answer);
     sent.bitmap.close();
-    setText(this.numbers, `${Math.round(now - sent.begun)} ms · ${this.fps.toFixed(1)} frames/s · ${answer.learning ? "learning" : "getting ready"}`);
+    setText(
+      this.numbers,
+      `${Math.round(now - sent.begun)} ms · ${this.fps.toFixed(1)} frames/s · ${answer.learning ? "learning" : "getting ready"}`,
+    );
     this.note(answer);
   }
 
@@ -142,9 +188,23 @@ export class Camera {
     const { context, width, height } = prepare(this.canvas);
     const { width: own, height: tall } = this.small;
     const placement = this.viewport.place(own, tall, width, height);
-    context.drawImage(picture, placement.left, placement.top, placement.scale * own, placement.scale * tall);
-    const scaled = (/** @type {number[]} */ points) => points.map((value, place) => value * (place % 2 ? tall : own));
-    const places = (answer.objects ?? []).map((/** @type {number[]} */ [object, x, y, confidence]) => ({ object, x: x * own, y: y * tall, confidence }));
+    context.drawImage(
+      picture,
+      placement.left,
+      placement.top,
+      placement.scale * own,
+      placement.scale * tall,
+    );
+    const scaled = (/** @type {number[]} */ points) =>
+      points.map((value, place) => value * (place % 2 ? tall : own));
+    const places = (answer.objects ?? []).map(
+      (/** @type {number[]} */ [object, x, y, confidence]) => ({
+        object,
+        x: x * own,
+        y: y * tall,
+        confidence,
+      }),
+    );
     for (const { object, x, y } of places) {
       const trail = [...(this.trails.get(object) ?? []), x, y];
       this.trails.set(object, trail.slice(-2 * TRAIL));
@@ -155,7 +215,11 @@ export class Camera {
       width: own,
       height: tall,
       several: places.length > 1,
-      outlines: () => (answer.outlines ?? []).map((/** @type {[number, number[]]} */ [object, points]) => [object, scaled(points)]),
+      outlines: () =>
+        (answer.outlines ?? []).map((/** @type {[number, number[]]} */ [object, points]) => [
+          object,
+          scaled(points),
+        ]),
       places: () => places,
       trails: () => trails,
       crop: () => null,
@@ -168,13 +232,29 @@ export class Camera {
   note(answer) {
     const { objective, rank, features } = answer;
     if (answer.learning && Number.isFinite(objective)) {
-      this.waitingRecords.push({ trial: 0, step: answer.frames ?? this.answers, objective, rank, features, held_out: null });
+      this.waitingRecords.push({
+        trial: 0,
+        step: answer.frames ?? this.answers,
+        objective,
+        rank,
+        features,
+        held_out: null,
+      });
     }
     const { live, records } = this.store.state;
     if (this.answers % RECORDS && !answer.kernels) return;
     const kernels = answer.kernels ?? live?.kernels ?? null;
     this.store.set({
-      live: { stage: "camera", rate: this.fps, objective, rank, features, kernels, done: answer.frames, preview: null },
+      live: {
+        stage: "camera",
+        rate: this.fps,
+        objective,
+        rank,
+        features,
+        kernels,
+        done: answer.frames,
+        preview: null,
+      },
       records: [...records, ...this.waitingRecords],
     });
     this.waitingRecords = [];
@@ -210,7 +290,8 @@ async function packed(sequence, seconds, blob) {
 
 /** @param {string} name Of the browser's error. */
 function cameraSentence(name) {
-  if (name === "NotAllowedError") return "The camera was not allowed. Allow it in the browser, beside the address.";
+  if (name === "NotAllowedError")
+    return "The camera was not allowed. Allow it in the browser, beside the address.";
   if (name === "NotFoundError") return "This computer has no camera that the browser can find.";
   if (name === "NotReadableError") return "Another program uses the camera.";
   return "The camera could not be opened.";

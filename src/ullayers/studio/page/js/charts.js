@@ -37,20 +37,28 @@ export function byTrial(records) {
  */
 export function drawObjective(context, records, width, height, palette) {
   const trials = byTrial(records);
-  const values = records.flatMap((record) => [record.objective, record.held_out]).filter((value) => Number.isFinite(value));
+  const values = records
+    .flatMap((record) => [record.objective, record.held_out])
+    .filter((value) => Number.isFinite(value));
   if (!values.length) return;
   const steps = Math.max(2, ...trials.map((trial) => trial.at(-1)?.step ?? 0));
   const [low, high] = spread(/** @type {number[]} */ (values));
   const x = (/** @type {number} */ step) => LEFT + ((step - 1) / (steps - 1)) * (width - LEFT - 8);
   const y = (/** @type {number} */ value) =>
-    TOP + (1 - (Math.min(high, Math.max(low, value)) - low) / (high - low)) * (height - TOP - BOTTOM);
+    TOP +
+    (1 - (Math.min(high, Math.max(low, value)) - low) / (high - low)) * (height - TOP - BOTTOM);
   drawAxes(context, { width, height, palette, x, y, low, high, steps });
   trials.forEach((trial, index) => {
     const latest = index === trials.length - 1;
     context.strokeStyle = latest ? palette.mark : palette.soft;
     context.globalAlpha = latest ? 1 : 0.45;
     context.lineWidth = latest ? 1.75 : 1;
-    strokeLine(context, trial.filter((record) => Number.isFinite(record.objective)), x, (record) => y(record.objective));
+    strokeLine(
+      context,
+      trial.filter((record) => Number.isFinite(record.objective)),
+      x,
+      (record) => y(record.objective),
+    );
     context.fillStyle = latest ? palette.warn : palette.soft;
     for (const record of trial) {
       if (!Number.isFinite(record.held_out)) continue;
@@ -94,7 +102,8 @@ function drawAxes(context, { width, height, palette, x, y, low, high, steps }) {
   context.textAlign = "center";
   context.fillStyle = palette.soft;
   for (const step of ticks(1, steps, Math.max(2, Math.floor(width / 55)))) {
-    if (Number.isInteger(step) && step >= 1) context.fillText(String(step), x(step), height - BOTTOM / 2 + 1);
+    if (Number.isInteger(step) && step >= 1)
+      context.fillText(String(step), x(step), height - BOTTOM / 2 + 1);
   }
 }
 
@@ -132,7 +141,10 @@ export function drawRank(context, records, width, height, palette) {
   context.beginPath();
   const stride = Math.max(1, Math.floor(list.length / (2 * width)));
   for (let i = 0; i < list.length; i += stride) {
-    context.lineTo((i / (list.length - 1)) * width, height - 2 - (list[i].rank / most) * (height - 4));
+    context.lineTo(
+      (i / (list.length - 1)) * width,
+      height - 2 - (list[i].rank / most) * (height - 4),
+    );
   }
   context.stroke();
 }

@@ -137,7 +137,8 @@ export class Corrector {
   /** The next click on the picture says where the object is. */
   aim() {
     if (this.store.state.moving) this.store.set({ moving: false });
-    else if (this.single("Select one object to move it.") !== null) this.store.set({ moving: true });
+    else if (this.single("Select one object to move it.") !== null)
+      this.store.set({ moving: true });
   }
 
   /** @param {number} x In pixels of the video. @param {number} y */
@@ -185,7 +186,8 @@ export function correctionSentence(correction) {
   if (op === "swap") return `Swapped ${objects[0]} and ${objects[1]} from frame ${first} on`;
   if (op === "merge") return `Merged ${objects[1]} into ${objects[0]}`;
   if (op === "split") return `Split ${object} at frame ${first}`;
-  if (op === "delete") return first === null && last === null ? `Deleted ${object}` : `Deleted ${object} ${span}`;
+  if (op === "delete")
+    return first === null && last === null ? `Deleted ${object}` : `Deleted ${object} ${span}`;
   if (op === "move") return `Moved ${object} in frame ${frame}`;
   if (op === "nothing") return `Nothing ${span}`;
   return op;

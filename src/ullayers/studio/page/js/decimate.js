@@ -66,6 +66,7 @@ export function curve(track, column, [first, last], pixels) {
   const to = Math.min(track.rows, lowerBound(frames, last) + 1);
   if (to - from <= 2 * pixels) return pieces(frames, values, from, to);
   const found = [];
+  /** @type {number[]} */
   let piece = [];
   const step = (last - first) / pixels;
   let row = from;
@@ -97,7 +98,8 @@ function pieces(frames, values, from, to) {
   const found = [];
   /** @type {number[]} */
   let piece = [];
-  const usual = to - from > 1 ? Math.min(frames[from + 1] - frames[from], frames[to - 1] - frames[to - 2]) : 1;
+  const usual =
+    to - from > 1 ? Math.min(frames[from + 1] - frames[from], frames[to - 1] - frames[to - 2]) : 1;
   for (let row = from; row < to; row += 1) {
     const gap = row > from && frames[row] - frames[row - 1] > 1.5 * usual;
     if ((gap || !Number.isFinite(values[row])) && piece.length) {

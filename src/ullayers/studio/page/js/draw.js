@@ -40,7 +40,14 @@ export function drawScene(context, scene, frame, placement, look) {
   if (look.layers.outlines) {
     for (const [object, points] of outlines ?? []) {
       if (!shown(object)) continue;
-      drawOutline(context, object, points, placement, look.picked.includes(object), sure.get(object) ?? true);
+      drawOutline(
+        context,
+        object,
+        points,
+        placement,
+        look.picked.includes(object),
+        sure.get(object) ?? true,
+      );
     }
   }
   drawCrop(context, scene.crop(frame), placement);
@@ -62,7 +69,12 @@ function drawCross(context, aim, { scale, left, top }) {
   const x = left + scale * aim.x;
   const y = top + scale * aim.y;
   context.beginPath();
-  for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+  for (const [dx, dy] of [
+    [1, 0],
+    [-1, 0],
+    [0, 1],
+    [0, -1],
+  ]) {
     context.moveTo(x + 5 * dx, y + 5 * dy);
     context.lineTo(x + 18 * dx, y + 18 * dy);
   }
@@ -175,7 +187,11 @@ export function markerPath(context, marker, x, y, radius) {
     context.arc(x, y, radius, 0, 2 * Math.PI);
     return;
   }
-  const corners = { square: [0.9, 4, Math.PI / 4], triangle: [1.2, 3, -Math.PI / 2], diamond: [1.15, 4, 0] };
+  const corners = {
+    square: [0.9, 4, Math.PI / 4],
+    triangle: [1.2, 3, -Math.PI / 2],
+    diamond: [1.15, 4, 0],
+  };
   const [size, count, turn] = corners[marker];
   for (let corner = 0; corner < count; corner += 1) {
     const angle = turn + (2 * Math.PI * corner) / count;
@@ -248,7 +264,8 @@ export function objectAt(scene, frame, x, y, reach, hidden) {
   let nearest = reach;
   for (const place of scene.places(frame)) {
     const distance = Math.hypot(place.x - x, place.y - y);
-    if (distance <= nearest && !hidden.includes(place.object)) [best, nearest] = [place.object, distance];
+    if (distance <= nearest && !hidden.includes(place.object))
+      [best, nearest] = [place.object, distance];
   }
   return best;
 }

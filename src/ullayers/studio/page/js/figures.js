@@ -49,7 +49,9 @@ export function saveCanvas(canvas, name) {
 /** @param {Blob} blob @param {string} name */
 function save(blob, name) {
   const url = URL.createObjectURL(blob);
-  const link = /** @type {HTMLAnchorElement} */ (h("a", { href: url, download: name.replace(/[\\/:*?"<>|]/g, "_") }));
+  const link = /** @type {HTMLAnchorElement} */ (
+    h("a", { href: url, download: name.replace(/[\\/:*?"<>|]/g, "_") })
+  );
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 10000); // the browser reads it after the click
 }

@@ -49,7 +49,11 @@ export function addGestures(viewer, { onclick, onstep }) {
         onstep(Math.sign(event.deltaY || event.deltaX));
         return;
       }
-      zoomUnder(event.clientX, event.clientY, Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.002)));
+      zoomUnder(
+        event.clientX,
+        event.clientY,
+        Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.002)),
+      );
     },
     { passive: false },
   );
@@ -67,7 +71,9 @@ export function addGestures(viewer, { onclick, onstep }) {
 
   /** @param {PointerEvent} event @param {{x: number, y: number}} before */
   function pinch(event, before) {
-    const [other] = [...pointers].filter(([id]) => id !== event.pointerId).map(([, point]) => point);
+    const [other] = [...pointers]
+      .filter(([id]) => id !== event.pointerId)
+      .map(([, point]) => point);
     const old = Math.hypot(before.x - other.x, before.y - other.y);
     const now = Math.hypot(event.clientX - other.x, event.clientY - other.y);
     if (old > 0) zoomUnder((event.clientX + other.x) / 2, (event.clientY + other.y) / 2, now / old);

@@ -12,7 +12,16 @@ import { SPEEDS } from "./playhead.js";
  *   help: () => void, compare: () => void}} parts
  * @returns {Key[]}
  */
-export function keyTable({ store, playhead, session, corrector, viewport, timeline, help, compare }) {
+export function keyTable({
+  store,
+  playhead,
+  session,
+  corrector,
+  viewport,
+  timeline,
+  help,
+  compare,
+}) {
   const speed = (/** @type {number} */ step) => {
     const place = SPEEDS.indexOf(playhead.speed) + step;
     playhead.setSpeed(SPEEDS[Math.min(SPEEDS.length - 1, Math.max(0, place))]);
@@ -25,34 +34,160 @@ export function keyTable({ store, playhead, session, corrector, viewport, timeli
   const look = "Look";
   const correct = "Select and correct";
   return [
-    { group: move, keys: [" "], shown: "Space", text: "Play or pause", run: () => playhead.toggle() },
-    { group: move, keys: ["ArrowLeft", "ArrowRight"], shown: "← →", text: "One frame; with shift, ten", run: (event) => playhead.step((event.key === "ArrowLeft" ? -1 : 1) * (event.shiftKey ? 10 : 1)) },
-    { group: move, keys: ["Home", "End"], shown: "Home End", text: "First or last frame", run: (event) => go(event.key === "Home" ? playhead.first : playhead.last) },
-    { group: move, keys: ["u", "U"], shown: "u", text: "Next uncertain stretch; with shift, the one before", run: (event) => session.jumpUnsure(event.shiftKey ? -1 : 1) },
-    { group: move, keys: ["c", "C"], shown: "c", text: "Next crossing; with shift, the one before", run: (event) => session.jumpCrossing(event.shiftKey ? -1 : 1) },
-    { group: move, keys: [",", "."], shown: ", .", text: "Slower or faster", run: (event) => speed(event.key === "," ? -1 : 1) },
-    { group: look, keys: ["+", "=", "-", "0"], shown: "+ − 0", text: "Zoom in, zoom out, fit", run: (event) => (event.key === "0" ? viewport.fit() : viewport.zoomAt(event.key === "-" ? 1 / 1.5 : 1.5)) },
-    { group: look, keys: ["ArrowUp", "ArrowDown"], shown: "↑ ↓", text: "Zoom the time lines", run: (event) => timeline.zoom(event.key === "ArrowUp" ? 1.5 : 1 / 1.5) },
-    { group: look, keys: ["l", "p", "t", "n"], shown: "l p t n", text: "Outlines, centroids, trails, names", run: (event) => toggleLayer(store, /** @type {any} */ ({ l: "outlines", p: "centroids", t: "trails", n: "names" }[event.key])) },
+    {
+      group: move,
+      keys: [" "],
+      shown: "Space",
+      text: "Play or pause",
+      run: () => playhead.toggle(),
+    },
+    {
+      group: move,
+      keys: ["ArrowLeft", "ArrowRight"],
+      shown: "← →",
+      text: "One frame; with shift, ten",
+      run: (event) =>
+        playhead.step((event.key === "ArrowLeft" ? -1 : 1) * (event.shiftKey ? 10 : 1)),
+    },
+    {
+      group: move,
+      keys: ["Home", "End"],
+      shown: "Home End",
+      text: "First or last frame",
+      run: (event) => go(event.key === "Home" ? playhead.first : playhead.last),
+    },
+    {
+      group: move,
+      keys: ["u", "U"],
+      shown: "u",
+      text: "Next uncertain stretch; with shift, the one before",
+      run: (event) => session.jumpUnsure(event.shiftKey ? -1 : 1),
+    },
+    {
+      group: move,
+      keys: ["c", "C"],
+      shown: "c",
+      text: "Next crossing; with shift, the one before",
+      run: (event) => session.jumpCrossing(event.shiftKey ? -1 : 1),
+    },
+    {
+      group: move,
+      keys: [",", "."],
+      shown: ", .",
+      text: "Slower or faster",
+      run: (event) => speed(event.key === "," ? -1 : 1),
+    },
+    {
+      group: look,
+      keys: ["+", "=", "-", "0"],
+      shown: "+ − 0",
+      text: "Zoom in, zoom out, fit",
+      run: (event) =>
+        event.key === "0" ? viewport.fit() : viewport.zoomAt(event.key === "-" ? 1 / 1.5 : 1.5),
+    },
+    {
+      group: look,
+      keys: ["ArrowUp", "ArrowDown"],
+      shown: "↑ ↓",
+      text: "Zoom the time lines",
+      run: (event) => timeline.zoom(event.key === "ArrowUp" ? 1.5 : 1 / 1.5),
+    },
+    {
+      group: look,
+      keys: ["l", "p", "t", "n"],
+      shown: "l p t n",
+      text: "Outlines, centroids, trails, names",
+      run: (event) =>
+        toggleLayer(
+          store,
+          /** @type {any} */ (
+            { l: "outlines", p: "centroids", t: "trails", n: "names" }[event.key]
+          ),
+        ),
+    },
     { group: look, keys: ["v"], shown: "v", text: "Compare with another run", run: compare },
-    { group: look, keys: ["i", "o", "x"], shown: "i o x", text: "Range starts here, ends here, none", run: (event) => (event.key === "x" ? store.set({ range: null }) : session.mark(event.key === "i" ? "first" : "last")) },
+    {
+      group: look,
+      keys: ["i", "o", "x"],
+      shown: "i o x",
+      text: "Range starts here, ends here, none",
+      run: (event) =>
+        event.key === "x"
+          ? store.set({ range: null })
+          : session.mark(event.key === "i" ? "first" : "last"),
+    },
     { group: look, keys: ["?"], shown: "?", text: "This help", run: help },
-    { group: correct, keys: ["1", "2", "3", "4", "5", "6", "7", "8", "9"], shown: "1 – 9", text: "Select an object; with shift, one more", run: (event) => pickNumber(store, session, event) },
-    { group: correct, keys: ["s"], shown: "s", text: "Swap two objects from here on", run: () => corrector.swap() },
-    { group: correct, keys: ["g"], shown: "g", text: "Merge two objects", run: () => corrector.merge() },
-    { group: correct, keys: ["d"], shown: "d", text: "Split the object here", run: () => corrector.split() },
-    { group: correct, keys: ["m"], shown: "m", text: "Move: then click, or arrows and Enter", run: () => corrector.aim() },
-    { group: correct, keys: ["Delete", "Backspace"], shown: "Del", text: "Delete the object, in the range if there is one", run: () => corrector.remove() },
-    { group: correct, keys: ["b"], shown: "b", text: "Nothing here, or in the range", run: () => corrector.nothing() },
-    { group: correct, keys: ["z", "Z", "y"], shown: "z", text: "Undo; with shift, redo", run: (event) => (event.shiftKey || event.key === "y" ? corrector.redo() : corrector.undo()) },
-    { group: correct, keys: ["Escape"], shown: "Esc", text: "Select nothing", run: () => store.set({ picked: [], moving: false }) },
+    {
+      group: correct,
+      keys: ["1", "2", "3", "4", "5", "6", "7", "8", "9"],
+      shown: "1 – 9",
+      text: "Select an object; with shift, one more",
+      run: (event) => pickNumber(store, session, event),
+    },
+    {
+      group: correct,
+      keys: ["s"],
+      shown: "s",
+      text: "Swap two objects from here on",
+      run: () => corrector.swap(),
+    },
+    {
+      group: correct,
+      keys: ["g"],
+      shown: "g",
+      text: "Merge two objects",
+      run: () => corrector.merge(),
+    },
+    {
+      group: correct,
+      keys: ["d"],
+      shown: "d",
+      text: "Split the object here",
+      run: () => corrector.split(),
+    },
+    {
+      group: correct,
+      keys: ["m"],
+      shown: "m",
+      text: "Move: then click, or arrows and Enter",
+      run: () => corrector.aim(),
+    },
+    {
+      group: correct,
+      keys: ["Delete", "Backspace"],
+      shown: "Del",
+      text: "Delete the object, in the range if there is one",
+      run: () => corrector.remove(),
+    },
+    {
+      group: correct,
+      keys: ["b"],
+      shown: "b",
+      text: "Nothing here, or in the range",
+      run: () => corrector.nothing(),
+    },
+    {
+      group: correct,
+      keys: ["z", "Z", "y"],
+      shown: "z",
+      text: "Undo; with shift, redo",
+      run: (event) => (event.shiftKey || event.key === "y" ? corrector.redo() : corrector.undo()),
+    },
+    {
+      group: correct,
+      keys: ["Escape"],
+      shown: "Esc",
+      text: "Select nothing",
+      run: () => store.set({ picked: [], moving: false }),
+    },
   ];
 }
 
 /** @param {import("./store.js").Store} store @param {import("./session.js").Session} session @param {KeyboardEvent} event */
 function pickNumber(store, session, event) {
   const number = Number(event.code.replace(/\D/g, ""));
-  if (store.state.results?.tracks.some(({ object }) => object === number)) session.pick(number, event.shiftKey);
+  if (store.state.results?.tracks.some(({ object }) => object === number))
+    session.pick(number, event.shiftKey);
 }
 
 /**
@@ -68,7 +203,9 @@ export function listenToKeys(table) {
     if ((event.ctrlKey || event.metaKey) && !undo) return;
     if (belongsToFocus(event)) return;
     const digit = /^Digit[1-9]$/.test(event.code) ? event.code.slice(-1) : null;
-    const key = table.find(({ keys }) => keys.includes(event.key)) ?? table.find(({ keys }) => digit && event.shiftKey && keys.includes(digit));
+    const key =
+      table.find(({ keys }) => keys.includes(event.key)) ??
+      table.find(({ keys }) => digit && event.shiftKey && keys.includes(digit));
     if (!key) return;
     event.preventDefault();
     key.run(event);
@@ -85,10 +222,23 @@ export function freeKeysAfterClicks() {
   addEventListener("keydown", () => (byPointer = false), { capture: true });
   for (const name of ["click", "change"]) {
     addEventListener(name, (event) => {
-      const control = event.target instanceof Element ? event.target.closest("button, select, summary, input") : null;
-      const typed = control instanceof HTMLInputElement && control.type !== "checkbox" && control.type !== "radio";
+      const control =
+        event.target instanceof Element
+          ? event.target.closest("button, select, summary, input")
+          : null;
+      const typed =
+        control instanceof HTMLInputElement &&
+        control.type !== "checkbox" &&
+        control.type !== "radio";
       const opening = name === "click" && control instanceof HTMLSelectElement;
-      if (byPointer && control instanceof HTMLElement && !typed && !opening && !control.closest("dialog")) control.blur();
+      if (
+        byPointer &&
+        control instanceof HTMLElement &&
+        !typed &&
+        !opening &&
+        !control.closest("dialog")
+      )
+        control.blur();
     });
   }
 }

@@ -6,7 +6,12 @@ import { clock, duration, moment, percent, whole } from "./format.js";
 import { ask, say, sayError } from "./notices.js";
 import { isAtWork } from "./store.js";
 
-const STAGES = { reading: "Reading", training: "Learning", applying: "Applying", report: "Writing the report" };
+const STAGES = {
+  reading: "Reading",
+  training: "Learning",
+  applying: "Applying",
+  report: "Writing the report",
+};
 const ORIGINS = { opened: "", upload: "uploaded", recording: "recorded", demo: "demo" };
 
 /** What a run at work does now. @param {import("./store.js").Run} run */
@@ -33,7 +38,12 @@ export function runSentence(run) {
 /** @param {import("./store.js").Source} source */
 export function sourceSentence(source) {
   if (source.error) return source.error;
-  return [source.seconds ? clock(source.seconds, 0) : "", source.frames === null ? "" : `${whole(source.frames)} frames`].filter(Boolean).join(" · ");
+  return [
+    source.seconds ? clock(source.seconds, 0) : "",
+    source.frames === null ? "" : `${whole(source.frames)} frames`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 export class Library {
@@ -52,8 +62,16 @@ export class Library {
     this.sources = h("ul", { class: "items", "aria-label": "Videos", testid: "sources" });
     this.runs = h("ul", { class: "items", "aria-label": "Runs", testid: "runs" });
     this.uploads = h("ul", { class: "items", "aria-label": "Uploads", testid: "uploads" });
-    this.noSources = h("p", { class: "hint" }, "Drop a video anywhere on this page, or try the demo.");
-    this.noRuns = h("p", { class: "hint" }, "Choose a video and learn from it: what was found is listed here.");
+    this.noSources = h(
+      "p",
+      { class: "hint" },
+      "Drop a video anywhere on this page, or try the demo.",
+    );
+    this.noRuns = h(
+      "p",
+      { class: "hint" },
+      "Choose a video and learn from it: what was found is listed here.",
+    );
     root.append(
       this.actions(),
       h("section", {}, h("h2", {}, "Videos"), this.uploads, this.sources, this.noSources),
@@ -67,9 +85,24 @@ export class Library {
     return h(
       "div",
       { class: "library-actions" },
-      h("button", { type: "button", class: "plain", onclick: this.handlers.upload, testid: "upload" }, icon("upload"), "Add video"),
-      h("button", { type: "button", class: "plain", onclick: this.handlers.camera, testid: "camera" }, icon("camera"), "Camera"),
-      h("button", { type: "button", class: "plain", onclick: () => this.demo(), testid: "demo" }, icon("spark"), "Demo"),
+      h(
+        "button",
+        { type: "button", class: "plain", onclick: this.handlers.upload, testid: "upload" },
+        icon("upload"),
+        "Add video",
+      ),
+      h(
+        "button",
+        { type: "button", class: "plain", onclick: this.handlers.camera, testid: "camera" },
+        icon("camera"),
+        "Camera",
+      ),
+      h(
+        "button",
+        { type: "button", class: "plain", onclick: () => this.demo(), testid: "demo" },
+        icon("spark"),
+        "Demo",
+      ),
     );
   }
 
@@ -77,7 +110,8 @@ export class Library {
     try {
       const source = await api.demo();
       const { sources } = this.store.state;
-      if (!sources.some((entry) => entry.id === source.id)) this.store.set({ sources: [...sources, source] });
+      if (!sources.some((entry) => entry.id === source.id))
+        this.store.set({ sources: [...sources, source] });
       this.open("source", source.id);
     } catch (error) {
       sayError(error);
@@ -86,7 +120,9 @@ export class Library {
 
   update() {
     const { sources, runs, loaded } = this.store.state;
-    const newest = [...runs].sort((a, b) => Number(isAtWork(b)) - Number(isAtWork(a)) || b.created - a.created);
+    const newest = [...runs].sort(
+      (a, b) => Number(isAtWork(b)) - Number(isAtWork(a)) || b.created - a.created,
+    );
     this.arrange(this.sources, "source", sources, () => this.sourceItem());
     this.arrange(this.runs, "run", newest, () => this.runItem());
     this.noSources.hidden = !loaded || sources.length > 0;
@@ -115,7 +151,8 @@ export class Library {
       const item = this.items.get(key) ?? make();
       this.items.set(key, item);
       item.update(entry);
-      if (list.children[place] !== item.element) list.insertBefore(item.element, list.children[place] ?? null);
+      if (list.children[place] !== item.element)
+        list.insertBefore(item.element, list.children[place] ?? null);
     });
   }
 
@@ -129,7 +166,9 @@ export class Library {
   sourceItem() {
     /** @type {import("./store.js").Source} */
     let source;
-    const thumb = /** @type {HTMLImageElement} */ (h("img", { class: "thumb", alt: "", loading: "lazy" }));
+    const thumb = /** @type {HTMLImageElement} */ (
+      h("img", { class: "thumb", alt: "", loading: "lazy" })
+    );
     const broken = h("span", { class: "thumb broken" }, icon("warning"));
     const name = h("span", { class: "item-name" });
     const meta = h("span", { class: "item-meta" });
@@ -140,13 +179,26 @@ export class Library {
       broken,
       h("span", { class: "item-text" }, name, meta),
     );
-    const remove = iconButton("trash", "Delete this video", () => this.deleteSource(source), { class: "tiny" });
-    const element = h("li", { testid: "source" }, button, h("span", { class: "item-tools" }, remove));
+    const remove = iconButton("trash", "Delete this video", () => this.deleteSource(source), {
+      class: "tiny",
+    });
+    const element = h(
+      "li",
+      { testid: "source" },
+      button,
+      h("span", { class: "item-tools" }, remove),
+    );
     const update = (/** @type {import("./store.js").Source} */ entry) => {
       source = entry;
       setText(name, entry.name);
       setText(meta, sourceSentence(entry));
-      button.title = [entry.name, entry.error ? "" : `${entry.width} × ${entry.height}`, ORIGINS[entry.origin]].filter(Boolean).join(", ");
+      button.title = [
+        entry.name,
+        entry.error ? "" : `${entry.width} × ${entry.height}`,
+        ORIGINS[entry.origin],
+      ]
+        .filter(Boolean)
+        .join(", ");
       element.dataset.id = entry.id;
       meta.classList.toggle("bad", Boolean(entry.error));
       thumb.hidden = Boolean(entry.error);
@@ -175,9 +227,18 @@ export class Library {
     );
     const act = (/** @type {(id: string) => Promise<any>} */ call) => call(run.id).catch(sayError);
     const stop = iconButton("stop", "Stop this run", () => act(api.stopRun), { class: "tiny" });
-    const resume = iconButton("resume", "Continue this run", () => act(api.resumeRun), { class: "tiny" });
-    const remove = iconButton("trash", "Delete this run", () => this.deleteRun(run), { class: "tiny" });
-    const element = h("li", { testid: "run" }, button, h("span", { class: "item-tools" }, stop, resume, remove));
+    const resume = iconButton("resume", "Continue this run", () => act(api.resumeRun), {
+      class: "tiny",
+    });
+    const remove = iconButton("trash", "Delete this run", () => this.deleteRun(run), {
+      class: "tiny",
+    });
+    const element = h(
+      "li",
+      { testid: "run" },
+      button,
+      h("span", { class: "item-tools" }, stop, resume, remove),
+    );
     const update = (/** @type {import("./store.js").Run} */ entry) => {
       run = entry;
       setText(name, entry.name);
@@ -189,7 +250,10 @@ export class Library {
       dot.className = `dot ${entry.state}${entry.trusted === false ? " doubtful" : ""}`;
       const running = entry.state === "running" && Boolean(entry.total);
       bar.hidden = !running;
-      if (running) /** @type {HTMLElement} */ (bar.firstChild).style.width = percentCss(entry.done / (entry.total ?? 1));
+      if (running)
+        /** @type {HTMLElement} */ (bar.firstChild).style.width = percentCss(
+          entry.done / (entry.total ?? 1),
+        );
       stop.hidden = entry.opened || !(entry.state === "queued" || entry.state === "running");
       resume.hidden = entry.opened || !["stopped", "failed", "interrupted"].includes(entry.state);
       remove.hidden = entry.opened || isAtWork(entry);
@@ -216,16 +280,29 @@ export class Library {
         return h(
           "li",
           { class: "uploading", testid: "uploading" },
-          h("span", { class: "item" },
+          h(
+            "span",
+            { class: "item" },
             h("span", { class: "thumb broken" }, icon(entry.error ? "warning" : "upload")),
-            h("span", { class: "item-text" },
+            h(
+              "span",
+              { class: "item-text" },
               h("span", { class: "item-name" }, entry.name),
-              h("span", { class: `item-meta${entry.error ? " bad" : ""}` }, entry.error ?? (entry.share < 1 ? `Sending, ${percent(entry.share)}` : "Checking")),
+              h(
+                "span",
+                { class: `item-meta${entry.error ? " bad" : ""}` },
+                entry.error ?? (entry.share < 1 ? `Sending, ${percent(entry.share)}` : "Checking"),
+              ),
               entry.error ? null : bar,
             ),
           ),
-          h("span", { class: "item-tools always" },
-            iconButton("close", entry.error ? "Close" : "Cancel this upload", entry.cancel, { class: "tiny" })),
+          h(
+            "span",
+            { class: "item-tools always" },
+            iconButton("close", entry.error ? "Close" : "Cancel this upload", entry.cancel, {
+              class: "tiny",
+            }),
+          ),
         );
       }),
     );
@@ -233,7 +310,11 @@ export class Library {
 
   /** @param {import("./store.js").Run} run */
   async deleteRun(run) {
-    const sure = await ask(`Delete “${run.name}”?`, "Its results, corrections and exports are deleted for good. The video stays.", "Delete run");
+    const sure = await ask(
+      `Delete “${run.name}”?`,
+      "Its results, corrections and exports are deleted for good. The video stays.",
+      "Delete run",
+    );
     if (!sure) return;
     try {
       await api.deleteRun(run.id);
@@ -245,7 +326,11 @@ export class Library {
 
   /** @param {import("./store.js").Source} source */
   async deleteSource(source) {
-    const sure = await ask(`Delete “${source.name}”?`, "The copy of the video in the studio's folder is deleted for good. Runs stay, without its pictures.", "Delete video");
+    const sure = await ask(
+      `Delete “${source.name}”?`,
+      "The copy of the video in the studio's folder is deleted for good. Runs stay, without its pictures.",
+      "Delete video",
+    );
     if (sure) await api.deleteSource(source.id).catch(sayError);
   }
 }

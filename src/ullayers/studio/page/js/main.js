@@ -55,16 +55,28 @@ new Overview(byId("scrub"), store, playhead, timeline);
 const watchTab = new WatchTab(store, session, playhead, new LearnForm(store, session).element);
 buildTabs(byId("inspector"), store, [
   { id: "watch", label: "Watch", icon: "learn", panel: watchTab.element },
-  { id: "objects", label: "Objects", icon: "objects", panel: new ObjectsTab(store, session, corrector, playhead).element },
-  { id: "export", label: "Export", icon: "download", panel: new ExportTab(store, stage, timeline, () => watchTab.points()).element },
+  {
+    id: "objects",
+    label: "Objects",
+    icon: "objects",
+    panel: new ObjectsTab(store, session, corrector, playhead).element,
+  },
+  {
+    id: "export",
+    label: "Export",
+    icon: "download",
+    panel: new ExportTab(store, stage, timeline, () => watchTab.scatter.points()).element,
+  },
 ]);
 
 const uploads = new Uploads(store, (source) => {
   const { sources, open } = store.state;
-  if (!sources.some((entry) => entry.id === source.id)) store.set({ sources: [...sources, source] });
+  if (!sources.some((entry) => entry.id === source.id))
+    store.set({ sources: [...sources, source] });
   // Whoever is busy with something else is not taken away from it.
   if (open.kind === "none") session.openSource(source.id);
-  else say(`${source.name} was added.`, { label: "Open", run: () => session.openSource(source.id) });
+  else
+    say(`${source.name} was added.`, { label: "Open", run: () => session.openSource(source.id) });
 });
 const library = new Library(byId("library"), store, session, {
   upload: () => uploads.choose(),
@@ -76,10 +88,15 @@ const library = new Library(byId("library"), store, session, {
 });
 
 const table = keyTable({
-  store, playhead, session, corrector, timeline,
+  store,
+  playhead,
+  session,
+  corrector,
+  timeline,
   viewport: stage.viewport,
   help: () => toggleHelp(),
-  compare: () => /** @type {HTMLElement|null} */ (document.querySelector("[data-testid=compare]"))?.focus(),
+  compare: () =>
+    /** @type {HTMLElement|null} */ (document.querySelector("[data-testid=compare]"))?.focus(),
 });
 const toggleHelp = buildHelp(table);
 const helpButton = byId("help-button");
@@ -91,10 +108,13 @@ addAiming(store, stage, corrector, session);
 listenToKeys(table);
 freeKeysAfterClicks();
 
-const socket = new Socket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`, {
-  onmessage: receive,
-  onstate: connected,
-});
+const socket = new Socket(
+  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
+  {
+    onmessage: receive,
+    onstate: connected,
+  },
+);
 session.socket = socket;
 const camera = new Camera(store, socket, () => ({ ...store.state, fps: 10 }), say);
 
@@ -183,39 +203,88 @@ async function openRecording({ run, source, error }) {
 
 function emptyContent() {
   const { open, loaded } = store.state;
-  const button = (/** @type {any} */ name, /** @type {string} */ label, /** @type {string} */ kind, /** @type {() => void} */ run) =>
-    h("button", { type: "button", class: kind, onclick: run, testid: `welcome-${name}` }, icon(name), label);
+  const button = (
+    /** @type {any} */ name,
+    /** @type {string} */ label,
+    /** @type {string} */ kind,
+    /** @type {() => void} */ run,
+  ) =>
+    h(
+      "button",
+      { type: "button", class: kind, onclick: run, testid: `welcome-${name}` },
+      icon(name),
+      label,
+    );
   if (!loaded) return h("div", { class: "empty-stage" });
-  if (open.kind === "source" && store.openSource?.kind === "live") return emptyStage("A camera of this computer", "Start to learn, and its picture appears here.");
-  if (open.kind === "source") return emptyStage("This video cannot be read", store.openSource?.error ?? "");
-  if (open.kind === "run") return emptyStage("There is no picture to show", "The video of this run is not open here. Its results are in the tabs on the right.");
+  if (open.kind === "source" && store.openSource?.kind === "live")
+    return emptyStage("A camera of this computer", "Start to learn, and its picture appears here.");
+  if (open.kind === "source")
+    return emptyStage("This video cannot be read", store.openSource?.error ?? "");
+  if (open.kind === "run")
+    return emptyStage(
+      "There is no picture to show",
+      "The video of this run is not open here. Its results are in the tabs on the right.",
+    );
   return emptyStage(
     "Learn from video, without labels",
     "Add a video and the studio finds what moves in it: where it is in every frame, how sure that is, and which of several objects is which. Everything stays on this computer.",
-    h("div", { class: "row" },
+    h(
+      "div",
+      { class: "row" },
       button("upload", "Add a video", "primary", () => uploads.choose()),
       button("spark", "Try the demo", "plain", () => library.demo()),
-      button("camera", "Use the camera", "plain", () => startCamera())),
+      button("camera", "Use the camera", "plain", () => startCamera()),
+    ),
   );
 }
 
 // What tests may read; nothing here can be changed from outside.
 Object.defineProperty(window, "ulStudio", {
   value: Object.freeze({
-    get frame() { return playhead.frame; },
-    get shown() { return stage.main.shown; },
-    get outlined() { return stage.main.outlined; },
-    get ready() { return store.state.loaded && stage.active.every((viewer) => viewer.shown === viewer.wanted); },
-    get playing() { return playhead.playing; },
-    get live() { return stage.live; },
-    get connection() { return store.state.connection; },
-    get cachedBytes() { return frames.bytes; },
-    get open() { return { ...store.state.open }; },
-    get picked() { return [...store.state.picked]; },
-    get range() { return store.state.range && [...store.state.range]; },
-    get objects() { return store.state.results?.tracks.map(({ object }) => object) ?? []; },
-    get unsure() { return store.state.results?.unsure.map((stretch) => [...stretch]) ?? []; },
-    get placement() { return stage.main.placement(); },
-    get camera() { return camera.running; },
+    get frame() {
+      return playhead.frame;
+    },
+    get shown() {
+      return stage.main.shown;
+    },
+    get outlined() {
+      return stage.main.outlined;
+    },
+    get ready() {
+      return store.state.loaded && stage.active.every((viewer) => viewer.shown === viewer.wanted);
+    },
+    get playing() {
+      return playhead.playing;
+    },
+    get live() {
+      return stage.live;
+    },
+    get connection() {
+      return store.state.connection;
+    },
+    get cachedBytes() {
+      return frames.bytes;
+    },
+    get open() {
+      return { ...store.state.open };
+    },
+    get picked() {
+      return [...store.state.picked];
+    },
+    get range() {
+      return store.state.range && [...store.state.range];
+    },
+    get objects() {
+      return store.state.results?.tracks.map(({ object }) => object) ?? [];
+    },
+    get unsure() {
+      return store.state.results?.unsure.map((stretch) => [...stretch]) ?? [];
+    },
+    get placement() {
+      return stage.main.placement();
+    },
+    get camera() {
+      return camera.running;
+    },
   }),
 });

@@ -18,7 +18,11 @@ export function say(text, action = null) {
     { class: "toast", testid: "toast" },
     h("span", {}, text),
     action &&
-      h("button", { type: "button", class: "link", onclick: () => (action.run(), toast.remove()) }, action.label),
+      h(
+        "button",
+        { type: "button", class: "link", onclick: () => (action.run(), toast.remove()) },
+        action.label,
+      ),
     iconButton("close", "Close this message", () => toast.remove(), { class: "tiny" }),
   );
   root.append(toast);
@@ -26,7 +30,10 @@ export function say(text, action = null) {
   let timer = window.setTimeout(() => toast.remove(), STAY);
   // Nobody has to read against the clock.
   toast.addEventListener("pointerenter", () => clearTimeout(timer));
-  toast.addEventListener("pointerleave", () => (timer = window.setTimeout(() => toast.remove(), STAY)));
+  toast.addEventListener(
+    "pointerleave",
+    () => (timer = window.setTimeout(() => toast.remove(), STAY)),
+  );
 }
 
 /** @param {unknown} error */
@@ -54,8 +61,16 @@ export function followConnection(store) {
  */
 export function ask(question, detail, label) {
   return new Promise((resolve) => {
-    const no = h("button", { type: "submit", value: "no", class: "plain", testid: "dialog-no" }, "Cancel");
-    const yes = h("button", { type: "submit", value: "yes", class: "danger", testid: "dialog-yes" }, label);
+    const no = h(
+      "button",
+      { type: "submit", value: "no", class: "plain", testid: "dialog-no" },
+      "Cancel",
+    );
+    const yes = h(
+      "button",
+      { type: "submit", value: "yes", class: "danger", testid: "dialog-yes" },
+      label,
+    );
     const dialog = /** @type {HTMLDialogElement} */ (
       h(
         "dialog",

@@ -55,7 +55,8 @@ export class Outlines {
     if (this.chunks.has(number)) return Promise.resolve();
     const running = this.coming.get(number);
     if (running) return running;
-    if (performance.now() - (this.failed.get(number) ?? -Infinity) < RETRY) return Promise.resolve();
+    if (performance.now() - (this.failed.get(number) ?? -Infinity) < RETRY)
+      return Promise.resolve();
     const coming = this.fetch(number).finally(() => this.coming.delete(number));
     this.coming.set(number, coming);
     return coming;

@@ -20,7 +20,13 @@ export class Overview {
     this.knob = h("div", { class: "knob", "aria-hidden": "true" });
     this.element = h(
       "div",
-      { class: "overview", role: "slider", tabindex: "0", "aria-label": "Frame", testid: "scrubber" },
+      {
+        class: "overview",
+        role: "slider",
+        tabindex: "0",
+        "aria-label": "Frame",
+        testid: "scrubber",
+      },
       this.canvas,
       this.knob,
     );
@@ -56,7 +62,10 @@ export class Overview {
     this.element.setAttribute("aria-valuemin", String(first));
     this.element.setAttribute("aria-valuemax", String(last));
     this.element.setAttribute("aria-valuenow", String(frame));
-    this.element.setAttribute("aria-valuetext", `frame ${frame} of ${last}, ${clock(timeOf(results, frame, fps))}`);
+    this.element.setAttribute(
+      "aria-valuetext",
+      `frame ${frame} of ${last}, ${clock(timeOf(results, frame, fps))}`,
+    );
     this.knob.style.transform = `translateX(${this.x(frame, this.element.clientWidth).toFixed(1)}px)`;
   }
 
@@ -67,7 +76,12 @@ export class Overview {
     if (last === first) return;
     const palette = screenPalette();
     const middle = height / 2;
-    const bar = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ top, /** @type {number} */ tall) => {
+    const bar = (
+      /** @type {number} */ from,
+      /** @type {number} */ to,
+      /** @type {number} */ top,
+      /** @type {number} */ tall,
+    ) => {
       const left = this.x(from, width);
       context.fillRect(left, top, Math.max(1.5, this.x(to, width) - left), tall);
     };
@@ -76,7 +90,8 @@ export class Overview {
     context.fillStyle = palette.warn;
     for (const [from, to] of results?.unsure ?? []) bar(from, to + 1, middle - 2, 4);
     context.fillStyle = palette.mark;
-    for (const crossing of results?.crossings ?? []) diamond(context, this.x(crossing.first_frame, width), 5, 3.5);
+    for (const crossing of results?.crossings ?? [])
+      diamond(context, this.x(crossing.first_frame, width), 5, 3.5);
     if (range) {
       context.fillStyle = palette.ink;
       context.globalAlpha = 0.18;
@@ -87,7 +102,12 @@ export class Overview {
     if (results && to - from < last - first - 1) {
       context.strokeStyle = palette.soft;
       context.lineWidth = 1;
-      context.strokeRect(this.x(from, width) + 0.5, height - 6.5, Math.max(3, this.x(to, width) - this.x(from, width)) - 1, 5);
+      context.strokeRect(
+        this.x(from, width) + 0.5,
+        height - 6.5,
+        Math.max(3, this.x(to, width) - this.x(from, width)) - 1,
+        5,
+      );
     }
   }
 

@@ -65,7 +65,8 @@ export function ticks(low, high, count) {
   if (!(span > 0) || !Number.isFinite(span)) return [];
   const rough = span / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 10 * power;
+  const step =
+    [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 10 * power;
   const list = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * span; k += 1) {
     list.push(Number((k * step).toPrecision(12)));

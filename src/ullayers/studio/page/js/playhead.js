@@ -120,7 +120,10 @@ export class Playhead extends EventTarget {
   tick(now) {
     if (!this.playing) return;
     const passed = Math.max(0, now - this.anchor.time);
-    this.due = Math.min(this.last, Math.floor(this.anchor.frame + (passed * this.fps * this.speed) / 1000));
+    this.due = Math.min(
+      this.last,
+      Math.floor(this.anchor.frame + (passed * this.fps * this.speed) / 1000),
+    );
     const ready = this.newestReady();
     if (ready > this.frame) {
       this.adapt(ready);
@@ -173,7 +176,7 @@ export class Playhead extends EventTarget {
       // Multiples of the stride, so that the same frames are wanted from one tick to the next.
       const next = Math.ceil(Math.max(this.due, this.frame + 1) / this.stride) * this.stride;
       for (let count = 0; count < most; count += 1) list.push(next + count * this.stride);
-      if (list[0] > this.last || list.at(-1) > this.last) list.push(this.last);
+      if (next + (most - 1) * this.stride > this.last) list.push(this.last);
       return list.filter(inside);
     }
     list.push(this.frame);

@@ -30,7 +30,12 @@ const TRACK_COLUMNS = ["frame", "time", "x_px", "y_px", "confidence", "speed"];
  * @returns {Promise<Results>}
  */
 export async function loadResults(details, sequence) {
-  sequence = { ...sequence, width: sequence.width ?? 640, height: sequence.height ?? 480, fps: sequence.fps ?? 25 };
+  sequence = {
+    ...sequence,
+    width: sequence.width ?? 640,
+    height: sequence.height ?? 480,
+    fps: sequence.fps ?? 25,
+  };
   const kind = details.task === "locate" ? "tracks" : "codes";
   const buffer =
     kind === "tracks"
@@ -44,7 +49,10 @@ export async function loadResults(details, sequence) {
     kind,
     sequence,
     tracks: full,
-    columns: kind === "tracks" ? ["x_px", "y_px", "speed", "confidence"] : columns.filter((name) => /^y\d+$/.test(name)),
+    columns:
+      kind === "tracks"
+        ? ["x_px", "y_px", "speed", "confidence"]
+        : columns.filter((name) => /^y\d+$/.test(name)),
     outlines: kind === "tracks" ? new Outlines(details.id, sequence.name) : null,
     unsure: kind === "tracks" ? unsureStretches(full) : [],
     crossings: details.crossings.filter((crossing) => crossing.sequence === sequence.name),

@@ -27,8 +27,14 @@ export function scales({ bounds: [x0, x1, y0, y1], picture }, width, height) {
   const top = PAD.top + (down - ky * (y1 - y0)) / 2;
   return {
     x: (/** @type {number} */ value) => left + kx * (value - x0),
-    y: (/** @type {number} */ value) => (picture ? top + ky * (value - y0) : top + ky * (y1 - value)),
-    box: /** @type {[number, number, number, number]} */ ([left, top, kx * (x1 - x0), ky * (y1 - y0)]),
+    y: (/** @type {number} */ value) =>
+      picture ? top + ky * (value - y0) : top + ky * (y1 - value),
+    box: /** @type {[number, number, number, number]} */ ([
+      left,
+      top,
+      kx * (x1 - x0),
+      ky * (y1 - y0),
+    ]),
   };
 }
 
@@ -44,18 +50,26 @@ export function drawScatter(context, model, width, height, palette) {
   context.strokeStyle = palette.line;
   context.lineWidth = 1;
   context.beginPath();
-  context.rect(Math.round(box[0]) + 0.5, Math.round(box[1]) + 0.5, Math.round(box[2]), Math.round(box[3]));
+  context.rect(
+    Math.round(box[0]) + 0.5,
+    Math.round(box[1]) + 0.5,
+    Math.round(box[2]),
+    Math.round(box[3]),
+  );
   context.stroke();
   const several = model.series.length > 1;
   for (const points of model.series) {
     const stride = Math.max(1, Math.ceil(points.frame.length / MOST));
     const groups = several ? [all(points, stride)] : byTime(points, stride, model.frames);
     groups.forEach((rows, group) => {
-      context.fillStyle = several ? css(identityColour(points.object), 0.75) : css(timeColour(group / (SHADES - 1)), 0.85);
+      context.fillStyle = several
+        ? css(identityColour(points.object), 0.75)
+        : css(timeColour(group / (SHADES - 1)), 0.85);
       // One path for all points of a colour is many times quicker than one each.
       context.beginPath();
       for (const row of rows) {
-        if (Number.isFinite(points.x[row])) context.rect(x(points.x[row]) - 1.25, y(points.y[row]) - 1.25, 2.5, 2.5);
+        if (Number.isFinite(points.x[row]))
+          context.rect(x(points.x[row]) - 1.25, y(points.y[row]) - 1.25, 2.5, 2.5);
       }
       context.fill();
     });
@@ -65,7 +79,10 @@ export function drawScatter(context, model, width, height, palette) {
 
 /** @param {import("./scatter_data.js").Points} points @param {number} stride */
 function all(points, stride) {
-  return Array.from({ length: Math.ceil(points.frame.length / stride) }, (_, place) => place * stride);
+  return Array.from(
+    { length: Math.ceil(points.frame.length / stride) },
+    (_, place) => place * stride,
+  );
 }
 
 /**
@@ -101,7 +118,11 @@ function drawLabels(context, model, [left, top, wide, tall], height, palette) {
   context.textAlign = "right";
   context.fillText(short(x1), left + wide, base);
   context.textAlign = "center";
-  context.fillText(model.picture ? "path, in the frame" : `${model.labels[0]} across, ${model.labels[1]} up`, left + wide / 2, base);
+  context.fillText(
+    model.picture ? "path, in the frame" : `${model.labels[0]} across, ${model.labels[1]} up`,
+    left + wide / 2,
+    base,
+  );
 }
 
 /**
@@ -139,15 +160,22 @@ export class Scatter {
   constructor(model, playhead, onjump) {
     this.model = model;
     this.playhead = playhead;
+    this.drawnFor = ""; // size and theme of the background
     this.background = document.createElement("canvas"); // points, drawn once
-    this.chart = new Chart("Scatter: each point is a frame", "scatter", (context, width, height, palette) =>
-      this.paint(context, width, height, palette), "chart scatter");
+    this.chart = new Chart(
+      "Scatter: each point is a frame",
+      "scatter",
+      (context, width, height, palette) => this.paint(context, width, height, palette),
+      "chart scatter",
+    );
     this.canvas = this.chart.canvas;
     playhead.addEventListener("frame", () => this.chart.schedule());
     this.canvas.addEventListener("click", (event) => {
       const shown = this.model();
       const { offsetX, offsetY } = event;
-      const hit = shown && nearest(shown, this.canvas.clientWidth, this.canvas.clientHeight, offsetX, offsetY);
+      const hit =
+        shown &&
+        nearest(shown, this.canvas.clientWidth, this.canvas.clientHeight, offsetX, offsetY);
       if (hit) onjump(hit.frame);
     });
     addEventListener("themechange", () => this.refresh());
@@ -192,9 +220,15 @@ export class Scatter {
     const { x, y } = scales(model, width, height);
     for (const points of model.series) {
       const guess = this.playhead.frame - points.frame[0];
-      const row = points.frame[guess] === this.playhead.frame ? guess : points.frame.indexOf(this.playhead.frame);
+      const row =
+        points.frame[guess] === this.playhead.frame
+          ? guess
+          : points.frame.indexOf(this.playhead.frame);
       if (row < 0 || !Number.isFinite(points.x[row])) continue;
-      for (const [wide, colour] of /** @type {[number, string][]} */ ([[4, palette.card], [2, palette.ink]])) {
+      for (const [wide, colour] of /** @type {[number, string][]} */ ([
+        [4, palette.card],
+        [2, palette.ink],
+      ])) {
         context.strokeStyle = colour;
         context.lineWidth = wide;
         context.beginPath();

@@ -25,10 +25,17 @@
  */
 export function resultsPoints(results, [across, up], hidden) {
   const place = results.kind === "tracks";
-  const names = place ? ["x_px", "y_px"] : [results.columns[across], results.columns[up] ?? results.columns[across]];
+  const names = place
+    ? ["x_px", "y_px"]
+    : [results.columns[across], results.columns[up] ?? results.columns[across]];
   const series = results.tracks
     .filter(({ object }) => !hidden.includes(object))
-    .map(({ object, columns }) => ({ object, x: columns[names[0]], y: columns[names[1]], frame: columns.frame }));
+    .map(({ object, columns }) => ({
+      object,
+      x: columns[names[0]],
+      y: columns[names[1]],
+      frame: columns.frame,
+    }));
   const { width, height } = results.sequence;
   return {
     series,
@@ -50,7 +57,12 @@ export function livePoints(path, code, aspect) {
   const frames = [...path.keys()].sort((a, b) => a - b);
   const pick = (/** @type {number} */ axis, /** @type {number} */ factor) =>
     Float32Array.from(frames, (frame) => factor * (path.get(frame)?.[axis] ?? NaN));
-  const points = { object: 1, x: pick(0, 1), y: pick(1, code ? 1 : aspect), frame: Float32Array.from(frames) };
+  const points = {
+    object: 1,
+    x: pick(0, 1),
+    y: pick(1, code ? 1 : aspect),
+    frame: Float32Array.from(frames),
+  };
   return {
     series: [points],
     labels: code ? ["y0", "y1"] : ["x", "y"],

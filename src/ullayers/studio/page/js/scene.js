@@ -47,7 +47,8 @@ export function resultsScene(results) {
     several: results.tracks.length > 1,
     outlines: (frame) => (outlines ? outlines.at(frame) : []),
     places: (frame) => placesAt(results, frame),
-    trails: (frame, length) => (results.kind === "tracks" ? trails(results.tracks, frame, length) : []),
+    trails: (frame, length) =>
+      results.kind === "tracks" ? trails(results.tracks, frame, length) : [],
   };
 }
 
@@ -75,11 +76,16 @@ function trails(tracks, frame, length) {
  * @returns {Scene & {frames: number[]}}
  */
 export function previewScene(preview, source) {
-  const index = new Map(preview.frames.map((frame, place) => [frame, place]));
+  /** @type {Map<number, number>} */
+  const index = new Map();
+  preview.frames.forEach((/** @type {number} */ frame, /** @type {number} */ place) =>
+    index.set(frame, place),
+  );
   const scaled = (/** @type {number[]} */ points) =>
     points.map((value, place) => value * (place % 2 ? scene.height : scene.width));
   /** @param {number} frame */
   const at = (frame) => index.get(frame) ?? -1;
+  /** @type {Scene & {frames: number[]}} */
   const scene = {
     ...nothing(),
     source: source.id,
@@ -88,11 +94,16 @@ export function previewScene(preview, source) {
     height: source.height ?? 480,
     frames: preview.frames,
     outlines: (frame) =>
-      (preview.outlines?.[at(frame)] ?? []).map((points) => [1, scaled(points)]),
+      (preview.outlines?.[at(frame)] ?? []).map((/** @type {number[]} */ points) => [
+        1,
+        scaled(points),
+      ]),
     places: (frame) => {
       const place = preview.places?.[at(frame)];
       if (!place || !(place[2] > 0)) return [];
-      return [{ object: 1, x: place[0] * scene.width, y: place[1] * scene.height, confidence: place[2] }];
+      return [
+        { object: 1, x: place[0] * scene.width, y: place[1] * scene.height, confidence: place[2] },
+      ];
     },
     crop: (frame) => {
       const square = preview.crops?.[at(frame)];

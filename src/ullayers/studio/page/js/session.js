@@ -29,8 +29,8 @@ export class Session {
     const source = this.store.state.sources.find((entry) => entry.id === id);
     if (!source) return;
     this.begin({ kind: "source", id });
-    const frames = source.frames ?? Math.round((source.seconds ?? 0) * source.fps);
-    this.playhead.setRange(0, frames - 1, source.fps, frame);
+    const frames = source.frames ?? Math.round((source.seconds ?? 0) * (source.fps ?? 0));
+    this.playhead.setRange(0, frames - 1, source.fps ?? 0, frame);
     this.watch(null);
   }
 
@@ -46,7 +46,7 @@ export class Session {
     this.next = 0;
     this.path.clear();
     const source = this.store.openSource;
-    if (source) this.playhead.setRange(0, (source.frames ?? 1) - 1, source.fps, frame ?? 0);
+    if (source) this.playhead.setRange(0, (source.frames ?? 1) - 1, source.fps ?? 0, frame ?? 0);
     this.watch(id);
     await this.load(turn, sequence, frame);
     if (other && turn === this.turn) await this.compare(other);
@@ -93,7 +93,8 @@ export class Session {
     try {
       const details = await api.details(id);
       if (turn !== this.turn) return;
-      const sequence = details.sequences.find((entry) => entry.name === name) ?? details.sequences[0];
+      const sequence =
+        details.sequences.find((entry) => entry.name === name) ?? details.sequences[0];
       if (!sequence || details.state !== "done") {
         this.store.set({ details, sequence: null, results: null });
         return;
@@ -128,7 +129,11 @@ export class Session {
     await results.outlines?.ready(this.playhead.frame);
     if (turn !== this.turn) return;
     const objects = results.tracks.map((track) => track.object);
-    this.store.set({ details, results, picked: picked.filter((object) => objects.includes(object)) });
+    this.store.set({
+      details,
+      results,
+      picked: picked.filter((object) => objects.includes(object)),
+    });
   }
 
   /**
@@ -147,7 +152,8 @@ export class Session {
     try {
       const details = await api.details(run.id);
       const same =
-        details.sequences.find((entry) => entry.name === results.sequence.name) ?? details.sequences[0];
+        details.sequences.find((entry) => entry.name === results.sequence.name) ??
+        details.sequences[0];
       if (!same) return this.say(`${run.name} has no results to compare with.`);
       const theirs = await loadResults(details, same);
       if (turn === this.turn) this.store.set({ other: { run, details, results: theirs } });
@@ -175,7 +181,12 @@ export class Session {
    */
   takeState({ sources, runs, upload_limit }) {
     const before = this.store.openRun;
-    this.store.set({ sources, runs, loaded: true, ...(upload_limit ? { uploadLimit: upload_limit } : {}) });
+    this.store.set({
+      sources,
+      runs,
+      loaded: true,
+      ...(upload_limit ? { uploadLimit: upload_limit } : {}),
+    });
     const { open } = this.store.state;
     const gone =
       (open.kind === "run" && !this.store.openRun) ||
@@ -224,7 +235,8 @@ export class Session {
    */
   takeCorrected(run, own) {
     const { open, results } = this.store.state;
-    if (open.kind === "run" && open.id === run && results && !own) this.reload().catch((error) => this.say(error.message));
+    if (open.kind === "run" && open.id === run && results && !own)
+      this.reload().catch((error) => this.say(error.message));
   }
 
   /** @param {{run: string, live: any}} message */
@@ -232,13 +244,15 @@ export class Session {
     const { open } = this.store.state;
     if (open.kind !== "run" || open.id !== run || !live) return;
     const watching = this.store.openRun?.kind !== "learn";
-    if (live.stage !== this.store.state.live?.stage || (live.stage !== "applying" && !watching)) this.path.clear();
+    if (live.stage !== this.store.state.live?.stage || (live.stage !== "applying" && !watching))
+      this.path.clear();
     const { codes, places, frames } = live.preview ?? {};
     const values = codes ?? places ?? [];
     const last = frames?.at(-1) ?? 0;
     values.forEach((/** @type {number[]} */ value, /** @type {number} */ place) => {
       // A run that watches shows its latest frame only, but the codes of many before it.
-      const frame = values.length === frames?.length ? frames[place] : last - values.length + 1 + place;
+      const frame =
+        values.length === frames?.length ? frames[place] : last - values.length + 1 + place;
       if (codes || value[2] > 0) this.path.set(frame, value);
     });
     this.store.set({ live });
@@ -252,8 +266,13 @@ export class Session {
 
   /** @param {1|-1} direction */
   jumpCrossing(direction) {
-    const starts = this.store.state.results?.crossings.map((crossing) => crossing.first_frame) ?? [];
-    this.jump(starts.sort((a, b) => a - b), direction, "crossing");
+    const starts =
+      this.store.state.results?.crossings.map((crossing) => crossing.first_frame) ?? [];
+    this.jump(
+      starts.sort((a, b) => a - b),
+      direction,
+      "crossing",
+    );
   }
 
   /** @param {number[]} starts @param {1|-1} direction @param {string} what */
@@ -262,7 +281,12 @@ export class Session {
     const start = nextStart(starts, this.playhead.frame, direction);
     this.playhead.pause();
     if (start !== null) this.playhead.seek(start);
-    else this.say(direction > 0 ? `There is no ${what} after this frame.` : `There is no ${what} before this frame.`);
+    else
+      this.say(
+        direction > 0
+          ? `There is no ${what} after this frame.`
+          : `There is no ${what} before this frame.`,
+      );
   }
 
   /**
@@ -277,7 +301,10 @@ export class Session {
       if (!more) this.store.set({ picked: [], moving: false });
     } else if (more) {
       const rest = picked.filter((other) => other !== object);
-      this.store.set({ picked: rest.length < picked.length ? rest : [...picked, object], moving: false });
+      this.store.set({
+        picked: rest.length < picked.length ? rest : [...picked, object],
+        moving: false,
+      });
     } else {
       const only = picked.length === 1 && picked[0] === object;
       this.store.set({ picked: only ? [] : [object], moving: false });

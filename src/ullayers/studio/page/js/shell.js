@@ -13,7 +13,10 @@ const PANELS = [
 
 /** @param {import("./store.js").Store} store */
 export function buildShell(store) {
-  for (const [name, icons] of /** @type {const} */ ([["library", "panelLeft"], ["inspector", "panelRight"]])) {
+  for (const [name, icons] of /** @type {const} */ ([
+    ["library", "panelLeft"],
+    ["inspector", "panelRight"],
+  ])) {
     const button = byId(`toggle-${name}`);
     button.append(icon(icons));
     const show = () => {
@@ -29,7 +32,18 @@ export function buildShell(store) {
     show();
   }
   const buttons = PANELS.map(([id, label, name]) =>
-    h("button", { type: "button", onclick: () => showPanel(store, id), testid: `panel-${id}`, "data-panel": id }, icon(name), label));
+    h(
+      "button",
+      {
+        type: "button",
+        onclick: () => showPanel(store, id),
+        testid: `panel-${id}`,
+        "data-panel": id,
+      },
+      icon(name),
+      label,
+    ),
+  );
   byId("bottom").append(...buttons);
   showPanel(store, "library");
   store.follow(["open", "sources", "runs"], () => {
@@ -44,7 +58,8 @@ export function showPanel(store, id) {
   document.body.dataset.panel = id;
   if (id !== "library" && id !== "time") store.set({ tab: id });
   for (const button of byId("bottom").children) {
-    if (/** @type {HTMLElement} */ (button).dataset.panel === id) button.setAttribute("aria-current", "true");
+    if (/** @type {HTMLElement} */ (button).dataset.panel === id)
+      button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
   }
 }

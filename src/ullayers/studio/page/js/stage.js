@@ -37,12 +37,18 @@ export class Stage {
     this.takenBy = null;
     /** @type {Viewer[]} */
     this.viewers = [this.addViewer(), this.addViewer()];
+    this.emptyFor = ""; // what the welcome was made for
+    /** @type {HTMLElement|null} */
+    this.emptyElement = null;
     this.liveFrame = 0; // place in the frames of a run at work
     /** @type {import("./scene.js").Scene & {frames: number[]}|null} */
     this.preview = null;
     playhead.available = (frame) => this.active.every((viewer) => viewer.has(frame));
     playhead.addEventListener("frame", () => this.update());
-    store.follow(["open", "results", "other", "details", "sources", "live", "follow", "runs", "loaded"], () => this.refresh());
+    store.follow(
+      ["open", "results", "other", "details", "sources", "live", "follow", "runs", "loaded"],
+      () => this.refresh(),
+    );
     store.follow(["picked", "hidden", "layers"], () => this.redraw());
     store.follow(["moving"], () => root.classList.toggle("aiming", store.state.moving));
     this.viewport.addEventListener("change", () => this.update());
@@ -110,7 +116,10 @@ export class Stage {
       elements = [/** @type {HTMLElement} */ (this.emptyElement)];
     }
     const now = [...this.root.children];
-    if (now.length !== elements.length || now.some((element, place) => element !== elements[place])) {
+    if (
+      now.length !== elements.length ||
+      now.some((element, place) => element !== elements[place])
+    ) {
       fill(this.root, ...elements);
     }
   }
@@ -133,7 +142,9 @@ export class Stage {
     const list = playhead.ahead(AHEAD);
     // While it plays, a picture later than the one shown is of use even if it comes late.
     const useful = (/** @type {number} */ frame) =>
-      playhead.playing && frame > playhead.frame && frame < playhead.due + 2 * AHEAD * playhead.stride;
+      playhead.playing &&
+      frame > playhead.frame &&
+      frame < playhead.due + 2 * AHEAD * playhead.stride;
     for (const viewer of this.active) {
       viewer.show(playhead.frame);
       viewer.want(list, useful);
@@ -188,12 +199,23 @@ export class Stage {
       }
       return;
     }
-    const object = objectAt(viewer.scene, viewer.shown, x, y, REACH / scale, this.store.state.hidden);
+    const object = objectAt(
+      viewer.scene,
+      viewer.shown,
+      x,
+      y,
+      REACH / scale,
+      this.store.state.hidden,
+    );
     this.handlers.onpick(object, event.shiftKey || event.ctrlKey || event.metaKey);
   }
 }
 
 /** What the stage says when there is nothing to show. */
-export function emptyStage(/** @type {string} */ title, /** @type {string} */ text, /** @type {(Node|null)[]} */ ...rest) {
+export function emptyStage(
+  /** @type {string} */ title,
+  /** @type {string} */ text,
+  /** @type {(Node|null)[]} */ ...rest
+) {
   return h("div", { class: "empty-stage" }, h("h2", {}, title), h("p", {}, text), ...rest);
 }

@@ -99,9 +99,8 @@ export class Store {
    * @param {Partial<State>} patch
    */
   set(patch) {
-    const changed = new Set(
-      Object.keys(patch).filter((key) => patch[key] !== this.state[key]),
-    );
+    const keys = /** @type {(keyof State)[]} */ (Object.keys(patch));
+    const changed = new Set(keys.filter((key) => patch[key] !== this.state[key]));
     if (!changed.size) return;
     this.state = { ...this.state, ...patch };
     for (const { keys, listener } of [...this.followers]) {
@@ -136,7 +135,10 @@ export class Store {
   get openSource() {
     const { open, sources, details } = this.state;
     let id = open.kind === "source" ? open.id : null;
-    if (open.kind === "run") id = details?.sequences.length ? this.openSequence?.source ?? null : this.openRun?.sources[0] ?? null;
+    if (open.kind === "run")
+      id = details?.sequences.length
+        ? (this.openSequence?.source ?? null)
+        : (this.openRun?.sources[0] ?? null);
     return sources.find((source) => source.id === id) ?? null;
   }
 }

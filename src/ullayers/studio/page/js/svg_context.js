@@ -10,6 +10,7 @@ export class SvgContext {
   constructor(width, height) {
     this.root = document.createElementNS(SVG, "svg");
     this.set(this.root, { xmlns: SVG, viewBox: `0 0 ${width} ${height}`, width, height });
+    /** @type {SVGElement} */
     this.group = this.root;
     /** @type {{group: SVGElement, look: any}[]} */
     this.stack = [];
@@ -23,7 +24,9 @@ export class SvgContext {
     this.font = "10px sans-serif";
     this.textAlign = "left";
     this.textBaseline = "alphabetic";
-    this.measure = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
+    this.measure = /** @type {CanvasRenderingContext2D} */ (
+      document.createElement("canvas").getContext("2d")
+    );
   }
 
   /** @param {Element} node @param {Record<string, string|number>} attributes */
@@ -41,8 +44,18 @@ export class SvgContext {
   }
 
   save() {
-    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, dash } = this;
-    const look = { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, dash };
+    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, dash } =
+      this;
+    const look = {
+      fillStyle,
+      strokeStyle,
+      lineWidth,
+      globalAlpha,
+      font,
+      textAlign,
+      textBaseline,
+      dash,
+    };
     this.stack.push({ group: this.group, look });
   }
 
@@ -102,7 +115,13 @@ export class SvgContext {
 
   stroke() {
     const [stroke, opacity] = solid(this.strokeStyle);
-    const look = { fill: "none", stroke, "stroke-opacity": opacity, "stroke-width": this.lineWidth };
+    const look = {
+      fill: "none",
+      stroke,
+      "stroke-opacity": opacity,
+      "stroke-width": this.lineWidth,
+    };
+    /** @type {Record<string, string>} */
     const dash = this.dash ? { "stroke-dasharray": this.dash } : {};
     this.add("path", { d: this.path, ...look, ...dash, "stroke-linejoin": "round" });
   }
@@ -114,7 +133,13 @@ export class SvgContext {
 
   /** @param {number} x @param {number} y @param {number} width @param {number} height */
   fillRect(x, y, width, height) {
-    this.add("rect", { x: number(x), y: number(y), width: number(width), height: number(height), fill: this.fillStyle });
+    this.add("rect", {
+      x: number(x),
+      y: number(y),
+      width: number(width),
+      height: number(height),
+      fill: this.fillStyle,
+    });
   }
 
   /** @param {string} text */
@@ -125,7 +150,13 @@ export class SvgContext {
 
   /** @param {string} text @param {number} x @param {number} y */
   fillText(text, x, y) {
-    const [, weight, size, family] = /^(\d+ )?([\d.]+)px (.*)$/.exec(this.font) ?? ["", "", "10", "sans-serif"];
+    const [, weight, size, family] = /^(\d+ )?([\d.]+)px (.*)$/.exec(this.font) ?? [
+      "",
+      "",
+      "10",
+      "sans-serif",
+    ];
+    /** @type {Record<string, string>} */
     const anchors = { left: "start", center: "middle", right: "end" };
     const node = this.add("text", {
       x: number(x),

@@ -15,15 +15,17 @@ export function readTable(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   let offset = 8 * Math.ceil((4 + length) / 8);
-  const tracks = head.objects.map((/** @type {{object: number, rows: number}} */ { object, rows }) => {
-    /** @type {Record<string, Float32Array>} */
-    const columns = {};
-    for (const name of head.columns) {
-      columns[name] = new Float32Array(buffer, offset, rows);
-      offset += 4 * rows;
-    }
-    return { object, rows, columns };
-  });
+  const tracks = head.objects.map(
+    (/** @type {{object: number, rows: number}} */ { object, rows }) => {
+      /** @type {Record<string, Float32Array>} */
+      const columns = {};
+      for (const name of head.columns) {
+        columns[name] = new Float32Array(buffer, offset, rows);
+        offset += 4 * rows;
+      }
+      return { object, rows, columns };
+    },
+  );
   return { columns: head.columns, tracks };
 }
 

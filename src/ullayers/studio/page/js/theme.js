@@ -7,7 +7,8 @@ const KEY = "ul-studio-theme";
 /** @param {HTMLElement} button */
 export function addThemeSwitch(button) {
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+  const isDark = () =>
+    (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
   const show = () => {
     const dark = isDark();
     const label = dark ? "Use the light theme" : "Use the dark theme";

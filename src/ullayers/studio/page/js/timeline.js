@@ -41,7 +41,15 @@ export class Timeline {
   get model() {
     const { results, picked, hidden, range } = this.store.state;
     if (!results || !results.tracks.length) return null;
-    return { results, window: this.window, fps: this.playhead.fps, picked, hidden, range, most: MOST_LANES };
+    return {
+      results,
+      window: this.window,
+      fps: this.playhead.fps,
+      picked,
+      hidden,
+      range,
+      most: MOST_LANES,
+    };
   }
 
   fit() {
@@ -72,7 +80,8 @@ export class Timeline {
     const [first, last] = this.window;
     const length = last - first;
     if (!this.dragging && frame > last) this.setWindow(frame - 0.1 * length, frame + 0.9 * length);
-    else if (!this.dragging && frame < first) this.setWindow(frame - 0.9 * length, frame + 0.1 * length);
+    else if (!this.dragging && frame < first)
+      this.setWindow(frame - 0.9 * length, frame + 0.1 * length);
     this.placeNeedle();
   }
 
@@ -174,7 +183,10 @@ export class Timeline {
       const shift = ((event.deltaX || event.deltaY) / this.canvas.clientWidth) * (last - first);
       this.setWindow(first + shift, last + shift);
     } else {
-      this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.002)), this.frameAt(event.clientX));
+      this.zoom(
+        Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.002)),
+        this.frameAt(event.clientX),
+      );
     }
   }
 
@@ -187,9 +199,16 @@ export class Timeline {
     if (this.tip.hidden || !model) return;
     const frame = this.clamp(this.frameAt(event.clientX));
     const lanes = model.results.columns.slice(0, model.most);
-    const lane = lanes[Math.min(lanes.length - 1, Math.floor(((event.clientY - box.top) / (box.height - 18)) * lanes.length))];
+    const lane =
+      lanes[
+        Math.min(
+          lanes.length - 1,
+          Math.floor(((event.clientY - box.top) / (box.height - 18)) * lanes.length),
+        )
+      ];
     const shown = model.results.tracks.filter(
-      ({ object }) => !model.hidden.includes(object) && (!model.picked.length || model.picked.includes(object)),
+      ({ object }) =>
+        !model.hidden.includes(object) && (!model.picked.length || model.picked.includes(object)),
     );
     const values = shown.slice(0, 4).map((track) => {
       const row = rowOf(track, frame);
@@ -198,7 +217,10 @@ export class Timeline {
     });
     const more = shown.length > 4 ? " …" : "";
     const when = clock(timeOf(model.results, frame, model.fps));
-    setText(this.tip, `frame ${frame} · ${when} · ${laneName(lane)} ${values.join("  ")}${more} ${laneUnit(lane)}`);
+    setText(
+      this.tip,
+      `frame ${frame} · ${when} · ${laneName(lane)} ${values.join("  ")}${more} ${laneUnit(lane)}`,
+    );
     const left = Math.min(x + 12, box.width - this.tip.offsetWidth - 4);
     this.tip.style.transform = `translate(${Math.max(0, left)}px, 4px)`;
   }

@@ -10,7 +10,9 @@ export const GUTTER = 88; // width of the names of the lanes
 const AXIS = 18; // height of the axis of time
 const STEPS = [0.04, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200]; // s
 
+/** @type {Record<string, string>} */
 const NAMES = { x_px: "x", y_px: "y", speed: "speed", confidence: "confidence" };
+/** @type {Record<string, string>} */
 const UNITS = { x_px: "px", y_px: "px", speed: "px/s", confidence: "" };
 
 /**
@@ -86,7 +88,8 @@ function laneRange(/** @type {TimelineModel} */ model, /** @type {string} */ col
 function drawLane(context, model, column, { top, lane, width, palette, x }) {
   const [low, high] = laneRange(model, column);
   const pad = Math.min(6, lane / 6);
-  const y = (/** @type {number} */ value) => top + lane - pad - ((value - low) / (high - low)) * (lane - 2 * pad);
+  const y = (/** @type {number} */ value) =>
+    top + lane - pad - ((value - low) / (high - low)) * (lane - 2 * pad);
   context.strokeStyle = palette.line;
   context.lineWidth = 1;
   line(context, 0, Math.round(top + lane) - 0.5, width, Math.round(top + lane) - 0.5);
@@ -112,7 +115,8 @@ function drawLane(context, model, column, { top, lane, width, palette, x }) {
     const code = model.results.kind === "codes";
     context.strokeStyle = code ? palette.mark : css(identityColour(track.object), dim ? 0.25 : 1);
     context.lineWidth = dim ? 1 : 1.5;
-    for (const piece of curve(track, column, model.window, pixels)) strokePiece(context, piece, x, y);
+    for (const piece of curve(track, column, model.window, pixels))
+      strokePiece(context, piece, x, y);
   }
   context.restore();
 }
@@ -173,13 +177,15 @@ function drawMarks(context, model, width, height, palette, x) {
     const right = Math.min(width, Math.max(x(last + 0.5), left + 1));
     if (right > GUTTER) context.fillRect(left, 0, right - left, height);
   };
-  const seen = (/** @type {number} */ first, /** @type {number} */ last) => last >= start && first <= end;
+  const seen = (/** @type {number} */ first, /** @type {number} */ last) =>
+    last >= start && first <= end;
   context.save();
   context.globalAlpha = 0.13;
   context.fillStyle = palette.warn;
   for (const [first, last] of model.results.unsure) if (seen(first, last)) band(first, last);
   context.fillStyle = palette.mark;
-  for (const { first_frame: first, last_frame: last } of model.results.crossings) if (seen(first, last)) band(first, last);
+  for (const { first_frame: first, last_frame: last } of model.results.crossings)
+    if (seen(first, last)) band(first, last);
   if (model.range) {
     context.globalAlpha = 0.16;
     context.fillStyle = palette.ink;

@@ -12,19 +12,39 @@ import { timeOf } from "./results.js";
  * @param {import("./session.js").Session} session
  */
 export function buildTransport(root, store, playhead, session) {
-  const play = iconButton("play", "Play (space)", () => playhead.toggle(), { testid: "play", class: "play" });
-  const back = iconButton("stepBack", "One frame back (left arrow)", () => playhead.step(-1), { testid: "step-back" });
-  const forward = iconButton("stepForward", "One frame forward (right arrow)", () => playhead.step(1), { testid: "step-forward" });
+  const play = iconButton("play", "Play (space)", () => playhead.toggle(), {
+    testid: "play",
+    class: "play",
+  });
+  const back = iconButton("stepBack", "One frame back (left arrow)", () => playhead.step(-1), {
+    testid: "step-back",
+  });
+  const forward = iconButton(
+    "stepForward",
+    "One frame forward (right arrow)",
+    () => playhead.step(1),
+    { testid: "step-forward" },
+  );
   const input = frameInput(playhead);
   const total = h("span", { class: "soft numeric", testid: "frame-total" });
   const time = h("span", { class: "time numeric", testid: "time" });
   const speed = speedSelect(playhead);
-  const doubts = jumpButton("doubt", "uncertain stretch", "u", (direction) => session.jumpUnsure(direction));
-  const crossings = jumpButton("crossing", "crossing", "c", (direction) => session.jumpCrossing(direction));
+  const doubts = jumpButton("doubt", "uncertain stretch", "u", (direction) =>
+    session.jumpUnsure(direction),
+  );
+  const crossings = jumpButton("crossing", "crossing", "c", (direction) =>
+    session.jumpCrossing(direction),
+  );
   const range = rangeChip(store);
   root.append(
     h("div", { class: "group" }, back, play, forward),
-    h("label", { class: "group frame-field" }, h("span", { class: "soft roomy" }, "Frame"), input, total),
+    h(
+      "label",
+      { class: "group frame-field" },
+      h("span", { class: "soft roomy" }, "Frame"),
+      input,
+      total,
+    ),
     time,
     h("span", { class: "spacer" }),
     range,
@@ -36,14 +56,20 @@ export function buildTransport(root, store, playhead, session) {
     if (document.activeElement !== input) input.value = String(playhead.frame);
     const { results } = store.state;
     const end = clock(timeOf(results, playhead.last, playhead.fps));
-    setText(time, playhead.last > playhead.first ? `${clock(timeOf(results, playhead.frame, playhead.fps))} / ${end}` : "");
+    setText(
+      time,
+      playhead.last > playhead.first
+        ? `${clock(timeOf(results, playhead.frame, playhead.fps))} / ${end}`
+        : "",
+    );
   };
   const rangeChanged = () => {
     input.min = String(playhead.first);
     input.max = String(playhead.last);
     const usable = playhead.last > playhead.first;
     setText(total, usable ? `/ ${whole(playhead.last)}` : "");
-    for (const node of [play, back, forward, input, speed]) node.toggleAttribute("disabled", !usable);
+    for (const node of [play, back, forward, input, speed])
+      node.toggleAttribute("disabled", !usable);
     place();
   };
   playhead.addEventListener("frame", place);
@@ -57,7 +83,9 @@ export function buildTransport(root, store, playhead, session) {
   store.follow(["results"], () => {
     const { results } = store.state;
     doubts.show(results?.kind === "tracks" ? results.unsure.length : null);
-    crossings.show(results?.kind === "tracks" && results.tracks.length > 1 ? results.crossings.length : null);
+    crossings.show(
+      results?.kind === "tracks" && results.tracks.length > 1 ? results.crossings.length : null,
+    );
     rangeChanged();
   });
 }
@@ -65,7 +93,13 @@ export function buildTransport(root, store, playhead, session) {
 /** @param {import("./playhead.js").Playhead} playhead */
 function frameInput(playhead) {
   const input = /** @type {HTMLInputElement} */ (
-    h("input", { type: "number", inputmode: "numeric", step: "1", "aria-label": "Frame number", testid: "frame-input" })
+    h("input", {
+      type: "number",
+      inputmode: "numeric",
+      step: "1",
+      "aria-label": "Frame number",
+      testid: "frame-input",
+    })
   );
   const go = () => {
     if (input.value !== "" && Number.isFinite(input.valueAsNumber)) {
@@ -93,7 +127,12 @@ function speedSelect(playhead) {
   const select = /** @type {HTMLSelectElement} */ (
     h(
       "select",
-      { "aria-label": "Speed", title: "Speed (, slower, . faster)", testid: "speed", class: "speed" },
+      {
+        "aria-label": "Speed",
+        title: "Speed (, slower, . faster)",
+        testid: "speed",
+        class: "speed",
+      },
       ...SPEEDS.map((value) => h("option", { value, selected: value === 1 }, `${value}×`)),
     )
   );
@@ -112,7 +151,13 @@ function jumpButton(name, what, key, jump) {
   const label = `Next ${what} (${key}); with shift, the one before`;
   const element = h(
     "button",
-    { type: "button", class: `quiet jump ${name}`, title: label, "aria-label": label, testid: `next-${name}` },
+    {
+      type: "button",
+      class: `quiet jump ${name}`,
+      title: label,
+      "aria-label": label,
+      testid: `next-${name}`,
+    },
     icon(name),
     count,
   );
@@ -135,7 +180,9 @@ function rangeChip(store) {
     "span",
     { class: "chip", hidden: true, testid: "range" },
     text,
-    iconButton("close", "Clear the marked range (x)", () => store.set({ range: null }), { class: "tiny" }),
+    iconButton("close", "Clear the marked range (x)", () => store.set({ range: null }), {
+      class: "tiny",
+    }),
   );
   store.follow(["range"], () => {
     const { range } = store.state;

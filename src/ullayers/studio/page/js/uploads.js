@@ -88,7 +88,9 @@ export class Uploads {
   /** @param {number} key @param {Partial<import("./store.js").State["uploads"][0]>} patch */
   change(key, patch) {
     this.store.set({
-      uploads: this.store.state.uploads.map((entry) => (entry.key === key ? { ...entry, ...patch } : entry)),
+      uploads: this.store.state.uploads.map((entry) =>
+        entry.key === key ? { ...entry, ...patch } : entry,
+      ),
     });
   }
 

@@ -19,12 +19,31 @@ const LAYERS = [
  */
 export function buildViewbar(root, store, session, viewport) {
   const title = h("h1", { class: "view-title", testid: "title" });
-  const sequences = /** @type {HTMLSelectElement} */ (h("select", { "aria-label": "Sequence", class: "quiet-select", testid: "sequence" }));
+  const sequences = /** @type {HTMLSelectElement} */ (
+    h("select", { "aria-label": "Sequence", class: "quiet-select", testid: "sequence" })
+  );
   sequences.addEventListener("change", () => session.openSequence(sequences.value));
-  const live = h("button", { type: "button", class: "live-pill", testid: "live", onclick: () => store.set({ follow: true }) }, h("span", { class: "pulse", "aria-hidden": "true" }), "Live");
+  const live = h(
+    "button",
+    {
+      type: "button",
+      class: "live-pill",
+      testid: "live",
+      onclick: () => store.set({ follow: true }),
+    },
+    h("span", { class: "pulse", "aria-hidden": "true" }),
+    "Live",
+  );
   const layers = layerMenu(store);
   const compare = compareSelect(store, session);
-  const zoom = h("button", { type: "button", class: "quiet numeric zoom", title: "Fit (0)", "aria-label": "Zoom; press to fit", onclick: () => viewport.fit(), testid: "zoom" });
+  const zoom = h("button", {
+    type: "button",
+    class: "quiet numeric zoom",
+    title: "Fit (0)",
+    "aria-label": "Zoom; press to fit",
+    onclick: () => viewport.fit(),
+    testid: "zoom",
+  });
   root.append(
     title,
     sequences,
@@ -32,10 +51,13 @@ export function buildViewbar(root, store, session, viewport) {
     h("span", { class: "spacer" }),
     compare,
     layers,
-    h("div", { class: "group" },
+    h(
+      "div",
+      { class: "group" },
       iconButton("minus", "Zoom out (-)", () => viewport.zoomAt(1 / 1.5), { class: "wide-only" }),
       zoom,
-      iconButton("plus", "Zoom in (+)", () => viewport.zoomAt(1.5), { class: "wide-only" })),
+      iconButton("plus", "Zoom in (+)", () => viewport.zoomAt(1.5), { class: "wide-only" }),
+    ),
   );
   const showZoom = () => setText(zoom, `${Math.round(100 * viewport.zoom)} %`);
   viewport.addEventListener("change", showZoom);
@@ -66,12 +88,24 @@ export function toggleLayer(store, name) {
 /** @param {import("./store.js").Store} store */
 function layerMenu(store) {
   const boxes = LAYERS.map(([name, label, key]) => {
-    const box = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", testid: `layer-${name}` }));
+    const box = /** @type {HTMLInputElement} */ (
+      h("input", { type: "checkbox", testid: `layer-${name}` })
+    );
     box.addEventListener("change", () => toggleLayer(store, name));
     store.follow(["layers"], () => (box.checked = store.state.layers[name]));
     return h("label", {}, box, h("span", {}, label), h("kbd", {}, key));
   });
-  const menu = h("details", { class: "menu" }, h("summary", { class: "quiet", title: "What is drawn" }, icon("eye"), h("span", { class: "wide-only" }, "Show")), h("div", { class: "menu-body", role: "group", "aria-label": "What is drawn" }, ...boxes));
+  const menu = h(
+    "details",
+    { class: "menu" },
+    h(
+      "summary",
+      { class: "quiet", title: "What is drawn" },
+      icon("eye"),
+      h("span", { class: "wide-only" }, "Show"),
+    ),
+    h("div", { class: "menu-body", role: "group", "aria-label": "What is drawn" }, ...boxes),
+  );
   closeOutside(/** @type {HTMLDetailsElement} */ (menu));
   return menu;
 }
@@ -91,17 +125,29 @@ function closeOutside(menu) {
 
 /** @param {import("./store.js").Store} store @param {import("./session.js").Session} session */
 function compareSelect(store, session) {
-  const select = /** @type {HTMLSelectElement} */ (h("select", { class: "quiet-select compare", "aria-label": "Compare with", title: "Compare with another run (v)", testid: "compare" }));
+  const select = /** @type {HTMLSelectElement} */ (
+    h("select", {
+      class: "quiet-select compare",
+      "aria-label": "Compare with",
+      title: "Compare with another run (v)",
+      testid: "compare",
+    })
+  );
   select.addEventListener("change", () => session.compare(select.value || null));
   store.follow(["runs", "open", "other", "results"], () => {
     const { runs, open, other, results } = store.state;
     const sources = store.openRun?.sources ?? [];
-    const near = (/** @type {import("./store.js").Run} */ run) => (run.sources.some((id) => sources.includes(id)) ? 0 : 1);
+    const near = (/** @type {import("./store.js").Run} */ run) =>
+      run.sources.some((id) => sources.includes(id)) ? 0 : 1;
     const choices = runs
       .filter((run) => run.state === "done" && run.id !== open.id)
       .sort((a, b) => near(a) - near(b) || b.created - a.created);
     select.hidden = !results || !choices.length;
-    fill(select, h("option", { value: "" }, other ? "Compare: off" : "Compare"), ...choices.map((run) => h("option", { value: run.id }, run.name)));
+    fill(
+      select,
+      h("option", { value: "" }, other ? "Compare: off" : "Compare"),
+      ...choices.map((run) => h("option", { value: run.id }, run.name)),
+    );
     select.value = other?.run.id ?? "";
   });
   return select;

@@ -28,13 +28,8 @@ export class Viewer {
     this.outlined = false; // whether its outlines are drawn
     /** @type {{url: string, bitmap: ImageBitmap|null}|null} */
     this.still = null;
-    this.build();
-    frames.listeners.add((wish) => this.arrived(wish));
-    viewport.addEventListener("change", () => this.schedule());
-    new ResizeObserver(() => this.schedule()).observe(this.element);
-  }
-
-  build() {
+    this.scheduled = 0;
+    this.timer = 0; // until the spinner
     this.canvas = /** @type {HTMLCanvasElement} */ (
       h("canvas", { class: "picture", role: "img", "aria-label": "Video frame", testid: "picture" })
     );
@@ -43,6 +38,9 @@ export class Viewer {
     this.message = h("div", { class: "pane-message", role: "status", hidden: true });
     this.element = h("div", { class: "pane" }, this.canvas, this.label, this.spinner, this.message);
     this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    frames.listeners.add((wish) => this.arrived(wish));
+    viewport.addEventListener("change", () => this.schedule());
+    new ResizeObserver(() => this.schedule()).observe(this.element);
   }
 
   /** @param {import("./scene.js").Scene|null} scene */
@@ -71,14 +69,20 @@ export class Viewer {
 
   placement() {
     const { width, height } = this.scene ?? { width: 1, height: 1 };
-    return this.viewport.place(width, height, this.canvas.clientWidth || 1, this.canvas.clientHeight || 1);
+    return this.viewport.place(
+      width,
+      height,
+      this.canvas.clientWidth || 1,
+      this.canvas.clientHeight || 1,
+    );
   }
 
   /** Whether the picture of a frame is at hand. @param {number} frame */
   has(frame) {
     const scene = this.scene;
     if (!scene || scene.source === null) return true;
-    if (scene.image(frame)) return this.still?.url === scene.image(frame) && this.still.bitmap !== null;
+    if (scene.image(frame))
+      return this.still?.url === scene.image(frame) && this.still.bitmap !== null;
     return this.frames.get(scene.source, frame, this.width) !== null;
   }
 
@@ -106,7 +110,8 @@ export class Viewer {
     }
     const source = scene.source;
     const width = this.width;
-    const bytes = 4 * (width || scene.width) * (scene.height / scene.width) * (width || scene.width);
+    const bytes =
+      4 * (width || scene.width) * (scene.height / scene.width) * (width || scene.width);
     const wishes = list
       .slice(0, this.frames.room(bytes))
       .map((frame) => ({ source, frame, width }));
@@ -137,7 +142,8 @@ export class Viewer {
     }
     const ready = this.has(this.wanted);
     if (ready) this.shown = this.wanted;
-    else if (scene.image(this.wanted)) this.fetchStill(/** @type {string} */ (scene.image(this.wanted)));
+    else if (scene.image(this.wanted))
+      this.fetchStill(/** @type {string} */ (scene.image(this.wanted)));
     this.wait(!ready);
     if (this.shown === null || (!ready && !this.has(this.shown))) {
       if (this.shown === null) this.clear();
@@ -203,7 +209,8 @@ export class Viewer {
   /** @param {boolean} waiting */
   wait(waiting) {
     const scene = this.scene;
-    const error = waiting && scene?.source ? this.frames.error(scene.source, this.wanted, this.width) : null;
+    const error =
+      waiting && scene?.source ? this.frames.error(scene.source, this.wanted, this.width) : null;
     this.message.hidden = !error;
     setText(this.message, error ?? "");
     if (waiting && !error) {

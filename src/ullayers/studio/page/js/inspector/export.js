@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { drawObjective } from "../charts.js";
-import { fill, h, icon } from "../dom.js";
+import { fill, h, icon, setText } from "../dom.js";
 import { saveCanvas, savePng, saveSvg } from "../figures.js";
 import { fileSize } from "../format.js";
 import { drawScatter } from "../scatter.js";
@@ -42,25 +42,69 @@ export class ExportTab {
     this.points = points;
     this.files = h("ul", { class: "files", testid: "files" });
     this.made = h("ul", { class: "files", testid: "exports" });
-    this.error = h("p", { class: "form-error", role: "alert", hidden: true, testid: "export-error" });
+    this.error = h("p", {
+      class: "form-error",
+      role: "alert",
+      hidden: true,
+      testid: "export-error",
+    });
     this.format = /** @type {HTMLSelectElement} */ (h("select", { testid: "format" }));
-    this.whole = h("input", { type: "radio", name: "span", value: "all", checked: true });
-    this.part = /** @type {HTMLInputElement} */ (h("input", { type: "radio", name: "span", value: "range", testid: "export-range" }));
+    this.whole = /** @type {HTMLInputElement} */ (
+      h("input", { type: "radio", name: "span", value: "all", checked: true })
+    );
+    this.part = /** @type {HTMLInputElement} */ (
+      h("input", { type: "radio", name: "span", value: "range", testid: "export-range" })
+    );
     this.partText = h("span", {});
-    this.button = /** @type {HTMLButtonElement} */ (h("button", { type: "submit", class: "primary wide", testid: "export" }, icon("download"), "Export"));
-    this.empty = h("div", { class: "empty" }, h("h2", {}, "Nothing to export yet"), h("p", {}, "Open a finished run to save its tables, video, report and figures."));
-    this.body = h("div", {}, this.exportCard(), this.figuresCard(), h("section", { class: "card" }, h("header", {}, h("h3", {}, "Files of the run")), this.files));
+    this.buttonText = h("span", {}, "Export");
+    this.button = /** @type {HTMLButtonElement} */ (
+      h(
+        "button",
+        { type: "submit", class: "primary wide", testid: "export" },
+        icon("download"),
+        this.buttonText,
+      )
+    );
+    this.empty = h(
+      "div",
+      { class: "empty" },
+      h("h2", {}, "Nothing to export yet"),
+      h("p", {}, "Open a finished run to save its tables, video, report and figures."),
+    );
+    this.curveRow = this.figureRow("Learning curve", "figure-curve", (kind) =>
+      this.saveCurve(kind),
+    );
+    this.body = h(
+      "div",
+      {},
+      this.exportCard(),
+      this.figuresCard(),
+      h("section", { class: "card" }, h("header", {}, h("h3", {}, "Files of the run")), this.files),
+    );
     this.element = h("div", {}, this.empty, this.body);
     store.follow(["results", "details"], () => this.update());
     store.follow(["range"], () => this.showRange());
   }
 
   exportCard() {
-    const form = h("form", { class: "export-form" },
+    const form = h(
+      "form",
+      { class: "export-form" },
       h("label", { class: "field" }, h("span", {}, "Format"), this.format),
-      h("fieldset", { class: "field" }, h("legend", {}, "Frames"),
-        h("div", { class: "checks" }, h("label", {}, this.whole, h("span", {}, "All")), h("label", {}, this.part, this.partText))),
-      this.error, this.button);
+      h(
+        "fieldset",
+        { class: "field" },
+        h("legend", {}, "Frames"),
+        h(
+          "div",
+          { class: "checks" },
+          h("label", {}, this.whole, h("span", {}, "All")),
+          h("label", {}, this.part, this.partText),
+        ),
+      ),
+      this.error,
+      this.button,
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.export();
@@ -68,18 +112,43 @@ export class ExportTab {
     return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Export")), form, this.made);
   }
 
+  /**
+   * @param {string} label
+   * @param {string} id
+   * @param {(kind: "png"|"svg") => void} save
+   * @param {boolean} [svg] Whether it can be drawn with lines.
+   */
+  figureRow(label, id, save, svg = true) {
+    const button = (/** @type {"png"|"svg"} */ kind) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "plain small",
+          onclick: () => save(kind),
+          testid: `${id}-${kind}`,
+          "aria-label": `${label} as ${kind.toUpperCase()}`,
+        },
+        kind.toUpperCase(),
+      );
+    return h(
+      "div",
+      { class: "figure-row" },
+      h("span", {}, label),
+      h("span", { class: "group" }, button("png"), svg ? button("svg") : null),
+    );
+  }
+
   figuresCard() {
-    const row = (/** @type {string} */ label, /** @type {string} */ id, /** @type {(kind: "png"|"svg") => void} */ save, svg = true) =>
-      h("div", { class: "figure-row" }, h("span", {}, label),
-        h("span", { class: "group" },
-          h("button", { type: "button", class: "plain small", onclick: () => save("png"), testid: `${id}-png` }, "PNG"),
-          svg ? h("button", { type: "button", class: "plain small", onclick: () => save("svg"), testid: `${id}-svg` }, "SVG") : null));
-    this.curveRow = row("Learning curve", "figure-curve", (kind) => this.saveCurve(kind));
-    return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Figures")),
-      row("Time lines, as shown", "figure-timeline", (kind) => this.saveTimeline(kind)),
-      row("Scatter", "figure-scatter", (kind) => this.saveScatter(kind)),
+    return h(
+      "section",
+      { class: "card" },
+      h("header", {}, h("h3", {}, "Figures")),
+      this.figureRow("Time lines, as shown", "figure-timeline", (kind) => this.saveTimeline(kind)),
+      this.figureRow("Scatter", "figure-scatter", (kind) => this.saveScatter(kind)),
       this.curveRow,
-      row("This frame", "figure-frame", () => this.saveFrame(), false));
+      this.figureRow("This frame", "figure-frame", () => this.saveFrame(), false),
+    );
   }
 
   /** Beginning of the names of files. */
@@ -91,21 +160,39 @@ export class ExportTab {
   saveTimeline(kind) {
     const { model } = this.timeline;
     const save = kind === "png" ? savePng : saveSvg;
-    if (model) save((context, width, height, palette) => drawTimeline(context, { ...model, picked: [], range: null }, width, height, palette), 900, 420, `${this.stem} time lines`);
+    if (model)
+      save(
+        (context, width, height, palette) =>
+          drawTimeline(context, { ...model, picked: [], range: null }, width, height, palette),
+        900,
+        420,
+        `${this.stem} time lines`,
+      );
   }
 
   /** @param {"png"|"svg"} kind */
   saveScatter(kind) {
     const model = this.points();
     const save = kind === "png" ? savePng : saveSvg;
-    if (model) save((context, width, height, palette) => drawScatter(context, model, width, height, palette), 520, 520, `${this.stem} scatter`);
+    if (model)
+      save(
+        (context, width, height, palette) => drawScatter(context, model, width, height, palette),
+        520,
+        520,
+        `${this.stem} scatter`,
+      );
   }
 
   /** @param {"png"|"svg"} kind */
   saveCurve(kind) {
     const { records } = this.store.state;
     const save = kind === "png" ? savePng : saveSvg;
-    save((context, width, height, palette) => drawObjective(context, records, width, height, palette), 640, 360, `${this.stem} learning curve`);
+    save(
+      (context, width, height, palette) => drawObjective(context, records, width, height, palette),
+      640,
+      360,
+      `${this.stem} learning curve`,
+    );
   }
 
   saveFrame() {
@@ -124,29 +211,67 @@ export class ExportTab {
     this.curveRow.hidden = !this.store.state.records.length;
     const formats = results.kind === "tracks" ? TRACKS : CODES;
     if (this.format.options.length !== formats.length) {
-      fill(this.format, ...formats.map(([value, name, text]) => h("option", { value }, `${name} (${text})`)));
+      fill(
+        this.format,
+        ...formats.map(([value, name, text]) => h("option", { value }, `${name} (${text})`)),
+      );
     }
-    const rank = (/** @type {string} */ name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
-    const files = [...details.files].sort((a, b) => rank(a.name) - rank(b.name) || a.name.localeCompare(b.name));
-    fill(this.files, ...files.map((file) => this.fileRow(file.name, file.bytes, api.fileUrl(details.id, file.name), api.fileUrl(details.id, file.name, true))));
+    const rank = (/** @type {string} */ name) =>
+      FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length;
+    const files = [...details.files].sort(
+      (a, b) => rank(a.name) - rank(b.name) || a.name.localeCompare(b.name),
+    );
+    fill(
+      this.files,
+      ...files.map((file) =>
+        this.fileRow(
+          file.name,
+          file.bytes,
+          api.fileUrl(details.id, file.name),
+          api.fileUrl(details.id, file.name, true),
+        ),
+      ),
+    );
     this.showRange();
   }
 
   showRange() {
     const { range, results } = this.store.state;
     this.part.disabled = !range;
-    if (!range && this.part.checked) /** @type {HTMLInputElement} */ (this.whole).checked = true;
-    fill(this.partText, range ? `Marked range, ${range[0]}–${range[1]}` : results ? "Marked range: press i and o, or shift-drag in the time lines" : "");
+    if (!range && this.part.checked) this.whole.checked = true;
+    fill(
+      this.partText,
+      range
+        ? `Marked range, ${range[0]}–${range[1]}`
+        : results
+          ? "Marked range: press i and o, or shift-drag in the time lines"
+          : "",
+    );
   }
 
   /** @param {string} name @param {number} bytes @param {string} open @param {string} download */
   fileRow(name, bytes, open, download) {
     const viewable = /\.(html|mp4|json|md|csv|txt)$/.test(name);
-    return h("li", {},
+    return h(
+      "li",
+      {},
       icon("file"),
-      viewable ? h("a", { href: open, target: "_blank", rel: "noopener" }, name) : h("span", { class: "file-name" }, name),
+      viewable
+        ? h("a", { href: open, target: "_blank", rel: "noopener" }, name)
+        : h("span", { class: "file-name" }, name),
       h("span", { class: "soft numeric" }, fileSize(bytes)),
-      h("a", { class: "quiet square tiny", href: download, download: name, "aria-label": `Download ${name}`, title: `Download ${name}` }, icon("download")));
+      h(
+        "a",
+        {
+          class: "quiet square tiny",
+          href: download,
+          download: name,
+          "aria-label": `Download ${name}`,
+          title: `Download ${name}`,
+        },
+        icon("download"),
+      ),
+    );
   }
 
   async export() {
@@ -154,17 +279,25 @@ export class ExportTab {
     const format = this.format.value;
     this.error.hidden = true;
     this.button.disabled = true;
-    this.button.lastChild.textContent = "Exporting …";
+    setText(this.buttonText, "Exporting …");
     try {
       const span = this.part.checked && range ? { first: range[0], last: range[1] } : {};
-      const { files } = await api.export(/** @type {string} */ (open.id), { format, sequence, ...span });
-      this.made.prepend(...files.map((/** @type {{name: string, bytes: number, url: string}} */ file) => this.fileRow(file.name, file.bytes, file.url, file.url)));
+      const { files } = await api.export(/** @type {string} */ (open.id), {
+        format,
+        sequence,
+        ...span,
+      });
+      this.made.prepend(
+        ...files.map((/** @type {{name: string, bytes: number, url: string}} */ file) =>
+          this.fileRow(file.name, file.bytes, file.url, file.url),
+        ),
+      );
     } catch (error) {
       this.error.hidden = false;
       this.error.textContent = /** @type {Error} */ (error).message;
     } finally {
       this.button.disabled = false;
-      this.button.lastChild.textContent = "Export";
+      setText(this.buttonText, "Export");
     }
   }
 }

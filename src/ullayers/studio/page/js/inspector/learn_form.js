@@ -24,47 +24,91 @@ export class LearnForm {
     this.outputs = input({ inputmode: "numeric", placeholder: "Default", testid: "outputs" });
     this.start = input({ placeholder: "0:00", testid: "start" });
     this.end = input({ placeholder: "End", testid: "end" });
-    this.watch = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", testid: "kind-watch" }));
-    this.masks = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", testid: "masks" }));
+    this.watch = /** @type {HTMLInputElement} */ (
+      h("input", { type: "checkbox", testid: "kind-watch" })
+    );
+    this.masks = /** @type {HTMLInputElement} */ (
+      h("input", { type: "checkbox", testid: "masks" })
+    );
     this.error = h("p", { class: "form-error", role: "alert", hidden: true, testid: "form-error" });
-    this.submit = /** @type {HTMLButtonElement} */ (h("button", { type: "submit", class: "primary wide", testid: "learn" }, icon("learn"), "Learn from this video"));
-    this.others = h("div", { class: "checks" });
-    this.othersField = h("fieldset", { class: "field" }, h("legend", {}, "Together with"), this.others);
-    this.objectsField = field("Number of objects", this.objects);
-    this.outputsField = field("Number of outputs", this.outputs);
-    this.element = this.build();
-    store.follow(["open", "sources"], () => this.listOthers());
-  }
-
-  build() {
-    const tasks = TASKS.map(([value, title, text]) => {
-      const radio = h("input", { type: "radio", name: "task", value, checked: value === "locate", testid: `task-${value}` });
-      return h("label", { class: "choice" }, radio, h("span", {}, h("strong", {}, title), h("small", {}, text)));
-    });
-    this.form = /** @type {HTMLFormElement} */ (
+    this.submit = /** @type {HTMLButtonElement} */ (
       h(
-        "form",
-        { class: "learn-form", novalidate: true },
-        h("fieldset", { class: "field" }, h("legend", {}, "What to learn"), ...tasks),
-        h("div", { class: "pair" }, this.objectsField, this.outputsField, field("Name of the run", this.name)),
-        h("details", { class: "more" },
-          h("summary", {}, "More settings"),
-          h("div", { class: "pair" }, field("From (m:ss)", this.start), field("To (m:ss)", this.end)),
-          h("div", { class: "checks" },
-            h("label", {}, this.watch, h("span", {}, "Learn while watching, in one pass")),
-            h("label", {}, this.masks, h("span", {}, "Write masks as images"))),
-          this.othersField),
-        this.error,
-        this.submit,
+        "button",
+        { type: "submit", class: "primary wide", testid: "learn" },
+        icon("learn"),
+        "Learn from this video",
       )
     );
+    this.others = h("div", { class: "checks" });
+    this.othersField = h(
+      "fieldset",
+      { class: "field" },
+      h("legend", {}, "Together with"),
+      this.others,
+    );
+    this.objectsField = field("Number of objects", this.objects);
+    this.outputsField = field("Number of outputs", this.outputs);
+    this.form = this.build();
+    this.element = this.form;
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
     });
     this.form.addEventListener("change", () => this.showFields());
     this.showFields();
-    return this.form;
+    store.follow(["open", "sources"], () => this.listOthers());
+  }
+
+  build() {
+    const tasks = TASKS.map(([value, title, text]) => {
+      const radio = h("input", {
+        type: "radio",
+        name: "task",
+        value,
+        checked: value === "locate",
+        testid: `task-${value}`,
+      });
+      return h(
+        "label",
+        { class: "choice" },
+        radio,
+        h("span", {}, h("strong", {}, title), h("small", {}, text)),
+      );
+    });
+    return /** @type {HTMLFormElement} */ (
+      h(
+        "form",
+        { class: "learn-form", novalidate: true },
+        h("fieldset", { class: "field" }, h("legend", {}, "What to learn"), ...tasks),
+        h(
+          "div",
+          { class: "pair" },
+          this.objectsField,
+          this.outputsField,
+          field("Name of the run", this.name),
+        ),
+        h(
+          "details",
+          { class: "more" },
+          h("summary", {}, "More settings"),
+          h(
+            "div",
+            { class: "pair" },
+            field("From (m:ss)", this.start),
+            field("To (m:ss)", this.end),
+          ),
+          h(
+            "div",
+            { class: "checks" },
+            h("label", {}, this.watch, h("span", {}, "Learn while watching, in one pass")),
+            h("label", {}, this.masks, h("span", {}, "Write masks as images")),
+          ),
+          this.othersField,
+        ),
+        this.error,
+        this.submit,
+      )
+    );
   }
 
   get task() {
@@ -79,30 +123,46 @@ export class LearnForm {
   listOthers() {
     const { open, sources } = this.store.state;
     const chosen = new Set(this.chosenOthers());
-    const list = sources.filter((source) => source.id !== open.id && !source.error && source.kind !== "live");
+    const list = sources.filter(
+      (source) => source.id !== open.id && !source.error && source.kind !== "live",
+    );
     this.othersField.hidden = !list.length;
     fill(
       this.others,
       ...list.map(({ id, name }) =>
-        h("label", {}, h("input", { type: "checkbox", value: id, checked: chosen.has(id) }), h("span", {}, name)),
+        h(
+          "label",
+          {},
+          h("input", { type: "checkbox", value: id, checked: chosen.has(id) }),
+          h("span", {}, name),
+        ),
       ),
     );
   }
 
   chosenOthers() {
-    return [...this.others.querySelectorAll("input")].filter((box) => box.checked).map((box) => box.value);
+    return [...this.others.querySelectorAll("input")]
+      .filter((box) => box.checked)
+      .map((box) => box.value);
   }
 
   /** @returns {any} What to ask the server for; throws a sentence if something typed is wrong. */
   request() {
     const { open } = this.store.state;
     const kind = this.watch.checked ? "watch" : "learn";
-    const body = { sources: [open.id, ...this.chosenOthers()], kind, task: this.task, objects: null };
+    /** @type {{sources: (string|null)[], kind: string, task: string, objects: number|null}} */
+    const body = {
+      sources: [open.id, ...this.chosenOthers()],
+      kind,
+      task: this.task,
+      objects: null,
+    };
     if (this.task === "locate") body.objects = positive(this.objects, "The number of objects");
     const outputs = this.task === "locate" ? null : positive(this.outputs, "The number of outputs");
     const start = time(this.start, "From");
     const end = time(this.end, "To");
-    if (start !== null && end !== null && end <= start) throw new Error("The end must be later than the start.");
+    if (start !== null && end !== null && end <= start)
+      throw new Error("The end must be later than the start.");
     return {
       ...body,
       ...(outputs === null ? {} : { outputs }),
@@ -139,7 +199,9 @@ export class LearnForm {
 
 /** @param {Record<string, any>} props */
 function input(props) {
-  return /** @type {HTMLInputElement} */ (h("input", { type: "text", autocomplete: "off", ...props }));
+  return /** @type {HTMLInputElement} */ (
+    h("input", { type: "text", autocomplete: "off", ...props })
+  );
 }
 
 /** @param {string} label @param {HTMLElement} control */

@@ -29,6 +29,22 @@ export class ObjectsTab {
     this.hint = h("p", { class: "note", role: "status", testid: "correct-hint" });
     this.history = h("ol", { class: "history", "aria-label": "Corrections", testid: "history" });
     this.empty = h("div", { class: "empty" });
+    this.tools = this.makeTools();
+    this.undo = iconButton("undo", "Undo (z)", () => corrector.undo(), { testid: "undo" });
+    this.redo = iconButton("redo", "Redo (shift+z)", () => corrector.redo(), { testid: "redo" });
+    this.noHistory = h(
+      "p",
+      { class: "note" },
+      "Corrections are kept beside the run and apply to tables and exports. What was found is never overwritten.",
+    );
+    this.relearn = /** @type {HTMLButtonElement} */ (
+      h(
+        "button",
+        { type: "button", class: "plain wide", onclick: () => this.learn(), testid: "relearn" },
+        icon("learn"),
+        "Learn from the corrections",
+      )
+    );
     this.body = h("div", {}, this.objectsCard(), this.correctCard(), this.historyCard());
     this.element = h("div", {}, this.empty, this.body);
     store.follow(["results", "open", "details"], () => this.update());
@@ -39,33 +55,104 @@ export class ObjectsTab {
   }
 
   objectsCard() {
-    return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Objects"), this.count), this.list);
+    return h(
+      "section",
+      { class: "card" },
+      h("header", {}, h("h3", {}, "Objects"), this.count),
+      this.list,
+    );
+  }
+
+  makeTools() {
+    const { corrector } = this;
+    const tool = (
+      /** @type {any} */ name,
+      /** @type {string} */ label,
+      /** @type {string} */ key,
+      /** @type {() => void} */ run,
+      /** @type {string} */ title,
+    ) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "tool",
+          onclick: run,
+          title: `${title} (${key})`,
+          testid: `correct-${name}`,
+        },
+        icon(name),
+        h("span", {}, label),
+      );
+    return {
+      swap: tool(
+        "swap",
+        "Swap",
+        "s",
+        () => corrector.swap(),
+        "The two selected objects change their numbers from this frame on",
+      ),
+      merge: tool(
+        "merge",
+        "Merge",
+        "g",
+        () => corrector.merge(),
+        "The two selected objects are one",
+      ),
+      split: tool(
+        "split",
+        "Split",
+        "d",
+        () => corrector.split(),
+        "From this frame on, it is another object",
+      ),
+      move: tool(
+        "move",
+        "Move",
+        "m",
+        () => corrector.aim(),
+        "Click on the picture where the object is",
+      ),
+      trash: tool(
+        "trash",
+        "Delete",
+        "Delete",
+        () => corrector.remove(),
+        "Delete the selected object, in the marked range if there is one",
+      ),
+      nothing: tool(
+        "nothing",
+        "Nothing",
+        "b",
+        () => corrector.nothing(),
+        "There is no object in the marked range, or in this frame",
+      ),
+    };
   }
 
   correctCard() {
-    const { corrector } = this;
-    const tool = (/** @type {any} */ name, /** @type {string} */ label, /** @type {string} */ key, /** @type {() => void} */ run, /** @type {string} */ title) =>
-      h("button", { type: "button", class: "tool", onclick: run, title: `${title} (${key})`, testid: `correct-${name}` }, icon(name), h("span", {}, label));
-    this.tools = {
-      swap: tool("swap", "Swap", "s", () => corrector.swap(), "The two selected objects change their numbers from this frame on"),
-      merge: tool("merge", "Merge", "g", () => corrector.merge(), "The two selected objects are one"),
-      split: tool("split", "Split", "d", () => corrector.split(), "From this frame on, it is another object"),
-      move: tool("move", "Move", "m", () => corrector.aim(), "Click on the picture where the object is"),
-      trash: tool("trash", "Delete", "Delete", () => corrector.remove(), "Delete the selected object, in the marked range if there is one"),
-      nothing: tool("nothing", "Nothing", "b", () => corrector.nothing(), "There is no object in the marked range, or in this frame"),
-    };
-    this.undo = iconButton("undo", "Undo (z)", () => corrector.undo(), { testid: "undo" });
-    this.redo = iconButton("redo", "Redo (shift+z)", () => corrector.redo(), { testid: "redo" });
-    return h("section", { class: "card" },
+    return h(
+      "section",
+      { class: "card" },
       h("header", {}, h("h3", {}, "Correct"), h("span", { class: "group" }, this.undo, this.redo)),
-      h("div", { class: "tools", role: "group", "aria-label": "Corrections" }, ...Object.values(this.tools)),
-      this.hint);
+      h(
+        "div",
+        { class: "tools", role: "group", "aria-label": "Corrections" },
+        ...Object.values(this.tools),
+      ),
+      this.hint,
+    );
   }
 
   historyCard() {
-    this.noHistory = h("p", { class: "note" }, "Corrections are kept beside the run and apply to tables and exports. What was found is never overwritten.");
-    this.relearn = /** @type {HTMLButtonElement} */ (h("button", { type: "button", class: "plain wide", onclick: () => this.learn(), testid: "relearn" }, icon("learn"), "Learn from the corrections"));
-    return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Corrections")), this.noHistory, this.history, this.relearn);
+    return h(
+      "section",
+      { class: "card" },
+      h("header", {}, h("h3", {}, "Corrections")),
+      this.noHistory,
+      this.history,
+      this.relearn,
+    );
   }
 
   async learn() {
@@ -92,9 +179,19 @@ export class ObjectsTab {
     this.empty.hidden = usable;
     if (!usable) {
       const code = results?.kind === "codes";
-      fill(this.empty, h("h2", {}, code ? "A code has no objects" : "No objects yet"),
-        h("p", {}, code ? "This run describes the whole frame with a few numbers. The time lines show them."
-          : open.kind === "run" ? "They are listed here when the run is finished." : "Open a finished run to see its objects, and to correct them."));
+      fill(
+        this.empty,
+        h("h2", {}, code ? "A code has no objects" : "No objects yet"),
+        h(
+          "p",
+          {},
+          code
+            ? "This run describes the whole frame with a few numbers. The time lines show them."
+            : open.kind === "run"
+              ? "They are listed here when the run is finished."
+              : "Open a finished run to see its objects, and to correct them.",
+        ),
+      );
       return;
     }
     const tracks = results.tracks;
@@ -112,7 +209,8 @@ export class ObjectsTab {
       const { frame, confidence } = track.columns;
       const sure = confidence.reduce((sum, value) => sum + Number(value >= UNSURE), 0) / track.rows;
       setText(row.meta, `${frame[0]}–${frame[track.rows - 1]} · ${percent(sure)} sure`);
-      if (this.list.children[place] !== row.element) this.list.insertBefore(row.element, this.list.children[place] ?? null);
+      if (this.list.children[place] !== row.element)
+        this.list.insertBefore(row.element, this.list.children[place] ?? null);
     });
     this.mark();
     this.showPlaces();
@@ -124,25 +222,48 @@ export class ObjectsTab {
     swatch.style.background = identityCss(object);
     const place = h("span", { class: "place numeric" });
     const meta = h("span", { class: "item-meta" });
-    const button = h("button", {
-      type: "button",
-      class: "object",
-      testid: `object-${object}`,
-      onclick: (/** @type {MouseEvent} */ event) => this.session.pick(object, event.shiftKey || event.ctrlKey || event.metaKey || this.touchMore(event)),
-    }, swatch, h("span", { class: "item-text" }, h("span", { class: "item-name" }, `Object ${object}`), meta), place);
+    const button = h(
+      "button",
+      {
+        type: "button",
+        class: "object",
+        testid: `object-${object}`,
+        onclick: (/** @type {MouseEvent} */ event) =>
+          this.session.pick(
+            object,
+            event.shiftKey || event.ctrlKey || event.metaKey || this.touchMore(event),
+          ),
+      },
+      swatch,
+      h(
+        "span",
+        { class: "item-text" },
+        h("span", { class: "item-name" }, `Object ${object}`),
+        meta,
+      ),
+      place,
+    );
     const eye = iconButton("eye", "", () => this.toggle(object), { class: "tiny" });
     return { element: h("li", {}, button, eye), button, place, eye, meta };
   }
 
   /** Without a keyboard, a tap adds a second object. @param {MouseEvent} event */
   touchMore(event) {
-    return event instanceof PointerEvent && event.pointerType === "touch" && this.store.state.picked.length === 1;
+    return (
+      event instanceof PointerEvent &&
+      event.pointerType === "touch" &&
+      this.store.state.picked.length === 1
+    );
   }
 
   /** @param {number} object */
   toggle(object) {
     const { hidden } = this.store.state;
-    this.store.set({ hidden: hidden.includes(object) ? hidden.filter((other) => other !== object) : [...hidden, object] });
+    this.store.set({
+      hidden: hidden.includes(object)
+        ? hidden.filter((other) => other !== object)
+        : [...hidden, object],
+    });
   }
 
   mark() {
@@ -160,11 +281,17 @@ export class ObjectsTab {
     }
     const only = results?.tracks.length === 1;
     const one = picked.length === 1 || (only && !picked.length);
-    const enable = (/** @type {HTMLElement} */ node, /** @type {boolean} */ on) => node.toggleAttribute("disabled", !on);
-    for (const name of /** @type {const} */ (["swap", "merge"])) enable(this.tools[name], picked.length === 2);
-    for (const name of /** @type {const} */ (["split", "move", "trash"])) enable(this.tools[name], one);
+    const enable = (/** @type {HTMLElement} */ node, /** @type {boolean} */ on) =>
+      node.toggleAttribute("disabled", !on);
+    for (const name of /** @type {const} */ (["swap", "merge"]))
+      enable(this.tools[name], picked.length === 2);
+    for (const name of /** @type {const} */ (["split", "move", "trash"]))
+      enable(this.tools[name], one);
     this.tools.move.setAttribute("aria-pressed", String(moving));
-    setText(/** @type {Element} */ (this.tools.nothing.lastChild), range ? "Nothing in range" : "Nothing here");
+    setText(
+      /** @type {Element} */ (this.tools.nothing.lastChild),
+      range ? "Nothing in range" : "Nothing here",
+    );
     setText(this.hint, hintText(picked.length, Boolean(only), moving, range));
   }
 
@@ -178,10 +305,26 @@ export class ObjectsTab {
     this.noHistory.hidden = applied.length > 0;
     const entry = (/** @type {any} */ correction, /** @type {boolean} */ gone) => {
       const frame = correctionFrame(correction);
-      return h("li", { class: gone ? "undone" : "" },
-        h("button", { type: "button", class: "link", disabled: frame === null || gone, onclick: () => frame !== null && this.playhead.seek(frame) }, correctionSentence(correction)));
+      return h(
+        "li",
+        { class: gone ? "undone" : "" },
+        h(
+          "button",
+          {
+            type: "button",
+            class: "link",
+            disabled: frame === null || gone,
+            onclick: () => frame !== null && this.playhead.seek(frame),
+          },
+          correctionSentence(correction),
+        ),
+      );
     };
-    fill(this.history, ...applied.map((/** @type {any} */ correction) => entry(correction, false)), ...[...undone].reverse().map((correction) => entry(correction, true)));
+    fill(
+      this.history,
+      ...applied.map((/** @type {any} */ correction) => entry(correction, false)),
+      ...[...undone].reverse().map((correction) => entry(correction, true)),
+    );
   }
 
   /** Not at every frame of a playing video: nobody reads that fast. */
@@ -214,7 +357,10 @@ function hintText(count, only, moving, range) {
   if (moving) return "Click on the picture where the object is. Escape leaves it where it was.";
   if (count === 2) return "Swap exchanges their numbers from this frame on; merge makes them one.";
   if (count > 2) return "Select two objects to swap or merge them.";
-  if (count === 1 && !only) return range ? "Delete removes it in the marked range." : "Shift-click a second object to swap or merge.";
+  if (count === 1 && !only)
+    return range
+      ? "Delete removes it in the marked range."
+      : "Shift-click a second object to swap or merge.";
   if (only) return "Move its place, or mark a range (i, o) in which there is nothing.";
   return "Select an object here or in the picture.";
 }

@@ -16,7 +16,14 @@ export function buildTabs(root, store, tabs) {
     panel.classList.add("panel");
     return h(
       "button",
-      { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": panel.id, testid: `tab-${id}`, onclick: () => store.set({ tab: id }) },
+      {
+        type: "button",
+        role: "tab",
+        id: `tab-${id}`,
+        "aria-controls": panel.id,
+        testid: `tab-${id}`,
+        onclick: () => store.set({ tab: id }),
+      },
       icon(name),
       label,
     );
