@@ -5,10 +5,11 @@
 
 import { api } from "./api.js";
 
-export const BUDGET = 96e6; // bytes of decoded pictures
+export const BUDGET = 64e6; // bytes of decoded pictures
 const AT_ONCE = 4; // requests; browsers allow six per server
 const WIDTHS = [320, 640, 960, 1280, 1920, 2560]; // few, so that pictures can be used again
-const OVERDUE = 250; // ms after which a request that is no longer wanted is given up
+const SCRUBBING = 2; // requests while a drag goes through many frames
+const OVERDUE = 1000; // ms after which a frame that was wanted first, but no longer is, is given up
 const RETRY = 1500; // ms before a frame that failed is asked for again
 
 /** @typedef {{bitmap: ImageBitmap, bytes: number}} Picture */
@@ -33,12 +34,13 @@ export class Frames {
     /** @type {Map<string, Picture>} Least recently used first. */
     this.pictures = new Map();
     this.bytes = 0;
-    /** @type {Map<string, {abort: AbortController, begun: number, wish: Wish}>} */
+    /** @type {Map<string, {abort: AbortController, begun: number, wish: Wish, first: boolean}>} */
     this.coming = new Map();
     /** @type {Map<string, {when: number, message: string}>} */
     this.failed = new Map();
     /** @type {Map<object, Wish[]>} What each viewer wants. */
     this.wishes = new Map();
+    this.most = AT_ONCE;
     /** @type {Set<(wish: Wish) => void>} */
     this.listeners = new Set();
   }
@@ -94,11 +96,13 @@ export class Frames {
    */
   want(viewer, wishes, useful = () => false) {
     this.wishes.set(viewer, wishes);
+    this.most = wishes.length === 1 ? SCRUBBING : AT_ONCE;
     const wanted = new Set([...this.wishes.values()].flat().map(keyOf));
     const now = performance.now();
-    for (const [key, { abort, begun, wish }] of this.coming) {
-      // What was asked for a moment ago may still arrive: else nothing would during a quick drag.
-      if (!wanted.has(key) && now - begun > OVERDUE && !useful(wish)) abort.abort();
+    for (const [key, { abort, begun, wish, first }] of this.coming) {
+      if (wanted.has(key) || useful(wish)) continue;
+      // A frame that a drag has passed is still shown on the way; else nothing would be until its end.
+      if (!first || now - begun > OVERDUE) abort.abort();
     }
     this.advance();
   }
@@ -119,7 +123,7 @@ export class Frames {
     const longest = Math.max(0, ...lists.map((list) => list.length));
     for (let place = 0; place < longest; place += 1) {
       for (const list of lists) {
-        if (this.coming.size >= AT_ONCE) return;
+        if (this.coming.size >= this.most) return;
         if (list[place]) this.begin(list[place], place);
       }
     }
@@ -132,9 +136,9 @@ export class Frames {
     const failure = this.failed.get(key);
     if (failure && performance.now() - failure.when < RETRY) return;
     // One place is kept free for the frame that is wanted next.
-    if (place > 0 && this.coming.size >= AT_ONCE - 1) return;
+    if (place > 0 && this.coming.size >= this.most - 1) return;
     const abort = new AbortController();
-    this.coming.set(key, { abort, begun: performance.now(), wish });
+    this.coming.set(key, { abort, begun: performance.now(), wish, first: place === 0 });
     this.fetch(wish, abort.signal)
       .catch((error) => this.fail(wish, error))
       .finally(() => {

@@ -48,6 +48,8 @@ export function buildShell(store) {
   showPanel(store, "library");
   store.follow(["open", "sources", "runs"], () => {
     const { open, sources, runs } = store.state;
+    // There is no time to move in yet.
+    document.body.classList.toggle("no-player", open.kind === "none" || open.kind === "camera");
     if (open.kind !== "none") delete document.body.dataset.empty;
     else document.body.dataset.empty = sources.length || runs.length ? "listed" : "blank";
   });

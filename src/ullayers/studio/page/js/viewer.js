@@ -23,6 +23,8 @@ export class Viewer {
     /** @type {import("./scene.js").Scene|null} */
     this.scene = null;
     this.wanted = 0; // frame to show
+    /** @type {number[]} */
+    this.asked = []; // frames that were to be shown lately
     /** @type {number|null} */
     this.shown = null; // frame on the canvas
     this.outlined = false; // whether its outlines are drawn
@@ -92,6 +94,7 @@ export class Viewer {
    * @param {number} frame
    */
   show(frame) {
+    if (frame !== this.wanted) this.asked = [...this.asked.slice(-8), frame];
     this.wanted = frame;
     this.schedule();
   }
@@ -120,7 +123,13 @@ export class Viewer {
 
   /** @param {import("./frames.js").Wish} wish */
   arrived(wish) {
-    if (wish.source === this.scene?.source && wish.frame === this.wanted) this.schedule();
+    if (wish.source !== this.scene?.source) return;
+    if (wish.frame === this.wanted) this.schedule();
+    else if (this.asked.includes(wish.frame) && !this.has(this.wanted)) {
+      // Of the frames that a drag passes, those that come are shown on the way.
+      this.shown = wish.frame;
+      this.schedule();
+    }
   }
 
   /** Draw before the next repaint, once however often this is called. */
