@@ -32,6 +32,7 @@ export function runSentence(run) {
     const left = run.left ? ` · ${duration(run.left)} left` : "";
     return stageSentence(run) + share + left;
   }
+  if (run.trusted === false) return `${run.task} · look twice`;
   return run.found === null ? run.task : `${run.task} · found in ${percent(run.found)}`;
 }
 

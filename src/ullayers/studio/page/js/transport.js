@@ -148,14 +148,12 @@ function speedSelect(playhead) {
  */
 function jumpButton(name, what, key, jump) {
   const count = h("span", { class: "count numeric" });
-  const label = `Next ${what} (${key}); with shift, the one before`;
   const element = h(
     "button",
     {
       type: "button",
       class: `quiet jump ${name}`,
-      title: label,
-      "aria-label": label,
+      title: `Next ${what} (${key}); with shift, the one before`,
       testid: `next-${name}`,
     },
     icon(name),
@@ -169,6 +167,7 @@ function jumpButton(name, what, key, jump) {
       element.hidden = number === null;
       element.toggleAttribute("disabled", !number);
       setText(count, number === null ? "" : whole(number));
+      element.setAttribute("aria-label", `${count.textContent}: go to the next ${what} (${key})`);
     },
   };
 }

@@ -18,7 +18,7 @@ const LAYERS = [
  * @param {import("./viewport.js").Viewport} viewport
  */
 export function buildViewbar(root, store, session, viewport) {
-  const title = h("h1", { class: "view-title", testid: "title" });
+  const title = h("h2", { class: "view-title", testid: "title" });
   const sequences = /** @type {HTMLSelectElement} */ (
     h("select", { "aria-label": "Sequence", class: "quiet-select", testid: "sequence" })
   );
@@ -59,7 +59,10 @@ export function buildViewbar(root, store, session, viewport) {
       iconButton("plus", "Zoom in (+)", () => viewport.zoomAt(1.5), { class: "wide-only" }),
     ),
   );
-  const showZoom = () => setText(zoom, `${Math.round(100 * viewport.zoom)} %`);
+  const showZoom = () => {
+    setText(zoom, `${Math.round(100 * viewport.zoom)} %`);
+    zoom.setAttribute("aria-label", `${zoom.textContent} zoom; press to fit`);
+  };
   viewport.addEventListener("change", showZoom);
   showZoom();
 

@@ -12,7 +12,7 @@ const COLLAPSED = 0.5; // share of the largest rank below which the output is ab
 
 /** @param {string} title @param {Node|null} value @param {...Node} rest */
 function card(title, value, ...rest) {
-  return h("section", { class: "card" }, h("header", {}, h("h3", {}, title), value), ...rest);
+  return h("section", { class: "card" }, h("header", {}, h("h2", {}, title), value), ...rest);
 }
 
 /** J of every trial. */
@@ -104,7 +104,7 @@ export class ScatterCard {
     this.session = session;
     /** @type {[number, number]} */
     this.axes = [0, 1];
-    this.title = h("h3", {});
+    this.title = h("h2", {});
     this.selects = h("div", { class: "axes", hidden: true });
     this.scatter = new Scatter(
       () => this.points(),

@@ -79,7 +79,7 @@ export class ExportTab {
       {},
       this.exportCard(),
       this.figuresCard(),
-      h("section", { class: "card" }, h("header", {}, h("h3", {}, "Files of the run")), this.files),
+      h("section", { class: "card" }, h("header", {}, h("h2", {}, "Files of the run")), this.files),
     );
     this.element = h("div", {}, this.empty, this.body);
     store.follow(["results", "details"], () => this.update());
@@ -109,7 +109,7 @@ export class ExportTab {
       event.preventDefault();
       this.export();
     });
-    return h("section", { class: "card" }, h("header", {}, h("h3", {}, "Export")), form, this.made);
+    return h("section", { class: "card" }, h("header", {}, h("h2", {}, "Export")), form, this.made);
   }
 
   /**
@@ -143,7 +143,7 @@ export class ExportTab {
     return h(
       "section",
       { class: "card" },
-      h("header", {}, h("h3", {}, "Figures")),
+      h("header", {}, h("h2", {}, "Figures")),
       this.figureRow("Time lines, as shown", "figure-timeline", (kind) => this.saveTimeline(kind)),
       this.figureRow("Scatter", "figure-scatter", (kind) => this.saveScatter(kind)),
       this.curveRow,

@@ -58,7 +58,7 @@ export class ObjectsTab {
     return h(
       "section",
       { class: "card" },
-      h("header", {}, h("h3", {}, "Objects"), this.count),
+      h("header", {}, h("h2", {}, "Objects"), this.count),
       this.list,
     );
   }
@@ -134,7 +134,7 @@ export class ObjectsTab {
     return h(
       "section",
       { class: "card" },
-      h("header", {}, h("h3", {}, "Correct"), h("span", { class: "group" }, this.undo, this.redo)),
+      h("header", {}, h("h2", {}, "Correct"), h("span", { class: "group" }, this.undo, this.redo)),
       h(
         "div",
         { class: "tools", role: "group", "aria-label": "Corrections" },
@@ -148,7 +148,7 @@ export class ObjectsTab {
     return h(
       "section",
       { class: "card" },
-      h("header", {}, h("h3", {}, "Corrections")),
+      h("header", {}, h("h2", {}, "Corrections")),
       this.noHistory,
       this.history,
       this.relearn,

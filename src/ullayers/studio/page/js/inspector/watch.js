@@ -31,7 +31,7 @@ export class WatchTab {
     this.form = form;
     this.status = h("section", { class: "card status", testid: "status" });
     this.shownStatus = ""; // what its buttons were made for
-    this.stage = h("h3", {});
+    this.stage = h("h2", {});
     this.facts = h("div", {});
     /** @type {Map<string, Promise<string>>} How much runs changed, by their ids. */
     this.sentences = new Map();
@@ -151,7 +151,7 @@ export class WatchTab {
         "header",
         {},
         h(
-          "h3",
+          "h2",
           { class: good ? "good" : "doubtful" },
           icon(good ? "check" : "warning"),
           good ? "Finished" : "Finished, but look twice",
@@ -196,7 +196,7 @@ export class WatchTab {
     return h(
       "div",
       { class: "changes" },
-      h("h4", {}, `Learned from corrections of ${parent.name}`),
+      h("h3", {}, `Learned from corrections of ${parent.name}`),
       text,
       h(
         "button",
@@ -212,7 +212,7 @@ export class WatchTab {
     const text =
       "Move something in front of the camera. Stop keeps the recording and what was learned.";
     this.show([
-      h("header", {}, h("h3", {}, "Learning from the camera")),
+      h("header", {}, h("h2", {}, "Learning from the camera")),
       h("p", { class: "note" }, text),
       live &&
         facts([
@@ -246,7 +246,7 @@ function ended(run) {
     h(
       "header",
       {},
-      h("h3", { class: failed ? "bad" : "" }, icon(failed ? "warning" : "pause"), runSentence(run)),
+      h("h2", { class: failed ? "bad" : "" }, icon(failed ? "warning" : "pause"), runSentence(run)),
     ),
     h("p", { class: "note", testid: "run-error" }, text),
     run.opened ? null : h("div", { class: "buttons" }, resume),
