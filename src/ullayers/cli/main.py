@@ -23,6 +23,7 @@ COMMANDS = {
     "watch": "ullayers.cli.watch",
     "export": "ullayers.cli.export",
     "score": "ullayers.cli.score",
+    "studio": "ullayers.cli.studio",
     "reproduce": "ullayers.cli.reproduce",
     "bench": "ullayers.cli.bench",
 }

@@ -23,7 +23,7 @@ from ullayers.cli.options import (
     seconds,
     whole_number,
 )
-from ullayers.cli.result_parsers import add_export, add_score
+from ullayers.cli.result_parsers import add_export, add_score, add_studio
 from ullayers.research.bench.names import PARTS
 from ullayers.research.experiments.names import NAMES
 
@@ -36,6 +36,7 @@ examples:
   ul learn mouse.mp4 --out run         learn from a video; open run/report.html
   ul apply run other.mp4 --out found   use the result on another video
   ul watch 0                           learn live from the first camera
+  ul studio mouse.mp4                  the same in a browser: learn, look, correct
   ul export run --format sleap         use the tracks in another program
   ul score run truth.csv               compare the tracks with true positions
 
@@ -84,6 +85,7 @@ def make_parser() -> Parser:
     _add_watch(commands)
     add_export(commands)
     add_score(commands)
+    add_studio(commands)
     _add_reproduce(commands)
     _add_bench(commands)
     return parser

@@ -1,10 +1,18 @@
-"""Parsers of the commands that use finished results: `ul export` and `ul score`."""
+"""Parsers of the commands that use finished results: `ul export`, `ul score` and `ul studio`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ullayers.cli.options import EVERY_FRAME, add_command, frame_range, path, pixels
+from ullayers.cli.options import (
+    EVERY_FRAME,
+    add_command,
+    add_out_option,
+    frame_range,
+    path,
+    pixels,
+    whole_number,
+)
 from ullayers.output.formats.names import FORMATS
 
 EXPORT = """\
@@ -138,3 +146,47 @@ def add_score(commands: Any) -> None:
     )
     parser.add_argument("--force", action="store_true", help="Replace a file that exists.")
     parser.set_defaults(out=None, resume=False)
+
+
+def add_studio(commands: Any) -> None:
+    """Add `ul studio`."""
+    parser = add_command(
+        commands,
+        "studio",
+        help="learn, look, correct and export in a browser",
+        description="""\
+Serve a page on this computer: load videos, watch a network learn from them, look
+at the results frame by frame, correct them and export them. Prints the address,
+and opens it if there is a screen. Runs go on if the page is closed or the server
+stops, and everything stays in --out.""",
+        examples="""\
+  ul studio                       start empty; upload videos on the page
+  ul studio mouse.mp4 day2/       open videos and folders
+  ul studio run                   look at a finished run, and correct it
+  ul studio --host 0.0.0.0        let other computers in; they need the address
+                                  with its token""",
+    )
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        type=path,
+        metavar="VIDEO|FOLDER|RUN|CAMERA",
+        help="Videos, folders of videos or images, run folders, and cameras of this computer.",
+    )
+    add_out_option(parser, "studio", "DIR")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="Address to listen at. (default: %(default)s, this computer only)",
+    )
+    parser.add_argument(
+        "--port",
+        type=whole_number,
+        metavar="N",
+        help="Port to listen at. (default: the first free one from 8420 on)",
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="Print the address and open nothing."
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print nothing.")

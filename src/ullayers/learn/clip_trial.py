@@ -57,9 +57,9 @@ class ClipTrial(Trial):
         start = int(torch.randint(before + after, (), generator=generator))
         if start >= before:
             start += apart.stop - before
-        return self._read(piece, slice(start, start + length))
+        return self.read(piece, slice(start, start + length))
 
-    def _read(self, piece: Piece, rows: slice) -> Tensor:
+    def read(self, piece: Piece, rows: slice) -> Tensor:
         """Return frames as the network sees them."""
         if self.net.sees == "foreground":
             clip = piece.foreground(rows, self.behind.get(piece.source))
@@ -74,7 +74,7 @@ class ClipTrial(Trial):
     def _held_out_clips(self) -> list[Tensor]:
         pairs = [pair for pair in zip(self.footage.pieces, self.held_out, strict=True) if pair[1]]
         every = -(-len(pairs) // EVALUATION_CLIPS)
-        return [self._read(piece, slice(rows.start, rows.stop)) for piece, rows in pairs[::every]]
+        return [self.read(piece, slice(rows.start, rows.stop)) for piece, rows in pairs[::every]]
 
     def learn(self) -> None:
         """Learn from one batch of clips."""

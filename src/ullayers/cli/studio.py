@@ -1,0 +1,48 @@
+"""`ul studio`: the page for learning, looking, correcting and exporting."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from argparse import Namespace
+from contextlib import suppress
+from importlib.util import find_spec
+
+from ullayers.errors import MissingPackageError
+
+PACKAGES = ("starlette", "uvicorn", "websockets")
+
+
+def run(arguments: Namespace) -> None:
+    """Serve the page until Ctrl-C."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingPackageError(
+            f"ul studio needs {missing[0]}; install it with pip install 'ullayers[studio]'"
+        )
+    from ullayers.studio.serve import serve
+
+    def started(address: str) -> None:
+        if not arguments.quiet:
+            print(f"studio: {address}\nstop with Ctrl-C; runs go on", flush=True)
+        if not arguments.no_browser:
+            _open_browser(address)
+
+    with suppress(KeyboardInterrupt):
+        serve(
+            arguments.inputs,
+            arguments.out,
+            host=arguments.host,
+            port=arguments.port,
+            started=started,
+        )
+
+
+def _open_browser(address: str) -> None:
+    """Open the page, where there is a screen."""
+    has_screen = sys.platform in ("win32", "darwin") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if has_screen:
+        webbrowser.open(address)

@@ -1,0 +1,275 @@
+"""The web application: addresses, and what they answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+
+from ullayers.errors import UserError
+from ullayers.studio import run_view
+from ullayers.studio.access import FILE_POLICY, POLICY, AccessControl
+from ullayers.studio.editing import correct, corrections_of, read_edited, redo, undo
+from ullayers.studio.jobs import LIVE, describe
+from ullayers.studio.library import TooLargeError
+from ullayers.studio.live_watch import LIVE_PICTURE
+from ullayers.studio.socket import Pages
+from ullayers.studio.studio import Studio
+
+PAGE = Path(__file__).with_name("page")
+MAX_BODY = 2**20  # bytes of a request that is not an upload
+FOREVER = "private, max-age=31536000, immutable"
+PLAIN_TEXT = (".csv", ".md", ".jsonl", ".json")
+
+
+def make_app(studio: Studio, hosts: Collection[str]) -> Starlette:
+    """Make the application.
+
+    Args:
+        studio: The state.
+        hosts: Host names and ports that it answers to.
+    """
+    pages = Pages(studio)
+    api = _Api(studio, pages)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with pages:
+            yield
+        studio.close()
+
+    return Starlette(
+        routes=[*api.routes(), WebSocketRoute("/ws", pages.connect), *_page_routes()],
+        middleware=[Middleware(AccessControl, token=studio.workspace.token, hosts=hosts)],
+        exception_handlers={UserError: _user_error, KeyError: _not_found, 404: _not_found},
+        lifespan=lifespan,
+    )
+
+
+def _page_routes() -> list[Any]:
+    from starlette.routing import Mount
+
+    return [Mount("/", StaticFiles(directory=PAGE, html=True))]
+
+
+async def _user_error(request: Request, error: Exception) -> Response:
+    status = 413 if isinstance(error, TooLargeError) else 400
+    return JSONResponse({"error": str(error)}, status)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "there is nothing at this address"}, 404)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the JSON object of a request.
+
+    Raises:
+        UserError: It is too large, or not a JSON object.
+    """
+    content = bytearray()
+    async for block in request.stream():
+        content += block
+        if len(content) > MAX_BODY:
+            raise UserError("the request is too large")
+    try:
+        parsed = json.loads(content or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise UserError("expected JSON") from error
+    if not isinstance(parsed, dict):
+        raise UserError("expected a JSON object")
+    return parsed
+
+
+def _whole(request: Request, name: str, default: int | None = None) -> int:
+    text = request.query_params.get(name, request.path_params.get(name))
+    if text is None and default is not None:
+        return default
+    try:
+        number = int(str(text))
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**53:
+        raise UserError(f"{name}: expected a whole number, got {str(text)[:20]!r}")
+    return number
+
+
+class _Api:
+    """The functions behind /api; each takes a request and returns JSON or a response."""
+
+    def __init__(self, studio: Studio, pages: Pages) -> None:
+        self.studio = studio
+        self.pages = pages
+
+    def routes(self) -> list[Route]:
+        """Return the addresses."""
+        table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+            ("GET", "/api/state", self.state),
+            ("POST", "/api/uploads", self.upload),
+            ("POST", "/api/demo", self.demo),
+            ("DELETE", "/api/sources/{id}", self.remove_source),
+            ("GET", "/api/sources/{id}/frame/{number}", self.frame),
+            ("POST", "/api/runs", self.add_run),
+            ("GET", "/api/runs/{id}", self.run),
+            ("DELETE", "/api/runs/{id}", self.remove_run),
+            ("POST", "/api/runs/{id}/stop", self.stop),
+            ("POST", "/api/runs/{id}/resume", self.resume),
+            ("GET", "/api/runs/{id}/metrics", self.metrics),
+            ("GET", "/api/runs/{id}/live", self.live),
+            ("GET", f"/api/runs/{{id}}/{LIVE_PICTURE}", self.live_picture),
+            ("GET", "/api/runs/{id}/tracks/{sequence}", self.tracks),
+            ("GET", "/api/runs/{id}/codes/{sequence}", self.codes),
+            ("GET", "/api/runs/{id}/file/{name}", self.file),
+            ("GET", "/api/runs/{id}/corrections", self.corrections),
+            ("POST", "/api/runs/{id}/corrections", self.correct),
+            ("POST", "/api/runs/{id}/corrections/undo", self.undo),
+            ("POST", "/api/runs/{id}/corrections/redo", self.redo),
+        ]
+        return [Route(path, function, methods=[method]) for method, path, function in table]
+
+    async def state(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.studio.state))
+
+    async def upload(self, request: Request) -> Response:
+        length = request.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() and len(length) < 20 else None
+        name = request.query_params.get("name", "video")
+        try:
+            entry = await self.studio.library.upload(name, size, request.stream())
+        except ClientDisconnect:
+            return Response(status_code=400)
+        await self.pages.changed()
+        return JSONResponse(await run_in_threadpool(entry.describe), 201)
+
+    async def demo(self, request: Request) -> Response:
+        entry = await run_in_threadpool(self.studio.library.add_demo)
+        await self.pages.changed()
+        return JSONResponse(await run_in_threadpool(entry.describe), 201)
+
+    async def remove_source(self, request: Request) -> Response:
+        self.studio.library.remove(request.path_params["id"])
+        await self.pages.changed()
+        return Response(status_code=204)
+
+    async def frame(self, request: Request) -> Response:
+        number = _whole(request, "number")
+        width = _whole(request, "width", 0) or None
+        id = request.path_params["id"]
+        jpeg = await run_in_threadpool(self.studio.jpeg, id, number, width)
+        return Response(jpeg, media_type="image/jpeg", headers={"cache-control": FOREVER})
+
+    async def add_run(self, request: Request) -> Response:
+        job = await run_in_threadpool(self.studio.add_run, await _body(request))
+        await self.pages.changed()
+        return JSONResponse(self.studio.run(job.name), 201)
+
+    async def run(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.studio.details, request.path_params["id"]))
+
+    async def remove_run(self, request: Request) -> Response:
+        await run_in_threadpool(self.studio.job(request.path_params["id"]).delete)
+        await self.pages.changed()
+        return Response(status_code=204)
+
+    async def stop(self, request: Request) -> Response:
+        job = self.studio.job(request.path_params["id"])
+        job.stop()
+        await self.pages.changed()
+        return JSONResponse(describe(job))
+
+    async def resume(self, request: Request) -> Response:
+        job = self.studio.job(request.path_params["id"])
+        job.resume()
+        await self.pages.changed()
+        return JSONResponse(describe(job))
+
+    async def metrics(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        after = _whole(request, "after", 0)
+        records, following = await run_in_threadpool(run_view.records_after, folder, after)
+        return JSONResponse({"records": records, "next": following})
+
+    async def live(self, request: Request) -> Response:
+        path = self.studio.job(request.path_params["id"]).folder / LIVE
+        if not path.exists():
+            return JSONResponse(None)
+        return FileResponse(path, media_type="application/json")
+
+    async def live_picture(self, request: Request) -> Response:
+        path = self.studio.job(request.path_params["id"]).folder / LIVE_PICTURE
+        if not path.exists():
+            raise KeyError(LIVE_PICTURE)
+        return FileResponse(path, media_type="image/jpeg")
+
+    async def tracks(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        sequence = request.path_params["sequence"]
+        found = "found" in request.query_params
+
+        def pack() -> bytes:
+            return run_view.pack_tracks(read_edited(folder).tracks(sequence, found=found))
+
+        return Response(await run_in_threadpool(pack), media_type="application/octet-stream")
+
+    async def codes(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        sequence = request.path_params["sequence"]
+
+        def pack() -> bytes:
+            found = [each for each in run_view.codes_of(folder) if each.sequence == sequence]
+            return run_view.pack_codes(found[0]) if found else run_view.pack_table([], [])
+
+        return Response(await run_in_threadpool(pack), media_type="application/octet-stream")
+
+    async def file(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        name = request.path_params["name"]
+        if name not in [entry["name"] for entry in run_view.files_of(folder)]:
+            raise KeyError(name)
+        return _file(folder / name, download="download" in request.query_params)
+
+    async def corrections(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        return JSONResponse(await run_in_threadpool(corrections_of, folder))
+
+    async def correct(self, request: Request) -> Response:
+        return await self._edit(request, correct, await _body(request))
+
+    async def undo(self, request: Request) -> Response:
+        return await self._edit(request, undo)
+
+    async def redo(self, request: Request) -> Response:
+        return await self._edit(request, redo)
+
+    async def _edit(
+        self, request: Request, change: Callable[..., None], *arguments: Any
+    ) -> Response:
+        id = request.path_params["id"]
+        folder = self.studio.folder(id)
+        await run_in_threadpool(change, folder, *arguments)
+        await self.pages.corrected(id)
+        return JSONResponse({"corrections": await run_in_threadpool(corrections_of, folder)})
+
+
+def _file(path: Path, *, download: bool) -> Response:
+    """Return a file of a run, which must not act as a page of this server."""
+    kind = "text/plain" if path.suffix in PLAIN_TEXT else None
+    name = path.name if download else None
+    disposition = "attachment" if download else "inline"
+    return FileResponse(
+        path,
+        media_type=kind,
+        filename=name,
+        content_disposition_type=disposition,
+        headers={POLICY: FILE_POLICY},
+    )

@@ -1,0 +1,168 @@
+"""The process behind the camera of the browser: learns from frames as they arrive.
+
+    python -m ullayers.studio.camera_process STUDIO NAME
+
+Frames come on standard input, results leave on standard output, one JSON object per line. It
+writes a run folder as `ul watch --out` does, and the frames as a video, so that the recording can
+be looked at and learned from again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ullayers.errors import UserError
+from ullayers.learn.config import Config
+from ullayers.learn.locks import locked
+from ullayers.learn.online import Sighting, watch
+from ullayers.learn.results import TRACK
+from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
+from ullayers.studio.live import mask_outlines
+from ullayers.studio.workspace import Workspace
+from ullayers.video.frames import READ_AS_IS
+from ullayers.video.reader import Clip, Info, Reading, Source
+from ullayers.video.writer import VideoWriter
+
+HEADER = struct.Struct("<II d")  # sequence number, zero, seconds
+LENGTH = struct.Struct("<I")
+MAX_FRAME_BYTES = 2**22
+FPS = 10.0  # of the recording
+
+
+@dataclass(frozen=True)
+class BrowserCamera(Source):
+    """Frames that arrive on a pipe, each as its length, `HEADER` and a JPEG.
+
+    Attributes:
+        size: (width, height) of the frames.
+        pipe: Where they arrive.
+        recording: Takes every frame.
+        sent: Sequence number of the latest frame, and when it arrived.
+    """
+
+    size: tuple[int, int] = (320, 240)
+    pipe: BinaryIO = field(default=sys.stdin.buffer, compare=False)
+    recording: VideoWriter | None = field(default=None, compare=False)
+    sent: list[tuple[int, float]] = field(default_factory=list, compare=False)
+
+    def probe(self) -> Info:
+        """Return the size of the frames."""
+        return Info(*self.size, FPS, None)
+
+    def clips(
+        self, length: int, reading: Reading = READ_AS_IS, *, ahead: int = 2
+    ) -> Generator[Clip, None, None]:
+        """Yield every frame as a clip of its own."""
+        height, width = reading.target(self.size[1], self.size[0])
+        first: float | None = None
+        number = 0
+        while (frame := self._next()) is not None:
+            seconds, picture = frame
+            first = seconds if first is None else first
+            if self.recording is not None:
+                self.recording.write(picture)
+            small = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+            tensor = torch.from_numpy(small).permute(2, 0, 1)[None].contiguous()
+            times = torch.tensor([seconds - first], dtype=torch.float64)
+            yield Clip(tensor, times, torch.tensor([number]))
+            number += 1
+
+    def _next(self) -> tuple[float, NDArray[np.uint8]] | None:
+        """Return the time and pixels of the next frame; None at the end."""
+        while True:
+            prefix = self.pipe.read(LENGTH.size)
+            if len(prefix) < LENGTH.size:
+                return None
+            [length] = LENGTH.unpack(prefix)
+            content = self.pipe.read(length)
+            if len(content) < length or length < HEADER.size:
+                return None
+            number, _, seconds = HEADER.unpack(content[: HEADER.size])
+            jpeg = np.frombuffer(content, np.uint8, offset=HEADER.size)
+            picture = cv2.imdecode(jpeg, cv2.IMREAD_COLOR_RGB) if len(jpeg) else None
+            if picture is None or not math.isfinite(seconds):
+                continue  # a damaged frame
+            if picture.shape[:2] != self.size[::-1]:
+                picture = cv2.resize(picture, self.size)
+            self.sent[:] = [(number, time.monotonic())]
+            return seconds, picture.astype(np.uint8, copy=False)
+
+
+def message(sighting: Sighting, sent: tuple[int, float], count: int, fps: float) -> dict[str, Any]:
+    """Return what the page shows of a frame."""
+    number, arrived = sent
+    outlines: list[list[list[float]]] = [[]]
+    if sighting.mask is not None:
+        outlines = mask_outlines(sighting.mask[None], sighting.box)
+    is_track = sighting.columns == TRACK
+    values = [float(value) for value in sighting.values]
+    objective = sighting.objective
+    return {
+        "type": "camera",
+        "seq": number,
+        "ms": round(1000 * (time.monotonic() - arrived), 1),
+        "values": values,
+        "outlines": [[1, polygon] for polygon in outlines[0]],
+        "objects": [[1, *values]] if is_track else [],
+        "objective": objective if math.isfinite(objective) else None,
+        "learning": sighting.learning,
+        "frames": count,
+        "fps": round(fps, 1),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Learn until the pipe ends; returns the exit code."""
+    folder, name, width, height = arguments
+    workspace = Workspace.open(folder)
+    job = Job(workspace, name)
+    with job.lock().acquire(timeout=LOCK_SECONDS):
+        running = JobState(state="running", stage="training", pid=os.getpid(), since=time.time())
+        job.write(running)
+        state = replace(running, state="done")
+        try:
+            _watch(job, Path(job.request.inputs[0]), (int(width), int(height)))
+        except UserError as error:
+            state = replace(running, state="failed", error=str(error))
+        except BaseException as error:
+            state = replace(running, state="failed", error=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            job.write(replace(state, stage=None, pid=None, since=time.time()))
+    return 0
+
+
+def _watch(job: Job, video: Path, size: tuple[int, int]) -> None:
+    config = Config(task=job.request.task, outputs=job.request.outputs)
+    count = 0
+    began = time.monotonic()
+    with ExitStack() as stack:
+        stack.enter_context(locked(job.run))
+        recording = stack.enter_context(VideoWriter(video, FPS))
+        camera = BrowserCamera(video.stem, str(video), "live", size=size, recording=recording)
+        sightings = stack.enter_context(
+            closing(watch(camera, config=config, folder=job.run, force=True))
+        )
+        for sighting in sightings:
+            count += 1
+            fps = count / max(1e-3, time.monotonic() - began)
+            print(json.dumps(message(sighting, camera.sent[0], count, fps)), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,244 @@
+"""The videos of a studio: those that were opened with it, uploads, recordings and the demo."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ullayers.errors import UserError
+from ullayers.studio.workspace import Workspace, free_name
+from ullayers.video.atomic_files import partial_path
+from ullayers.video.frames import DEFAULT_FPS
+from ullayers.video.reader import Source, VideoError, find_sources, open_live
+from ullayers.video.scene import write_scene
+
+Origin = Literal["opened", "upload", "recording", "demo"]
+
+DEMO = "demo"
+SPARE_BYTES = 2**28  # of the disk that an upload leaves free
+MAX_SUFFIX = 5
+
+
+class TooLargeError(UserError):
+    """An upload is larger than allowed, or than the free space of the disk."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A video of the library.
+
+    Attributes:
+        id: Name of the video in addresses; another one if the file changes.
+        source: The video.
+        origin: Where it comes from.
+    """
+
+    id: str
+    source: Source
+    origin: Origin
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page shows of the video; a file that cannot be read has an error."""
+        entry: dict[str, Any] = {
+            "id": self.id,
+            "name": self.source.name,
+            "kind": self.source.kind,
+            "origin": self.origin,
+            "width": None,
+            "height": None,
+            "fps": None,
+            "frames": None,
+            "seconds": None,
+            "error": None,
+        }
+        if self.source.kind == "live":
+            return entry
+        try:
+            info = self.source.probe()
+        except VideoError as error:
+            return entry | {"error": str(error)}
+        fps = info.rate or DEFAULT_FPS
+        seconds = None if info.frames is None else info.frames / fps
+        size = {"width": info.width, "height": info.height}
+        return entry | size | {"fps": fps, "frames": info.frames, "seconds": seconds}
+
+
+class Library:
+    """All videos that the page may show.
+
+    Args:
+        workspace: The studio folder.
+        inputs: Videos, folders, cameras and run folders that were given to `ul studio`.
+        upload_limit: Largest upload in bytes.
+
+    Attributes:
+        runs: Run folders among the inputs.
+
+    Raises:
+        UserError: An input cannot be read.
+    """
+
+    def __init__(
+        self, workspace: Workspace, inputs: Sequence[str] = (), upload_limit: int = 2**33
+    ) -> None:
+        self.workspace = workspace
+        self.upload_limit = upload_limit
+        self.runs = [Path(path).absolute() for path in inputs if is_run(path)]
+        self._opened: dict[str, Entry] = {}
+        self.open([path for path in inputs if not is_run(path)])
+
+    def open(self, paths: Sequence[str], *, skip_bad: bool = False) -> None:
+        """Add videos that lie outside of the studio folder.
+
+        Args:
+            paths: Videos, folders, patterns, cameras or URLs of live streams.
+            skip_bad: Leave out what cannot be read.
+        """
+        for path in paths:
+            if _is_camera(path):
+                self._add(open_live(path))
+                continue
+            for source in find_sources([path], {} if skip_bad else None):
+                self._add(source)
+
+    def _add(self, source: Source) -> None:
+        entry = _entry(source, "opened")
+        self._opened[entry.id] = entry
+
+    def entries(self) -> list[Entry]:
+        """Return all videos."""
+        found = list(self._opened.values())
+        folders: list[tuple[Path, Origin]] = [
+            (self.workspace.uploads, "upload"),
+            (self.workspace.recordings, "recording"),
+            (self.workspace.folder / DEMO, "demo"),
+        ]
+        for folder, origin in folders:
+            for path in sorted(folder.glob("[!.]*")):
+                if path.is_file() and not path.is_symlink() and path.suffix != ".csv":
+                    found.append(_entry(Source(path.stem, str(path), "video"), origin))
+        return found
+
+    def get(self, id: str) -> Entry:
+        """Return a video by its id.
+
+        Raises:
+            KeyError: There is no such video.
+        """
+        for entry in self.entries():
+            if entry.id == id:
+                return entry
+        raise KeyError(id)
+
+    def of_paths(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return the ids of the videos with these paths, by path."""
+        ids = {os.path.realpath(entry.source.path): entry.id for entry in self.entries()}
+        return {path: ids[real] for path in paths if (real := os.path.realpath(path)) in ids}
+
+    def add_demo(self) -> Entry:
+        """Render the video of `ul demo`, unless it is there."""
+        folder = self.workspace.folder / DEMO
+        path = folder / "scene.mp4"
+        if not path.exists():
+            write_scene(folder)
+        return _entry(Source(path.stem, str(path), "video"), "demo")
+
+    async def upload(self, name: str, size: int | None, blocks: AsyncIterator[bytes]) -> Entry:
+        """Keep an uploaded video under a safe name; nothing stays of one that cannot be read.
+
+        Args:
+            name: File name that the browser sent; may contain anything.
+            size: Bytes that the browser announced; None if unknown.
+            blocks: Content.
+
+        Raises:
+            TooLargeError: It is larger than allowed.
+            VideoError: It is not a video.
+        """
+        self._check_size(size or 0)
+        folder = self.workspace.uploads
+        suffix = _safe_suffix(name)
+        partial = partial_path(folder / "upload", suffix)
+        try:
+            with open(partial, "wb") as file:
+                async for block in blocks:
+                    self._check_size(file.tell() + len(block))
+                    file.write(block)
+            _check_video(partial, name)
+            path = folder / free_name(folder, Path(name).stem, suffix)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+        return _entry(Source(path.stem, str(path), "video"), "upload")
+
+    def _check_size(self, size: int) -> None:
+        if size > self.upload_limit:
+            raise TooLargeError(
+                f"the file is larger than {self.upload_limit / 2**30:.3g} GB; start "
+                "ul studio with its path instead"
+            )
+        if size and size % 2**24 < 2**20:  # now and then
+            free = shutil.disk_usage(self.workspace.folder).free
+            if free < SPARE_BYTES:
+                raise TooLargeError("the disk is full; remove files, then upload again")
+
+    def remove(self, id: str) -> None:
+        """Delete an upload, a recording or the demo.
+
+        Raises:
+            KeyError: There is no such video.
+            UserError: It was opened from elsewhere and is not the studio's to delete.
+        """
+        entry = self.get(id)
+        if entry.origin == "opened":
+            raise UserError(f"{entry.source.name}: was opened from elsewhere and is not deleted")
+        Path(entry.source.path).unlink(missing_ok=True)
+
+
+def is_run(path: str) -> bool:
+    """Whether a path is a run folder."""
+    return os.path.isfile(os.path.join(path, "config.json"))
+
+
+def _is_camera(path: str) -> bool:
+    return path.isdecimal() or path.startswith("/dev/video") or "://" in path
+
+
+def _entry(source: Source, origin: Origin) -> Entry:
+    return Entry(_id(source.path, _changed(source.path)), source, origin)
+
+
+def _changed(path: str) -> tuple[int, int]:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return 0, 0
+    return stat.st_mtime_ns, stat.st_size
+
+
+@lru_cache(maxsize=4096)
+def _id(path: str, changed: tuple[int, int]) -> str:
+    text = f"{os.path.realpath(path)}\0{changed}"
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _safe_suffix(name: str) -> str:
+    suffix = Path(name).suffix.lower()
+    return suffix if re.fullmatch(rf"\.[a-z0-9]{{1,{MAX_SUFFIX}}}", suffix) else ".video"
+
+
+def _check_video(path: Path, name: str) -> None:
+    """Raise VideoError, which names the upload, if a file is not a video."""
+    try:
+        [source] = find_sources([str(path)])
+        source.probe()
+    except VideoError as error:
+        reason = str(error).replace(str(path), os.path.basename(name)[:100])
+        raise VideoError(reason) from None

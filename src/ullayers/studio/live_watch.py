@@ -1,0 +1,99 @@
+"""What the page shows of a job that watches a file or a camera of this computer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.learn.online import Sighting
+from ullayers.learn.results import TRACK
+from ullayers.output.display import display_size
+from ullayers.studio.jobs import Job
+from ullayers.studio.live import LiveView, mask_outlines
+from ullayers.video.atomic_files import partial_path
+from ullayers.video.frames import READ_AS_IS, Render
+from ullayers.video.reader import Clip, Reading, Source
+
+LIVE_PICTURE = "live.jpg"
+QUALITY = 80
+CODES = 400  # latest numbers of a code in the scatter
+
+
+@dataclass(frozen=True)
+class Tapped(Source):
+    """A source that keeps its latest frame at a size for people.
+
+    Attributes:
+        id: Id of the video; None if it is not in the library.
+        latest: The latest frame, (height, width, 3) in RGB.
+    """
+
+    id: str | None = None
+    latest: list[NDArray[np.uint8]] = field(default_factory=list, compare=False)
+
+    def clips(
+        self, length: int, reading: Reading = READ_AS_IS, *, ahead: int = 2
+    ) -> Generator[Clip, None, None]:
+        """Yield clips as the source does, and keep the latest frame."""
+        size = display_size(self.probe())
+
+        def tap(render: Render) -> None:
+            self.latest[:] = [render(size).permute(1, 2, 0).numpy()]
+
+        return super().clips(length, replace(reading, tap=tap), ahead=1)
+
+
+class WatchView(LiveView):
+    """Writes state.json, live.json and live.jpg of a job that watches.
+
+    Args:
+        job: The job.
+        source: What it watches.
+    """
+
+    def __init__(self, job: Job, source: Tapped) -> None:
+        super().__init__(job, {} if source.id is None else {source.name: source.id})
+        self.source = source
+        self.total = source.probe().frames
+        self._codes: list[list[float]] = []
+
+    def show(self, sighting: Sighting) -> None:
+        """Show the result of a frame."""
+        self.progress("training", sighting.frame + 1, self.total)
+        is_track = sighting.columns == TRACK
+        if not is_track:
+            self._codes = [*self._codes, list(sighting.values)][-CODES:]
+        if not self._is_due():
+            return
+        began = time.monotonic()
+        preview: dict[str, Any] = self._named(sighting.sequence)
+        preview["frames"] = [sighting.frame]
+        if is_track:
+            preview["places"] = [list(sighting.values)]
+        else:
+            preview["codes"] = self._codes
+        if sighting.mask is not None:
+            preview["outlines"] = mask_outlines(sighting.mask[None], sighting.box)
+        if self.source.latest:
+            self._write_picture(self.source.latest[0])
+            preview["image"] = f"/api/runs/{self.job.name}/{LIVE_PICTURE}?{sighting.frame}"
+        objective = sighting.objective
+        self.live |= {
+            "preview": preview,
+            "objective": objective if np.isfinite(objective) else None,
+        }
+        self._write_live(began)
+
+    def _write_picture(self, picture: NDArray[np.uint8]) -> None:
+        path = self.job.folder / LIVE_PICTURE
+        partial = partial_path(path, ".jpg")
+        bgr = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
+        cv2.imwrite(str(partial), bgr, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+        os.replace(partial, path)

@@ -1,0 +1,237 @@
+"""Results of a run folder in the form that the page needs."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.errors import UserError
+from ullayers.learn.checkpoint import RunError, read_json
+from ullayers.learn.regular_files import open_regular, read_regular
+from ullayers.learn.results import Answer, read_answers
+from ullayers.learn.run_config import MAX_METRICS_BYTES, read_config
+from ullayers.output.track_table import Track, read_tracks
+
+# Files of a run that the page may download; nothing else leaves the folder.
+FILES = (
+    "report.html",
+    "overlay.mp4",
+    "tracks.csv",
+    "codes.csv",
+    "crossings.csv",
+    "behaviour.csv",
+    "zones.csv",
+    "summary.json",
+    "config.json",
+    "corrections.json",
+    "metrics.jsonl",
+    "README.md",
+)
+COLUMNS = (
+    "frame",
+    "time",
+    "x_px",
+    "y_px",
+    "confidence",
+    "speed",
+    "heading",
+    "length",
+    "width",
+    "area",
+)
+TABLES_KEPT = 4
+MAX_RECORDS = 20_000  # of one answer
+
+Version = tuple[int, int, int]
+
+
+def version_of(path: Path) -> Version:
+    """Return a value that changes with a file; zeros if it does not exist."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _tracks(path: Path, version: Version) -> list[Track]:
+    return read_tracks(path)
+
+
+def tracks_of(folder: Path) -> list[Track]:
+    """Return the tracks of a run as they were found; empty if there is no table yet."""
+    path = folder / "tracks.csv"
+    version = version_of(path)
+    return _tracks(path, version) if version[2] else []
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _codes(path: Path, version: Version) -> list[Answer]:
+    try:
+        with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as lines:
+            return read_answers(lines)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: is damaged ({error}); learn again") from error
+
+
+def codes_of(folder: Path) -> list[Answer]:
+    """Return the codes of a run; empty if there is no table yet."""
+    path = folder / "codes.csv"
+    version = version_of(path)
+    return _codes(path, version) if version[2] else []
+
+
+def pack_table(
+    columns: Sequence[str], objects: Iterable[tuple[int, Sequence[NDArray[Any]]]]
+) -> bytes:
+    """Return columns of numbers as bytes: a JSON header, then float32, object by object.
+
+    Args:
+        columns: Names of the columns.
+        objects: Number of each object, and its columns.
+
+    Example:
+        >>> data = pack_table(["frame"], [(1, [np.array([0, 1])])])
+        >>> int.from_bytes(data[:4], "little"), len(data) % 4
+        (54, 0)
+    """
+    parts = list(objects)
+    entries = [{"object": number, "rows": len(values[0])} for number, values in parts]
+    header = json.dumps({"columns": list(columns), "objects": entries}).encode()
+    padding = b"\0" * (-(4 + len(header)) % 8)
+    body = [np.asarray(value, "<f4").tobytes() for _, values in parts for value in values]
+    return b"".join([struct.pack("<I", len(header)), header, padding, *body])
+
+
+def pack_tracks(tracks: Iterable[Track]) -> bytes:
+    """Return tracks as bytes for the page."""
+    return pack_table(
+        COLUMNS,
+        [(track.object, [getattr(track, name) for name in COLUMNS]) for track in tracks],
+    )
+
+
+def pack_codes(answer: Answer) -> bytes:
+    """Return codes as bytes for the page."""
+    columns = ("frame", "time", *answer.columns)
+    return pack_table(columns, [(0, [answer.index, answer.seconds, *answer.values.T])])
+
+
+def records_after(folder: Path, after: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the training records of a run from a number on, and the number of the next one."""
+    try:
+        text = read_regular(folder / "metrics.jsonl", MAX_METRICS_BYTES).decode()
+    except (OSError, ValueError):
+        return [], 0
+    lines = text.splitlines()
+    if text and not text.endswith("\n"):
+        lines.pop()  # it is being written
+    if after > len(lines):  # another run has begun here
+        after = 0
+    lines = lines[after : after + MAX_RECORDS]
+    try:
+        return [json.loads(line) for line in lines], after + len(lines)
+    except ValueError:
+        return [], after
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """Return summary.json; empty if there is none yet."""
+    try:
+        content = read_json(folder / "summary.json")
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def trust_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the list of runs shows of a summary."""
+    found = summary.get("found")
+    reasons = summary.get("reasons")
+    return {
+        "trusted": summary["trusted"] if isinstance(summary.get("trusted"), bool) else None,
+        "reasons": [str(reason) for reason in reasons] if isinstance(reasons, list) else [],
+        "found": found if isinstance(found, int | float) and math.isfinite(found) else None,
+    }
+
+
+def sequences_of(
+    folder: Path, tracks: Iterable[Track], ids: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the sequences of a run with their objects.
+
+    Args:
+        folder: The run.
+        tracks: All tracks.
+        ids: Ids of the videos by the name of their sequence.
+    """
+    known = {
+        str(entry.get("name")): entry
+        for entry in summary_of(folder).get("sequences", [])
+        if isinstance(entry, dict)
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for track in tracks:
+        entry = found.setdefault(track.sequence, _sequence(track.sequence, known, ids))
+        entry["objects"].append(track.object)
+        _extend(entry, track.frame)
+    for answer in codes_of(folder):
+        entry = found.setdefault(answer.sequence, _sequence(answer.sequence, known, ids))
+        _extend(entry, answer.index)
+    return list(found.values())
+
+
+def _sequence(name: str, known: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    entry = known.get(name, {})
+    more = {key: entry.get(key) for key in ("frames", "width", "height", "fps")}
+    return {
+        "name": name,
+        "source": ids.get(name),
+        "objects": [],
+        "first": None,
+        "last": None,
+    } | more
+
+
+def _extend(entry: dict[str, Any], frames: NDArray[np.int64]) -> None:
+    if len(frames):
+        first, last = int(frames[0]), int(frames[-1])
+        entry["first"] = first if entry["first"] is None else min(first, entry["first"])
+        entry["last"] = last if entry["last"] is None else max(last, entry["last"])
+
+
+def files_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the files of a run that the page may download."""
+    paths = [folder / name for name in FILES]
+    return [
+        {"name": path.name, "bytes": path.stat().st_size}
+        for path in paths
+        if path.is_file() and not path.is_symlink()
+    ]
+
+
+def inputs_of(folder: Path) -> list[str]:
+    """Return the inputs of a run; empty if its config.json is not there yet or damaged."""
+    try:
+        return read_config(folder).inputs
+    except (RunError, UserError):
+        return []
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """Return config.json as it is; empty if it cannot be read."""
+    try:
+        content = read_json(folder / "config.json")
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

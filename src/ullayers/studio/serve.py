@@ -1,0 +1,122 @@
+"""Starting the server of a studio."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+from urllib.parse import quote
+
+import uvicorn
+
+from ullayers.errors import UserError
+from ullayers.studio.app import make_app
+from ullayers.studio.studio import Studio
+from ullayers.studio.workspace import Workspace
+
+PORT = 8420
+TRIED_PORTS = 20
+LOCAL = "127.0.0.1"
+MAX_MESSAGE = 2**23  # bytes of a WebSocket message
+
+
+def open_port(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens; the next free port if none is given.
+
+    Raises:
+        UserError: The address cannot be used.
+    """
+    ports = range(PORT, PORT + TRIED_PORTS) if port is None else [port]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            return listener
+        except OSError as error:
+            listener.close()
+            reason = error.strerror
+    raise UserError(f"{host}: port {ports[-1]} cannot be used ({reason}); give another --port")
+
+
+def allowed_hosts(host: str, port: int) -> list[str]:
+    """Return the values of `Host` that the server answers to.
+
+    >>> allowed_hosts("127.0.0.1", 8420)
+    ['127.0.0.1:8420', 'localhost:8420', '[::1]:8420']
+    """
+    names = [LOCAL, "localhost", "[::1]"]
+    if host not in (LOCAL, "localhost", "::1"):
+        names += [f"[{host}]" if ":" in host else host]
+        if _is_any(host):
+            names += [socket.gethostname(), *_own_addresses()]
+    return list(dict.fromkeys(f"{name}:{port}" for name in names))
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _own_addresses() -> list[str]:
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [f"[{a[4][0]}]" if ":" in str(a[4][0]) else str(a[4][0]) for a in found]
+
+
+def serve(
+    inputs: Sequence[str],
+    folder: str,
+    *,
+    host: str = LOCAL,
+    port: int | None = None,
+    started: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve a studio until it is interrupted.
+
+    Args:
+        inputs: Videos, folders, run folders or cameras to open.
+        folder: The studio folder.
+        host: Address to listen at.
+        port: Port to listen at; None for the first free one.
+        started: Called with the address of the page when the server is ready.
+
+    Raises:
+        UserError: An input cannot be read, or the address cannot be used.
+    """
+    workspace = Workspace.open(folder)
+    studio = Studio(workspace, inputs)
+    with open_port(host, port) as listener:
+        number = listener.getsockname()[1]
+        app = make_app(studio, allowed_hosts(host, number))
+        shown = LOCAL if _is_any(host) else f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{number}/?token={quote(workspace.token)}"
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            ws_max_size=MAX_MESSAGE,
+            timeout_graceful_shutdown=3,
+            server_header=False,
+        )
+        server = _Server(config, lambda: started(address))
+        server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self.ready()

@@ -1,0 +1,200 @@
+"""The WebSocket of the page: changes are pushed, frames of the browser's camera come in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from starlette.concurrency import run_in_threadpool
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from ullayers.errors import UserError
+from ullayers.studio import run_view
+from ullayers.studio.camera import Camera
+from ullayers.studio.jobs import LIVE
+from ullayers.studio.studio import Studio
+
+POLL_SECONDS = 0.25  # between two looks at the files of running jobs
+BEAT_SECONDS = 4.0
+SEND_SECONDS = 10.0  # after which a page that takes no messages is dropped
+MAX_TEXT = 2**16
+
+
+class Page:
+    """One open page.
+
+    Attributes:
+        socket: Its WebSocket.
+        run: Id of the run whose learning it shows; None for none.
+        after: Number of the next training record to send.
+        live: Version of the live view that it has.
+        camera: The camera of its browser, while it is on.
+    """
+
+    def __init__(self, socket: WebSocket) -> None:
+        self.socket = socket
+        self.run: str | None = None
+        self.after = 0
+        self.live: run_view.Version = (0, 0, 0)
+        self.camera: Camera | None = None
+        self._sending = asyncio.Lock()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send a message; a page that does not take it is disconnected."""
+        if self.socket.client_state != WebSocketState.CONNECTED:
+            return
+        try:
+            async with asyncio.timeout(SEND_SECONDS), self._sending:
+                await self.socket.send_text(json.dumps(message))
+        except (TimeoutError, RuntimeError, WebSocketDisconnect, OSError):
+            with suppress(Exception):
+                await self.socket.close()
+
+
+class Pages:
+    """All open pages; starts queued jobs and tells the pages what changes.
+
+    Args:
+        studio: The state.
+    """
+
+    def __init__(self, studio: Studio) -> None:
+        self.studio = studio
+        self.pages: set[Page] = set()
+        self._shown = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._beat())]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for page in list(self.pages):
+            if page.camera is not None:
+                await page.camera.stop()
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                await run_in_threadpool(self.studio.jobs.start_next)
+                await self.changed(only_if_new=True)
+                for page in list(self.pages):
+                    await self._send_learning(page)
+            except Exception as error:  # one damaged job must not end the updates of all others
+                await self._tell({"type": "error", "error": str(error)})
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._tell({"type": "beat"})
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        await asyncio.gather(*(page.send(message) for page in list(self.pages)))
+
+    async def changed(self, *, only_if_new: bool = False) -> None:
+        """Tell all pages which videos and runs there are."""
+        if not self.pages:
+            return
+        state = await run_in_threadpool(self.studio.state)
+        shown = json.dumps(state)
+        if only_if_new and shown == self._shown:
+            return
+        self._shown = shown
+        await self._tell({"type": "state"} | state)
+
+    async def corrected(self, run: str) -> None:
+        """Tell all pages that the corrections of a run have changed."""
+        await self._tell({"type": "corrected", "run": run})
+
+    async def _send_learning(self, page: Page) -> None:
+        """Send the new training records and the live view of the run that a page shows."""
+        if page.run is None:
+            return
+        try:
+            folder = self.studio.folder(page.run)
+        except KeyError:
+            page.run = None
+            return
+        records, following = await run_in_threadpool(run_view.records_after, folder, page.after)
+        if records or following < page.after:
+            page.after = following
+            answer = {"type": "records", "run": page.run, "records": records, "next": following}
+            await page.send(answer)
+        if page.run in self.studio.opened:
+            return
+        path = self.studio.jobs.get(page.run).folder / LIVE
+        version = run_view.version_of(path)
+        if version != page.live and version[2]:
+            page.live = version
+            with suppress(OSError, ValueError):
+                live = json.loads(path.read_text(encoding="utf-8"))
+                await page.send({"type": "live", "run": page.run, "live": live})
+
+    async def connect(self, socket: WebSocket) -> None:
+        """Serve a page until it closes."""
+        await socket.accept()
+        page = Page(socket)
+        self.pages.add(page)
+        try:
+            await page.send({"type": "state"} | await run_in_threadpool(self.studio.state))
+            while True:
+                message = await socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    break
+                try:
+                    await self._receive(page, message)
+                except UserError as error:
+                    await page.send({"type": "error", "error": str(error)})
+        except (WebSocketDisconnect, RuntimeError):
+            pass
+        finally:
+            self.pages.discard(page)
+            if page.camera is not None:
+                await page.camera.stop()
+
+    async def _receive(self, page: Page, message: Mapping[str, Any]) -> None:
+        if (content := message.get("bytes")) is not None:
+            if page.camera is not None:
+                await page.camera.put(content)
+            return
+        text = message.get("text") or ""
+        try:
+            request = json.loads(text) if len(text) <= MAX_TEXT else None
+        except (ValueError, RecursionError):
+            request = None
+        if not isinstance(request, dict):
+            raise UserError("expected a JSON object")
+        kind = request.get("type")
+        if kind == "watch":
+            self._watch(page, request)
+        elif kind == "camera_start":
+            await self._start_camera(page, request)
+        elif kind == "camera_stop" and page.camera is not None:
+            await page.camera.stop()
+
+    def _watch(self, page: Page, request: dict[str, Any]) -> None:
+        run, after = request.get("run"), request.get("after", 0)
+        page.run = run if isinstance(run, str) else None
+        page.after = after if isinstance(after, int) and after >= 0 else 0
+        page.live = (0, 0, 0)
+
+    async def _start_camera(self, page: Page, request: dict[str, Any]) -> None:
+        if page.camera is not None and not page.camera.ended:
+            raise UserError("the camera of this page is on")
+
+        async def ended(message: dict[str, Any]) -> None:
+            page.camera = None
+            await page.send(message)
+            await self.changed()
+
+        page.camera = await Camera.start(self.studio, request, page.send, ended)
+        await self.changed()

@@ -1,0 +1,245 @@
+"""The state of a studio: its videos, its runs, and what the page is told about them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ullayers import __version__
+from ullayers.errors import UserError
+from ullayers.learn.config import MAX_OBJECTS
+from ullayers.learn.typed_json import from_json
+from ullayers.studio import run_view
+from ullayers.studio.editing import read_edited
+from ullayers.studio.jobs import Job, Jobs, Request, describe
+from ullayers.studio.library import Library
+from ullayers.studio.workspace import Workspace
+from ullayers.video.finding import safe_name
+from ullayers.video.frame_access import FrameAccess
+from ullayers.video.reader import VideoError, find_sources
+
+OPEN_VIDEOS = 6
+MAX_WIDTH = 4096  # pixels of a frame that the page may ask for
+REQUESTED = {
+    "kind",
+    "sources",
+    "task",
+    "objects",
+    "outputs",
+    "steps",
+    "start",
+    "end",
+    "masks",
+    "name",
+}
+
+
+class Studio:
+    """Everything that the page can ask for, as plain functions; see `app` for their addresses.
+
+    Args:
+        workspace: The studio folder.
+        inputs: What was given to `ul studio`: videos, folders, run folders, cameras.
+
+    Raises:
+        UserError: An input cannot be read.
+    """
+
+    def __init__(self, workspace: Workspace, inputs: Sequence[str] = ()) -> None:
+        self.workspace = workspace
+        self.library = Library(workspace, inputs)
+        self.jobs = Jobs(workspace)
+        self.opened = {_opened_id(folder): folder for folder in self.library.runs}
+        for folder in self.library.runs:
+            self.library.open(run_view.inputs_of(folder), skip_bad=True)
+        self._videos: OrderedDict[str, FrameAccess] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def state(self) -> dict[str, Any]:
+        """Return all videos and runs."""
+        return {
+            "version": __version__,
+            "sources": [entry.describe() for entry in self.library.entries()],
+            "runs": self.runs(),
+            "upload_limit": self.library.upload_limit,
+        }
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return all runs, those that were opened first."""
+        opened = [self._opened_run(id) for id in self.opened]
+        made = [describe(job) | self._trust(job.run) for job in self.jobs.all()]
+        return opened + made
+
+    def _trust(self, folder: Path) -> dict[str, Any]:
+        return run_view.trust_of(run_view.summary_of(folder))
+
+    def _opened_run(self, id: str) -> dict[str, Any]:
+        folder = self.opened[id]
+        config = run_view.config_of(folder)
+        learn = config.get("learn")
+        task = learn.get("task") if isinstance(learn, dict) else None
+        return {
+            "id": id,
+            "name": folder.name,
+            "kind": "learn",
+            "task": task if task in ("locate", "orient", "features") else "locate",
+            "state": "done",
+            "sources": sorted(set(self.sequence_ids(folder).values())),
+            "opened": True,
+            "stage": None,
+            "error": None,
+            "parent": None,
+            "created": 0.0,
+            "done": 0,
+            "total": None,
+            "rate": None,
+            "left": None,
+        } | self._trust(folder)
+
+    def run(self, id: str) -> dict[str, Any]:
+        """Return one run as in the list of runs.
+
+        Raises:
+            KeyError: There is no such run.
+        """
+        if id in self.opened:
+            return self._opened_run(id)
+        job = self.jobs.get(id)
+        return describe(job) | self._trust(job.run)
+
+    def folder(self, id: str) -> Path:
+        """Return the folder of a run.
+
+        Raises:
+            KeyError: There is no such run.
+        """
+        return self.opened[id] if id in self.opened else self.jobs.get(id).run
+
+    def job(self, id: str) -> Job:
+        """Return the job of a run that was started here.
+
+        Raises:
+            KeyError: There is no such run.
+            UserError: The run was opened from elsewhere.
+        """
+        if id in self.opened:
+            raise UserError(f"{self.opened[id].name}: was opened from elsewhere; use a copy of it")
+        return self.jobs.get(id)
+
+    def details(self, id: str) -> dict[str, Any]:
+        """Return a run with its results.
+
+        Raises:
+            KeyError: There is no such run.
+            UserError: Its table is damaged.
+        """
+        folder = self.folder(id)
+        config = run_view.config_of(folder)
+        config.pop("inputs", None)  # paths of this computer are nobody's business
+        edited = read_edited(folder)
+        tracks = [track for video in edited.videos for track in video.tracks]
+        ids = self.sequence_ids(folder, id)
+        return self.run(id) | {
+            "summary": run_view.summary_of(folder),
+            "config": config,
+            "sequences": run_view.sequences_of(folder, tracks, ids),
+            "crossings": [asdict(crossing) for crossing in edited.crossings],
+            "files": run_view.files_of(folder),
+            "corrections": edited.corrections.to_json(),
+        }
+
+    def sequence_ids(self, folder: Path, id: str | None = None) -> dict[str, str]:
+        """Return the ids of the videos of a run by the name of their sequence."""
+        inputs = run_view.inputs_of(folder)
+        if id is not None and id not in self.opened:
+            inputs = self.jobs.get(id).request.inputs
+        try:
+            sources = find_sources(inputs, {}) if inputs else []
+        except VideoError:
+            return {}
+        ids = self.library.of_paths([source.path for source in sources])
+        return {source.name: ids[source.path] for source in sources if source.path in ids}
+
+    def add_run(self, content: Mapping[str, Any]) -> Job:
+        """Queue a run.
+
+        Args:
+            content: What the page asks for.
+
+        Raises:
+            UserError: Something is missing or out of range.
+        """
+        unknown = sorted(set(content) - REQUESTED)
+        if unknown:
+            raise UserError(f"unknown entry {unknown[0]!r}")
+        ids = content.get("sources")
+        if not isinstance(ids, list) or not ids or not all(isinstance(id, str) for id in ids):
+            raise UserError("choose a video to learn from")
+        try:
+            entries = [self.library.get(id) for id in ids]
+        except KeyError:
+            raise UserError(
+                "the video is not in the library any more; load the page again"
+            ) from None
+        given = {key: value for key, value in content.items() if key != "sources"}
+        task = given.get("task", "locate")
+        wanted = given.pop("name", None) or f"{entries[0].source.name}-{task}"
+        try:
+            request = from_json(Request, {"name": safe_name(str(wanted))} | given)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        _check(request, len(entries))
+        inputs = [entry.source.path for entry in entries]
+        return self.jobs.add(replace(request, inputs=inputs, sources=ids))
+
+    def jpeg(self, id: str, number: int, width: int | None) -> bytes:
+        """Return a frame of a video.
+
+        Raises:
+            KeyError: There is no such video.
+            VideoError: There is no such frame.
+        """
+        entry = self.library.get(id)
+        if entry.source.kind == "live":
+            raise VideoError(f"{entry.source.name}: a camera has no frames to go back to")
+        with self._lock:
+            access = self._videos.pop(id, None) or FrameAccess(entry.source)
+            self._videos[id] = access
+            while len(self._videos) > OPEN_VIDEOS:
+                self._videos.popitem(last=False)[1].close()
+        return access.jpeg(number, None if width is None else min(max(width, 16), MAX_WIDTH))
+
+    def close(self) -> None:
+        """Close all videos."""
+        with self._lock:
+            while self._videos:
+                self._videos.popitem()[1].close()
+
+
+def _opened_id(folder: Path) -> str:
+    code = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
+    return f"opened-{safe_name(folder.name)}-{code}"
+
+
+def _check(request: Request, videos: int) -> None:
+    """Refuse values that the worker would refuse later."""
+    if request.kind == "camera":
+        raise UserError("the camera of the browser is started on the page")
+    if request.kind == "watch" and videos != 1:
+        raise UserError("watch takes one video at a time")
+    if request.kind == "watch" and request.task == "features":
+        raise UserError("slow features need the whole recording; learn from it instead")
+    if request.objects is not None and not 1 <= request.objects <= MAX_OBJECTS:
+        raise UserError(f"expected 1 to {MAX_OBJECTS} objects, got {request.objects}")
+    if not 1 <= request.outputs <= 64:
+        raise UserError(f"expected 1 to 64 numbers in a code, got {request.outputs}")
+    if request.steps is not None and not 1 <= request.steps <= 10**6:
+        raise UserError(f"expected 1 to a million training steps, got {request.steps}")
+    if request.start < 0 or (request.end is not None and request.end <= request.start):
+        raise UserError("the end must be after the start")

@@ -1,0 +1,183 @@
+"""The process of a job: learns like `ul learn` or `ul watch`, and shows how far it is.
+
+    python -m ullayers.studio.worker STUDIO NAME
+
+SIGTERM stops it between two steps; the job can then be resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from types import FrameType
+
+import torch
+
+from ullayers.errors import UserError
+from ullayers.learn.config import Config
+from ullayers.learn.footage import expected_frames
+from ullayers.learn.locks import locked
+from ullayers.learn.online import watch
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, load_run, plan_run, sources_of
+from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
+from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
+from ullayers.studio.live import LiveView
+from ullayers.studio.live_watch import Tapped, WatchView
+from ullayers.studio.workspace import Workspace
+from ullayers.video.reader import Source, find_sources, open_live
+
+NICE = 5  # the page and the rest of the computer stay quick
+
+
+class StoppedError(Exception):
+    """The job was asked to stop."""
+
+
+class StopFlag:
+    """Whether the job was asked to stop."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        signal.signal(signal.SIGTERM, self._set)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, not its jobs
+
+    def _set(self, number: int, frame: FrameType | None) -> None:
+        self.is_set = True
+
+    def check(self) -> None:
+        """Raise StoppedError if a stop was asked for."""
+        if self.is_set:
+            raise StoppedError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a job; returns the exit code."""
+    folder, name = arguments
+    stop = StopFlag()
+    job = Job(Workspace.open(folder), name)
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # waiting threads must sleep
+    with job.lock().acquire(timeout=LOCK_SECONDS):
+        started = JobState(state="running", pid=os.getpid(), since=time.time())
+        job.write(started)
+        state = started
+        try:
+            os.nice(NICE)
+            _run(job, stop)
+            state = JobState(state="done")
+        except StoppedError:
+            state = JobState(state="stopped")
+        except UserError as error:
+            state = JobState(state="failed", error=str(error))
+        except BaseException as error:
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}; the end of log.txt in {job.folder} has more"
+            state = JobState(state="failed", error=text)
+            return 1
+        finally:
+            job.write(replace(state, since=time.time()))
+    return 0
+
+
+def _run(job: Job, stop: StopFlag) -> None:
+    request = job.request
+    with locked(job.run):
+        if request.kind == "watch":
+            _watch(job, request, stop)
+        else:
+            _learn(job, request, stop)
+
+
+def _learn(job: Job, request: Request, stop: StopFlag) -> None:
+    """Learn from the beginning or from the last checkpoint, and write what is missing."""
+    resume = (job.run / "config.json").exists()
+    run, sources = _resumed(job) if resume else _planned(job, request)
+    view = LiveView(job, _ids(request, sources))
+    view.progress("reading", 0, None)
+    if run.net is None:
+        _train(run, sources, view, stop)
+    stop.check()
+
+    if run.finished:
+        return
+    total = frames_to_apply(run, sources, resume=resume)
+
+    def applied(count: int) -> None:
+        view.progress("applying", count, total)
+        stop.check()
+
+    exported = apply_to_inputs(run, sources, resume=resume, progress=applied, seen=view.seen)
+    view.progress("report", 0, None)
+    write_reports(run, sources, exported)
+
+
+def _resumed(job: Job) -> tuple[Run, list[Source]]:
+    run = load_run(job.run)
+    return run, sources_of(run)
+
+
+def _planned(job: Job, request: Request) -> tuple[Run, list[Source]]:
+    return plan_run(
+        request.inputs,
+        job.run,
+        _config(request),
+        start=request.start,
+        end=request.end,
+        masks=request.masks,
+    )
+
+
+def _config(request: Request) -> Config:
+    return Config(
+        task=request.task,
+        objects=request.objects,
+        outputs=request.outputs,
+        steps=request.steps,
+    )
+
+
+def _ids(request: Request, sources: Sequence[Source]) -> dict[str, str]:
+    """Return the ids of the videos by the name of their sequence."""
+    by_path = dict(zip(map(os.path.realpath, request.inputs), request.sources, strict=False))
+    ids = {source.name: by_path.get(os.path.realpath(source.path)) for source in sources}
+    return {name: id for name, id in ids.items() if id is not None}
+
+
+def _train(run: Run, sources: Sequence[Source], view: LiveView, stop: StopFlag) -> None:
+    totals = [expected_frames([source.probe()], run.reading_of(source)) for source in sources]
+    total = None if None in totals else sum(filter(None, totals))
+
+    def read(count: int) -> None:
+        view.progress("reading", count, total)
+        stop.check()
+
+    with closing(learn_run(run, sources, read)) as steps:
+        for learner, record in steps:
+            view.step(learner, record)
+            stop.check()
+
+
+def _watch(job: Job, request: Request, stop: StopFlag) -> None:
+    """Learn online from a file or a camera of this computer."""
+    [path] = request.inputs
+    source = find_sources([path])[0] if os.path.isdir(path) else open_live(path)
+    tapped = Tapped(source.name, source.path, source.kind, request.sources[0])
+    view = WatchView(job, tapped)
+    config = _config(request)
+    resume = (job.run / "config.json").exists()
+    frames = watch(tapped, config=config, folder=job.run, force=not resume, resume=resume)
+    with closing(frames):
+        for sighting in frames:
+            view.show(sighting)
+            stop.check()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # one core is left for the page
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""Jobs: queued, learned in a process of their own, stopped, resumed, deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from ullayers.errors import UserError
+from ullayers.studio.jobs import Job, Jobs, JobState, Request
+from ullayers.studio.studio import Studio
+from ullayers.studio.workspace import Workspace
+from ullayers.video.scene import write_scene
+
+PATIENCE = 120.0  # seconds
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scene(tmp_path_factory.mktemp("scene"), frames=80)
+
+
+def wait_for(job: Job, *states: str, stage: str | None = None) -> JobState:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        state = job.state
+        if state.state in states and (stage is None or state.stage == stage):
+            return state
+        assert state.state not in ("failed", "done") or state.state in states, state
+        time.sleep(0.05)
+    raise AssertionError(f"{job.state} after {PATIENCE} seconds")
+
+
+def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
+    tmp_path: Path, scene: Path
+) -> None:
+    """One run through all of it: what is done is never done again, and nothing is lost."""
+    studio = Studio(Workspace.open(tmp_path / "studio"), [str(scene)])
+    [entry] = studio.library.entries()
+    job = studio.add_run({"sources": [entry.id], "objects": 1, "steps": 30})
+    assert job.state.state == "queued"
+    assert studio.jobs.start_next()
+    other = studio.add_run({"sources": [entry.id], "task": "orient"})
+    assert not studio.jobs.start_next()  # one at a time
+    wait_for(job, "running", stage="training")
+    with pytest.raises(UserError, match="stop it first"):
+        job.delete()
+    job.stop()
+    wait_for(job, "stopped")
+    assert (job.run / "checkpoint" / "state.json").exists()
+
+    other.delete()
+    job.resume()
+    assert studio.jobs.start_next()
+    state = wait_for(job, "running", stage="training")
+    done = len((job.run / "metrics.jsonl").read_text().splitlines())
+    assert done > 0
+    assert state.pid is not None
+    os.kill(state.pid, signal.SIGKILL)  # as a power failure would
+    wait_for(job, "interrupted")
+
+    job.resume()
+    assert Jobs(studio.workspace).start_next()  # as a new server would
+    wait_for(job, "done")
+    assert {"tracks.csv", "report.html", "overlay.mp4", "summary.json"} <= set(os.listdir(job.run))
+    live = json.loads((job.folder / "live.json").read_text())
+    assert live["kernels"].startswith("data:image/png")
+    preview = live["preview"]
+    assert preview["source"] == entry.id
+    assert len(preview["frames"]) == len(preview["outlines"]) == len(preview["places"]) > 0
+    details = studio.details(job.name)
+    assert details["state"] == "done"
+    assert details["trusted"] is not None
+    [sequence] = details["sequences"]
+    assert (sequence["source"], sequence["first"], sequence["last"]) == (entry.id, 0, 79)
+    job.delete()
+    assert not job.run.exists()
+    assert not job.folder.exists()
+
+
+def test_failures_are_one_line(tmp_path: Path, video: Path) -> None:
+    jobs = Jobs(Workspace.open(tmp_path / "studio"))
+    job = jobs.add(Request(name="gone", inputs=[str(tmp_path / "gone.mp4")]))
+    jobs.start_next()
+    state = wait_for(job, "failed")
+    assert state.error == f"{tmp_path / 'gone.mp4'}: does not exist; check the spelling"
+
+
+def test_damaged_jobs_do_not_stop_the_others(client: TestClient, studio: Studio) -> None:
+    for name, content in {"a": "[" * 10_000, "b": '{"name": 1}', "c": "\0"}.items():
+        (studio.workspace.jobs / name).mkdir()
+        (studio.workspace.jobs / name / "request.json").write_text(content)
+    runs = client.get("/api/state").json()["runs"]
+    assert [(run["id"], run["state"]) for run in runs] == [
+        (name, "failed") for name in ("a", "b", "c")
+    ]
+    assert client.delete("/api/runs/a").status_code == 204
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"sources": []},
+        {"sources": ["unknown"]},
+        {"task": "fly"},
+        {"objects": 0},
+        {"objects": "many"},
+        {"outputs": 1000},
+        {"steps": 0},
+        {"start": 5, "end": 2},
+        {"start": float("inf")},
+        {"inputs": ["/etc/passwd"]},
+        {"parent_folder": "/etc"},
+        {"kind": "camera"},
+        {"kind": "watch", "task": "features"},
+    ],
+)
+def test_bad_requests(client: TestClient, studio: Studio, request_: dict[str, Any]) -> None:
+    [entry] = studio.library.entries()
+    content = {"sources": [entry.id]} | request_ if request_ else {}
+    answer = client.post("/api/runs", content=json.dumps(content))
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert studio.jobs.all() == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "[" * 10_000, "{", "x" * 2**21])
+def test_bad_json(client: TestClient, content: str) -> None:
+    assert client.post("/api/runs", content=content).status_code == 400

@@ -1,0 +1,91 @@
+"""The WebSocket of the page: what it is told, and the camera of the browser."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient, WebSocketTestSession
+
+from tests.studio.conftest import HOST
+from ullayers.studio.studio import Studio
+
+OWN = {"origin": f"http://{HOST}"}
+SOCKET = f"ws://{HOST}/ws"
+
+
+def receive(socket: WebSocketTestSession, kind: str) -> dict[str, Any]:
+    """Return the next message of a kind."""
+    while True:
+        message: dict[str, Any] = socket.receive_json()
+        if message["type"] == kind:
+            return message
+
+
+def test_pages_are_told_what_changes(client: TestClient, video: Path) -> None:
+    with (
+        client,
+        client.websocket_connect(SOCKET, headers=OWN) as first,
+        client.websocket_connect(SOCKET, headers=OWN) as second,
+    ):
+        assert [source["name"] for source in receive(first, "state")["sources"]] == ["brightness"]
+        for text in ("", "[]", "{", "[" * 10_000, '{"type": "watch", "run": 7}'):
+            first.send_text(text)  # bad messages do not disconnect it
+        first.send_bytes(b"no camera is on")
+        client.post("/api/uploads", params={"name": "a.mp4"}, content=video.read_bytes())
+        for socket in (first, second):
+            while len(receive(socket, "state")["sources"]) < 2:
+                pass
+
+
+def frame(number: int) -> bytes:
+    """A bright square on a dark scene, as the page sends it."""
+    rng = np.random.default_rng(0)
+    picture = rng.integers(0, 60, (120, 160, 3), np.uint8)
+    x = 60 + int(50 * np.sin(number / 6))
+    picture[50:74, x : x + 24] = 250
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "jpeg", quality=85)
+    return struct.pack("<IId", number, 0, number / 10) + file.getvalue()
+
+
+def test_the_camera_of_the_browser(client: TestClient, studio: Studio) -> None:
+    """Frames in, outlines out within 100 ms; a run and a recording stay."""
+    with client, client.websocket_connect(SOCKET, headers=OWN) as socket:
+        socket.send_json({"type": "camera_start", "width": 160, "height": 120, "name": "desk"})
+        delays, offsets = [], []
+        for number in range(60):
+            sent = time.monotonic()
+            socket.send_bytes(frame(number))
+            if number == 30:
+                socket.send_bytes(struct.pack("<IId", 0, 0, 0.0) + b"not a JPEG")
+            found = receive(socket, "camera")
+            assert found["seq"] == number
+            delays.append(time.monotonic() - sent)
+            offsets.append(abs(160 * found["values"][0] - 72 - int(50 * np.sin(number / 6))))
+        assert found["outlines"]
+        assert np.median(offsets[30:]) < 8  # pixels
+        socket.send_json({"type": "camera_stop"})
+        end = receive(socket, "camera_end")
+        assert end["error"] is None
+    [job] = studio.jobs.all()
+    assert job.state.state == "done"
+    assert len((job.run / "tracks.csv").read_text().splitlines()) == 61
+    [recording] = [entry for entry in studio.library.entries() if entry.origin == "recording"]
+    assert recording.describe()["frames"] == 60
+    assert studio.details(job.name)["sequences"][0]["source"] == recording.id
+
+
+@pytest.mark.parametrize(
+    "request_", [{}, {"width": 4, "height": 3}, {"width": 160, "height": 120, "task": "features"}]
+)
+def test_cameras_that_are_refused(client: TestClient, request_: dict[str, Any]) -> None:
+    with client, client.websocket_connect(SOCKET, headers=OWN) as socket:
+        socket.send_json({"type": "camera_start"} | request_)
+        assert receive(socket, "error")["error"]
