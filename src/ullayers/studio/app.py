@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -20,6 +21,7 @@ from ullayers.errors import UserError
 from ullayers.studio import run_view
 from ullayers.studio.access import FILE_POLICY, POLICY, AccessControl
 from ullayers.studio.editing import correct, corrections_of, read_edited, redo, undo
+from ullayers.studio.exporting import export_run, exported_file
 from ullayers.studio.jobs import LIVE, describe
 from ullayers.studio.library import TooLargeError
 from ullayers.studio.live_watch import LIVE_PICTURE
@@ -104,6 +106,11 @@ def _whole(request: Request, name: str, default: int | None = None) -> int:
     return number
 
 
+def _columns(request: Request) -> list[str]:
+    """Return the columns that are asked for; empty for all."""
+    return [name for name in request.query_params.get("columns", "").split(",") if name]
+
+
 class _Api:
     """The functions behind /api; each takes a request and returns JSON or a response."""
 
@@ -130,6 +137,8 @@ class _Api:
             ("GET", "/api/runs/{id}/tracks/{sequence}", self.tracks),
             ("GET", "/api/runs/{id}/codes/{sequence}", self.codes),
             ("GET", "/api/runs/{id}/file/{name}", self.file),
+            ("POST", "/api/runs/{id}/export", self.export),
+            ("GET", "/api/runs/{id}/exports/{name}", self.exported),
             ("GET", "/api/runs/{id}/corrections", self.corrections),
             ("POST", "/api/runs/{id}/corrections", self.correct),
             ("POST", "/api/runs/{id}/corrections/undo", self.undo),
@@ -217,7 +226,8 @@ class _Api:
         found = "found" in request.query_params
 
         def pack() -> bytes:
-            return run_view.pack_tracks(read_edited(folder).tracks(sequence, found=found))
+            tracks = read_edited(folder).tracks(sequence, found=found)
+            return run_view.pack_tracks(tracks, _columns(request))
 
         return Response(await run_in_threadpool(pack), media_type="application/octet-stream")
 
@@ -237,6 +247,23 @@ class _Api:
         if name not in [entry["name"] for entry in run_view.files_of(folder)]:
             raise KeyError(name)
         return _file(folder / name, download="download" in request.query_params)
+
+    async def export(self, request: Request) -> Response:
+        id = request.path_params["id"]
+        paths = await run_in_threadpool(export_run, self.studio.folder(id), await _body(request))
+        files = [
+            {
+                "name": path.name,
+                "bytes": path.stat().st_size,
+                "url": f"/api/runs/{quote(id)}/exports/{quote(path.name)}",
+            }
+            for path in paths
+        ]
+        return JSONResponse({"files": files})
+
+    async def exported(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        return _file(exported_file(folder, request.path_params["name"]), download=True)
 
     async def corrections(self, request: Request) -> Response:
         folder = self.studio.folder(request.path_params["id"])

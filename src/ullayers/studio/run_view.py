@@ -113,11 +113,16 @@ def pack_table(
     return b"".join([struct.pack("<I", len(header)), header, padding, *body])
 
 
-def pack_tracks(tracks: Iterable[Track]) -> bytes:
-    """Return tracks as bytes for the page."""
+def pack_tracks(tracks: Iterable[Track], wanted: Sequence[str] = ()) -> bytes:
+    """Return tracks as bytes for the page.
+
+    Args:
+        tracks: The tracks.
+        wanted: Columns to send; empty for all.
+    """
+    columns = [name for name in COLUMNS if not wanted or name in wanted]
     return pack_table(
-        COLUMNS,
-        [(track.object, [getattr(track, name) for name in COLUMNS]) for track in tracks],
+        columns, [(track.object, [getattr(track, name) for name in columns]) for track in tracks]
     )
 
 

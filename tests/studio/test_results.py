@@ -1,0 +1,163 @@
+"""Results of runs: tables, corrections, exports."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from starlette.testclient import TestClient
+
+from tests.output.made_tracks import wanderers, write_tables
+from tests.studio.conftest import HOST
+from ullayers.output.track_table import read_tracks
+from ullayers.studio.app import make_app
+from ullayers.studio.studio import Studio
+from ullayers.studio.workspace import Workspace
+
+Tables = dict[int, dict[str, NDArray[np.float32]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with three objects in 200 frames of sequence a."""
+    folder = tmp_path / "found"
+    folder.mkdir()
+    write_tables(folder, *wanderers(3, frames=200))
+    sequence = {"name": "a", "frames": 200, "width": 640, "height": 480, "fps": 25.0, "objects": 3}
+    summary = {"task": "locate", "trusted": True, "reasons": [], "found": 0.9}
+    (folder / "summary.json").write_text(json.dumps(summary | {"sequences": [sequence]}))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def opened(tmp_path: Path, run: Path) -> Iterator[tuple[TestClient, str]]:
+    """A page that has opened the run, and the address of the run."""
+    studio = Studio(Workspace.open(tmp_path / "studio"), [str(run)])
+    client = TestClient(
+        make_app(studio, [HOST]), base_url=f"http://{HOST}", headers={"origin": f"http://{HOST}"}
+    )
+    client.get(f"/?token={studio.workspace.token}")
+    [entry] = client.get("/api/state").json()["runs"]
+    assert entry["opened"]
+    yield client, f"/api/runs/{entry['id']}"
+    studio.close()
+
+
+def unpack(content: bytes) -> Tables:
+    [length] = struct.unpack("<I", content[:4])
+    header = json.loads(content[4 : 4 + length])
+    numbers = np.frombuffer(content, "<f4", offset=-(-(4 + length) // 8) * 8)
+    tables: Tables = {}
+    start = 0
+    for entry in header["objects"]:
+        table = tables[entry["object"]] = {}
+        for name in header["columns"]:
+            table[name] = numbers[start : start + entry["rows"]]
+            start += entry["rows"]
+    assert start == len(numbers)
+    return tables
+
+
+def test_tables_arrive_as_they_are(opened: tuple[TestClient, str], run: Path) -> None:
+    client, address = opened
+    details = client.get(address).json()
+    [sequence] = details["sequences"]
+    assert (sequence["objects"], sequence["first"], sequence["last"]) == ([1, 2, 3], 0, 199)
+    assert len(details["crossings"]) == 15
+    tables = unpack(client.get(f"{address}/tracks/a").content)
+    for track in read_tracks(run / "tracks.csv"):
+        for name in ("frame", "x_px", "confidence", "area"):
+            expected = getattr(track, name).astype(np.float32)
+            np.testing.assert_array_equal(tables[track.object][name], expected)
+    some = unpack(client.get(f"{address}/tracks/a?columns=frame,y_px").content)
+    assert list(some[1]) == ["frame", "y_px"]
+    assert unpack(client.get(f"{address}/tracks/unknown").content) == {}
+
+
+def test_corrections_are_shown_undone_and_never_overwrite(
+    opened: tuple[TestClient, str], run: Path
+) -> None:
+    client, address = opened
+    found = (run / "tracks.csv").read_bytes()
+    before = unpack(client.get(f"{address}/tracks/a").content)
+    swap = {"op": "swap", "sequence": "a", "objects": [1, 2], "first": 100}
+    move = {"op": "move", "sequence": "a", "object": 3, "frame": 180, "x": 12.5, "y": 7.0}
+    for correction in (swap, move):
+        assert client.post(f"{address}/corrections", json=correction).status_code == 200
+    tables = unpack(client.get(f"{address}/tracks/a").content)
+    np.testing.assert_array_equal(tables[1]["x_px"][:100], before[1]["x_px"][:100])
+    np.testing.assert_array_equal(tables[1]["x_px"][100:], before[2]["x_px"][100:])
+    moved = np.flatnonzero(tables[3]["frame"] == 180)
+    assert tables[3]["x_px"][moved] == 12.5
+    as_found = unpack(client.get(f"{address}/tracks/a?found=1").content)
+    np.testing.assert_array_equal(as_found[1]["x_px"], before[1]["x_px"])
+    assert client.post(f"{address}/corrections/undo").status_code == 200
+    assert len(client.get(address).json()["corrections"]["undone"]) == 1
+    assert client.post(f"{address}/corrections/redo").status_code == 200
+    assert len(client.get(f"{address}/corrections").json()["applied"]) == 2
+    assert (run / "tracks.csv").read_bytes() == found
+
+
+@pytest.mark.parametrize(
+    "correction",
+    [
+        {},
+        {"op": "fly"},
+        {"op": "swap", "sequence": "a", "objects": [1, 9], "first": 0},
+        {"op": "swap", "sequence": "b", "objects": [1, 2], "first": 0},
+        {"op": "move", "sequence": "a", "object": 1, "frame": 0, "x": "left", "y": 0},
+        {"op": "move", "sequence": "a", "object": 1, "frame": 10**9, "x": 1, "y": 0},
+    ],
+)
+def test_corrections_that_do_not_fit(
+    opened: tuple[TestClient, str], run: Path, correction: dict[str, Any]
+) -> None:
+    client, address = opened
+    answer = client.post(f"{address}/corrections", json=correction)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert not (run / "corrections.json").exists()
+    assert client.post(f"{address}/corrections/undo").status_code == 400
+
+
+def test_exports_contain_corrections(opened: tuple[TestClient, str], tmp_path: Path) -> None:
+    client, address = opened
+    client.post(f"{address}/corrections", json={"op": "delete", "sequence": "a", "object": 2})
+    request = {"format": "csv", "sequence": "a", "first": 50, "last": 159}
+    files = client.post(f"{address}/export", json=request).json()["files"]
+    [table] = [file for file in files if file["name"] == "a-50-159.csv"]
+    answer = client.get(table["url"])
+    assert "attachment" in answer.headers["content-disposition"]
+    (tmp_path / "a.csv").write_bytes(answer.content)
+    tracks = read_tracks(tmp_path / "a.csv")
+    assert [track.object for track in tracks] == [1, 3]
+    assert (tracks[0].frame[0], tracks[0].frame[-1]) == (50, 159)
+    for wrong in ({"format": "exe"}, {"format": "mot", "first": "x"}, {"format": "csv", "out": "/"}):
+        assert client.post(f"{address}/export", json=wrong).status_code == 400
+
+
+def test_an_opened_run_is_not_deleted(opened: tuple[TestClient, str], run: Path) -> None:
+    client, address = opened
+    for method, path in (("DELETE", ""), ("POST", "/stop"), ("POST", "/resume")):
+        assert client.request(method, address + path).status_code == 400
+    assert (run / "tracks.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["tracks.csv", "summary.json", "corrections.json", "config.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\0", b"[" * 10_000])
+def test_damaged_runs_give_one_line(
+    opened: tuple[TestClient, str], run: Path, name: str, content: bytes
+) -> None:
+    client, address = opened
+    (run / name).write_bytes(content)
+    for path in ("", "/tracks/a", "/corrections", "/metrics"):
+        answer = client.get(address + path)
+        assert answer.status_code in (200, 400)
+    assert client.get("/api/state").status_code == 200
