@@ -139,7 +139,11 @@ def test_exports_contain_corrections(opened: tuple[TestClient, str], tmp_path: P
     tracks = read_tracks(tmp_path / "a.csv")
     assert [track.object for track in tracks] == [1, 3]
     assert (tracks[0].frame[0], tracks[0].frame[-1]) == (50, 159)
-    for wrong in ({"format": "exe"}, {"format": "mot", "first": "x"}, {"format": "csv", "out": "/"}):
+    for wrong in (
+        {"format": "exe"},
+        {"format": "mot", "first": "x"},
+        {"format": "csv", "out": "/"},
+    ):
         assert client.post(f"{address}/export", json=wrong).status_code == 400
 
 
