@@ -6,6 +6,7 @@
 import { h, setText } from "./dom.js";
 import { drawScene } from "./draw.js";
 import { prepare } from "./palette.js";
+import { UNSURE } from "./results.js";
 import { Viewport } from "./viewport.js";
 
 const SIDE = 320; // longest side of the frames that are sent
@@ -15,6 +16,7 @@ const IN_FLIGHT = 2;
 const PATIENCE = 3000; // ms after which an answer is no longer waited for
 const SILENT = 500; // ms without an answer after which the bare picture is shown
 const TRAIL = 50; // frames
+const MEAN_OF = 30; // answers
 const RECORDS = 20; // answers until the curves are drawn again
 
 /** @typedef {{bitmap: ImageBitmap, begun: number}} Sent */
@@ -25,8 +27,10 @@ export class Camera {
    * @param {import("./socket.js").Socket} socket
    * @param {() => import("./draw.js").Look} look
    * @param {(text: string) => void} say
+   * @param {Map<number, number[]>} path Takes the places of all frames.
    */
-  constructor(store, socket, look, say) {
+  constructor(store, socket, look, say, path) {
+    this.path = path;
     this.store = store;
     this.socket = socket;
     this.look = look;
@@ -64,12 +68,21 @@ export class Camera {
     this.encoding = false;
     this.began = 0;
     this.answers = 0;
-    this.fps = 0;
+    /** @type {number[]} */
+    this.times = []; // of the latest answers
     this.lastAnswer = 0;
     /** @type {Map<number, number[]>} */
     this.trails = new Map();
     /** @type {any[]} */
     this.waitingRecords = [];
+  }
+
+  /** Frames a second of the latest answers. */
+  get fps() {
+    const [first] = this.times;
+    return first === undefined
+      ? 0
+      : (1000 * (this.times.length - 1)) / Math.max(1, this.lastAnswer - first);
   }
 
   get running() {
@@ -79,7 +92,7 @@ export class Camera {
   reset() {
     this.began = performance.now();
     this.answers = 0;
-    this.fps = 0;
+    this.times = [];
     this.lastAnswer = 0;
     this.trails.clear();
     this.waitingRecords = [];
@@ -171,9 +184,8 @@ export class Camera {
     this.sent.delete(answer.seq);
     const now = performance.now();
     this.answers += 1;
-    if (this.lastAnswer) this.fps += 0.1 * (1000 / Math.max(1, now - this.lastAnswer) - this.fps);
     this.lastAnswer = now;
-    if (this.answers <= 3) this.fps = 1000 / PERIOD;
+    this.times = [...this.times, now].slice(-MEAN_OF);
     this.paint(sent.bitmap, answer);
     sent.bitmap.close();
     setText(
@@ -205,7 +217,8 @@ export class Camera {
         confidence,
       }),
     );
-    for (const { object, x, y } of places) {
+    for (const { object, x, y, confidence } of places) {
+      if (confidence < UNSURE) continue;
       const trail = [...(this.trails.get(object) ?? []), x, y];
       this.trails.set(object, trail.slice(-2 * TRAIL));
     }
@@ -241,6 +254,8 @@ export class Camera {
         held_out: null,
       });
     }
+    if (answer.objects?.length && answer.values[2] >= UNSURE)
+      this.path.set(this.answers, answer.values);
     const { live, records } = this.store.state;
     if (this.answers % RECORDS && !answer.kernels) return;
     const kernels = answer.kernels ?? live?.kernels ?? null;

@@ -10,7 +10,7 @@ const TOP = 8;
 /** @typedef {{trial: number, step: number, objective: number, rank: number, features: number, held_out: number|null}} Record */
 
 /**
- * Records in lists, one per trial.
+ * Records in lists, one per trial; the trial that is at work, or was last, comes last.
  *
  * @param {Record[]} records
  * @returns {Record[][]}
@@ -23,7 +23,10 @@ export function byTrial(records) {
     if (list) list.push(record);
     else trials.set(record.trial, [record]);
   }
-  return [...trials.values()];
+  const latest = records.at(-1)?.trial;
+  return [...trials]
+    .sort(([a], [b]) => Number(a === latest) - Number(b === latest))
+    .map(([, list]) => list);
 }
 
 /**

@@ -116,7 +116,7 @@ const socket = new Socket(
   },
 );
 session.socket = socket;
-const camera = new Camera(store, socket, () => ({ ...store.state, fps: 10 }), say);
+const camera = new Camera(store, socket, () => ({ ...store.state, fps: 10 }), say, session.path);
 
 /** @param {any} message */
 function receive(message) {

@@ -1,6 +1,6 @@
 /** Outlines of objects, fetched in chunks of frames around the playhead and kept in bounded memory. */
 
-import { api } from "./api.js";
+import { ApiError, api } from "./api.js";
 
 const CHUNK = 100; // frames
 const BUDGET = 24e6; // bytes, estimated
@@ -74,7 +74,12 @@ export class Outlines {
       const { frames } = await api.outlines(this.run, this.sequence, first, first + CHUNK - 1);
       this.keep(number, frames);
       this.failed.delete(number);
-    } catch {
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 404) {
+        this.keep(number, {}); // a run that was made without outlines
+        this.onload();
+        return;
+      }
       // The picture is useful without outlines; they are asked for again at the next draw.
       this.failed.set(number, performance.now());
       setTimeout(() => this.onload(), RETRY);

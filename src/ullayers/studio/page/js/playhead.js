@@ -180,10 +180,11 @@ export class Playhead extends EventTarget {
       return list.filter(inside);
     }
     list.push(this.frame);
-    for (let count = 1; count < Math.min(most, 10); count += 1) {
-      list.push(this.frame + count * this.direction);
-      if (count <= 3) list.push(this.frame - count * this.direction);
-    }
+    const near = Array.from({ length: Math.min(most, 10) - 1 }, (_, place) => place + 1);
+    // Also backwards in the order of time, in which videos are decoded.
+    if (this.direction < 0) near.reverse();
+    list.push(...near.map((count) => this.frame + count * this.direction));
+    list.push(...[1, 2, 3].map((count) => this.frame - count * this.direction));
     return list.filter(inside);
   }
 }

@@ -1,10 +1,12 @@
 /** What a run found in one sequence: tracks or codes, their outlines, and where to look twice. */
 
 import { api } from "./api.js";
+import { extent } from "./decimate.js";
 import { Outlines } from "./outlines.js";
 import { readTable, rowOf } from "./tables.js";
 
 export const UNSURE = 0.5; // below this confidence a place is not to be relied on
+const LANES = ["x_px", "y_px", "speed", "confidence"];
 const TRACK_COLUMNS = ["frame", "time", "x_px", "y_px", "confidence", "speed"];
 
 /** @typedef {import("./tables.js").Track} Track */
@@ -22,43 +24,73 @@ const TRACK_COLUMNS = ["frame", "time", "x_px", "y_px", "confidence", "speed"];
  * @property {import("./store.js").Crossing[]} crossings
  * @property {number} first First frame.
  * @property {number} last Last frame.
+ * @property {number} fps
  */
 
 /**
  * @param {import("./store.js").Details} details
- * @param {import("./store.js").Sequence} sequence
+ * @param {import("./store.js").Sequence} given
+ * @param {import("./store.js").Source[]} sources
  * @returns {Promise<Results>}
  */
-export async function loadResults(details, sequence) {
-  sequence = {
-    ...sequence,
-    width: sequence.width ?? 640,
-    height: sequence.height ?? 480,
-    fps: sequence.fps ?? 25,
-  };
+export async function loadResults(details, given, sources) {
   const kind = details.task === "locate" ? "tracks" : "codes";
   const buffer =
     kind === "tracks"
-      ? await api.tracks(details.id, sequence.name, TRACK_COLUMNS)
-      : await api.codes(details.id, sequence.name);
-  const { columns, tracks } = readTable(buffer);
-  const full = tracks.filter((track) => track.rows);
+      ? await api.tracks(details.id, given.name, TRACK_COLUMNS)
+      : await api.codes(details.id, given.name);
+  const table = readTable(buffer);
+  const tracks = table.tracks.filter((track) => track.rows);
+  const sequence = complete(given, sources);
   const start = sequence.first ?? 0;
-  const ends = full.map((track) => track.columns.frame[track.rows - 1]);
+  const ends = tracks.map((track) => track.columns.frame[track.rows - 1]);
+  const names = kind === "tracks" ? LANES : table.columns.filter((name) => /^y\d+$/.test(name));
   return {
     kind,
     sequence,
-    tracks: full,
-    columns:
-      kind === "tracks"
-        ? ["x_px", "y_px", "speed", "confidence"]
-        : columns.filter((name) => /^y\d+$/.test(name)),
+    tracks,
+    columns: names.filter((name) =>
+      tracks.some(({ columns }) => extent(columns[name])[0] < Infinity),
+    ),
     outlines: kind === "tracks" ? new Outlines(details.id, sequence.name) : null,
-    unsure: kind === "tracks" ? unsureStretches(full) : [],
+    unsure: kind === "tracks" ? unsureStretches(tracks) : [],
     crossings: details.crossings.filter((crossing) => crossing.sequence === sequence.name),
     first: start,
     last: Math.max(start, start + (sequence.frames ?? 1) - 1, ...ends),
+    fps: rateOf(tracks) ?? sequence.fps,
   };
+}
+
+/**
+ * A sequence with what its run does not say, but its video does.
+ *
+ * @param {import("./store.js").Sequence} sequence
+ * @param {import("./store.js").Source[]} sources
+ * @returns {import("./store.js").Sequence}
+ */
+function complete(sequence, sources) {
+  const source = sources.find(({ id }) => id === sequence.source);
+  return {
+    ...sequence,
+    width: sequence.width ?? source?.width ?? 640,
+    height: sequence.height ?? source?.height ?? 480,
+    fps: sequence.fps ?? source?.fps ?? 25,
+  };
+}
+
+/**
+ * Frames per second by the times of the table, which a camera does not keep quite evenly.
+ *
+ * @param {Track[]} tracks
+ * @returns {number|null}
+ */
+function rateOf(tracks) {
+  const [longest] = [...tracks].sort((a, b) => b.rows - a.rows);
+  if (!longest || longest.rows < 2) return null;
+  const { frame, time } = longest.columns;
+  const last = longest.rows - 1;
+  const rate = (frame[last] - frame[0]) / (time[last] - time[0]);
+  return Number.isFinite(rate) && rate > 0 ? rate : null;
 }
 
 /**

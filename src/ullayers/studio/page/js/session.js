@@ -44,7 +44,6 @@ export class Session {
     if (!run) return;
     this.begin({ kind: "run", id }, isAtWork(run));
     this.next = 0;
-    this.path.clear();
     const source = this.store.openSource;
     if (source) this.playhead.setRange(0, (source.frames ?? 1) - 1, source.fps ?? 0, frame ?? 0);
     this.watch(id);
@@ -58,6 +57,7 @@ export class Session {
    */
   begin(open, follow = false) {
     this.playhead.pause();
+    this.path.clear();
     this.store.set({
       open,
       follow,
@@ -99,11 +99,11 @@ export class Session {
         this.store.set({ details, sequence: null, results: null });
         return;
       }
-      const results = await loadResults(details, sequence);
+      const results = await loadResults(details, sequence, this.store.state.sources);
       await results.outlines?.ready(frame ?? results.first);
       if (turn !== this.turn) return;
       this.store.set({ details, sequence: sequence.name, results, follow: false });
-      this.playhead.setRange(results.first, results.last, sequence.fps, frame ?? results.first);
+      this.playhead.setRange(results.first, results.last, results.fps, frame ?? results.first);
     } catch (error) {
       if (turn === this.turn) this.say(/** @type {Error} */ (error).message);
     }
@@ -125,7 +125,7 @@ export class Session {
     const details = await api.details(/** @type {string} */ (open.id));
     const entry = details.sequences.find((candidate) => candidate.name === sequence);
     if (!entry) return;
-    const results = await loadResults(details, entry);
+    const results = await loadResults(details, entry, this.store.state.sources);
     await results.outlines?.ready(this.playhead.frame);
     if (turn !== this.turn) return;
     const objects = results.tracks.map((track) => track.object);
@@ -155,7 +155,7 @@ export class Session {
         details.sequences.find((entry) => entry.name === results.sequence.name) ??
         details.sequences[0];
       if (!same) return this.say(`${run.name} has no results to compare with.`);
-      const theirs = await loadResults(details, same);
+      const theirs = await loadResults(details, same, this.store.state.sources);
       if (turn === this.turn) this.store.set({ other: { run, details, results: theirs } });
     } catch (error) {
       this.say(/** @type {Error} */ (error).message);

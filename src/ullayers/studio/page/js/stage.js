@@ -37,6 +37,7 @@ export class Stage {
     this.takenBy = null;
     /** @type {Viewer[]} */
     this.viewers = [this.addViewer(), this.addViewer()];
+    this.waiting = false; // for the picture of the playhead
     this.emptyFor = ""; // what the welcome was made for
     /** @type {HTMLElement|null} */
     this.emptyElement = null;
@@ -52,6 +53,9 @@ export class Stage {
     store.follow(["picked", "hidden", "layers"], () => this.redraw());
     store.follow(["moving"], () => root.classList.toggle("aiming", store.state.moving));
     this.viewport.addEventListener("change", () => this.update());
+    frames.listeners.add(() => {
+      if (this.waiting && !this.live) this.update();
+    });
     setInterval(() => this.loop(), LOOP);
   }
 
@@ -139,7 +143,10 @@ export class Stage {
       return;
     }
     const { playhead } = this;
-    const list = playhead.ahead(AHEAD);
+    // What is to be seen now comes first, and alone: a decoder does one thing at a time.
+    const seen = this.active.every((viewer) => viewer.has(playhead.frame));
+    const list = playhead.playing || seen ? playhead.ahead(AHEAD) : [playhead.frame];
+    this.waiting = !seen;
     // While it plays, a picture later than the one shown is of use even if it comes late.
     const useful = (/** @type {number} */ frame) =>
       playhead.playing &&

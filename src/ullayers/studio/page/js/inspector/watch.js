@@ -135,7 +135,12 @@ export class WatchTab {
         ],
         ["Rate", run.rate ? `${short(run.rate)} /s` : "–"],
         ["Time left", duration(run.left)],
-        trial ? ["Trial", `${trial.number} of ${trial.of}`] : null,
+        trial
+          ? [
+              "Trial",
+              trial.best === true ? `${trial.number}, the best` : `${trial.number} of ${trial.of}`,
+            ]
+          : null,
       ]),
     );
   }
