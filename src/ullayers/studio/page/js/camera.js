@@ -225,6 +225,7 @@ export class Camera {
     const trails = [...this.trails].map(([object, points]) => ({ object, points }));
     const scene = /** @type {import("./scene.js").Scene} */ ({
       source: null,
+      last: Infinity,
       width: own,
       height: tall,
       several: places.length > 1,

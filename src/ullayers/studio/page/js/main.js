@@ -19,7 +19,7 @@ import { followConnection, say, sayError } from "./notices.js";
 import { Overview } from "./overview.js";
 import { Playhead } from "./playhead.js";
 import { Session } from "./session.js";
-import { buildShell, showPanel } from "./shell.js";
+import { buildShell, followTitle, showPanel } from "./shell.js";
 import { Socket } from "./socket.js";
 import { Stage, emptyStage } from "./stage.js";
 import { Store, initialState } from "./store.js";
@@ -36,6 +36,7 @@ const session = new Session(store, playhead, say);
 const corrector = new Corrector(store, session, playhead, say);
 
 buildShell(store);
+followTitle(store);
 followConnection(store);
 addThemeSwitch(byId("theme"));
 

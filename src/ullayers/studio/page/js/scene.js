@@ -11,6 +11,7 @@ import { placesAt } from "./results.js";
  * @property {string|null} source Whose pictures are shown; null if the video is not at hand.
  * @property {number} width
  * @property {number} height
+ * @property {number} last Last frame; another run may go on for longer.
  * @property {boolean} several Whether objects need a name.
  * @property {(frame: number) => import("./outlines.js").Outline[]|null} outlines Null if not here yet.
  * @property {(frame: number) => import("./results.js").Place[]} places
@@ -22,6 +23,7 @@ import { placesAt } from "./results.js";
 /** @returns {Omit<Scene, "source"|"width"|"height">} */
 function nothing() {
   return {
+    last: Infinity,
     several: false,
     outlines: () => [],
     places: () => [],
@@ -44,6 +46,7 @@ export function resultsScene(results) {
     source: sequence.source,
     width: sequence.width,
     height: sequence.height,
+    last: results.last,
     several: results.tracks.length > 1,
     outlines: (frame) => (outlines ? outlines.at(frame) : []),
     places: (frame) => placesAt(results, frame),

@@ -8,7 +8,8 @@ export class Session {
   /**
    * @param {import("./store.js").Store} store
    * @param {import("./playhead.js").Playhead} playhead
-   * @param {(text: string) => void} say Tells the user something in one sentence.
+   * @param {(text: string, action?: {label: string, run: () => void}) => void} say Tells the user
+   *     something in one sentence.
    */
   constructor(store, playhead, say) {
     this.store = store;
@@ -181,6 +182,7 @@ export class Session {
    */
   takeState({ sources, runs, upload_limit }) {
     const before = this.store.openRun;
+    const running = this.store.state.runs.filter(isAtWork);
     this.store.set({
       sources,
       runs,
@@ -193,6 +195,17 @@ export class Session {
       (open.kind === "source" && !sources.some((source) => source.id === open.id));
     if (gone) this.close();
     else this.notice(before);
+    for (const { id } of running) this.announce(runs.find((run) => run.id === id));
+  }
+
+  /** Say that a run has ended which nobody looks at. @param {import("./store.js").Run|undefined} run */
+  announce(run) {
+    const { open } = this.store.state;
+    if (!run || run.id === open.id) return;
+    const action = { label: "Open", run: () => this.openRun(run.id) };
+    if (run.state === "done") this.say(`${run.name} is finished.`, action);
+    if (run.state === "failed")
+      this.say(`${run.name} failed: ${run.error ?? "no reason is known"}`, action);
   }
 
   /**

@@ -1,6 +1,7 @@
 /** The frame of the page: side panels that can be hidden, and the tabs at the bottom of a phone. */
 
 import { byId, h, icon } from "./dom.js";
+import { percent } from "./format.js";
 
 /** @type {[string, string, keyof typeof import("./icons.js").ICONS][]} */
 const PANELS = [
@@ -52,6 +53,16 @@ export function buildShell(store) {
     document.body.classList.toggle("no-player", open.kind === "none" || open.kind === "camera");
     if (open.kind !== "none") delete document.body.dataset.empty;
     else document.body.dataset.empty = sources.length || runs.length ? "listed" : "blank";
+  });
+}
+
+/** The title of the browser's tab says how far a run is. @param {import("./store.js").Store} store */
+export function followTitle(store) {
+  store.follow(["open", "runs", "sources"], () => {
+    const run = store.openRun;
+    const share = run?.state === "running" && run.total ? percent(run.done / run.total) : "";
+    const name = run?.name ?? store.openSource?.name ?? "";
+    document.title = [share, name, "ullayers studio"].filter(Boolean).join(" · ");
   });
 }
 

@@ -134,20 +134,27 @@ export class Timeline {
     const { canvas, playhead } = this;
     /** @type {number|null} Frame where a range begins. */
     let rangeStart = null;
+    /** @type {Map<number, number>} Places of the fingers. */
+    const fingers = new Map();
     canvas.addEventListener("pointerdown", (event) => {
       if (event.button || !this.model) return;
       canvas.setPointerCapture(event.pointerId);
+      fingers.set(event.pointerId, event.clientX);
+      if (fingers.size > 1) return;
       this.dragging = true;
       playhead.pause();
       rangeStart = event.shiftKey ? this.clamp(this.frameAt(event.clientX)) : null;
       this.drag(event, rangeStart);
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (this.dragging) this.drag(event, rangeStart);
+      if (fingers.size === 2) this.pinch(event, fingers);
+      else if (this.dragging) this.drag(event, rangeStart);
+      if (fingers.has(event.pointerId)) fingers.set(event.pointerId, event.clientX);
       this.showTip(event);
     });
-    const end = () => {
-      if (!this.dragging) return;
+    const end = (/** @type {PointerEvent} */ event) => {
+      fingers.delete(event.pointerId);
+      if (!this.dragging || fingers.size) return;
       this.dragging = false;
       if (rangeStart === null) playhead.seek(playhead.frame); // now the frames around it are fetched
     };
@@ -156,6 +163,14 @@ export class Timeline {
     canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
     canvas.addEventListener("dblclick", () => this.fit());
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+  }
+
+  /** Two fingers zoom into time. @param {PointerEvent} event @param {Map<number, number>} fingers */
+  pinch(event, fingers) {
+    const before = fingers.get(event.pointerId);
+    const other = [...fingers].find(([id]) => id !== event.pointerId)?.[1];
+    if (before === undefined || other === undefined || Math.abs(before - other) < 8) return;
+    this.zoom(Math.abs(event.clientX - other) / Math.abs(before - other), this.frameAt(other));
   }
 
   /** @param {number} frame */

@@ -27,7 +27,8 @@ export function buildTransport(root, store, playhead, session) {
   );
   const input = frameInput(playhead);
   const total = h("span", { class: "soft numeric", testid: "frame-total" });
-  const time = h("span", { class: "time numeric", testid: "time" });
+  const time = h("span", { class: "numeric", testid: "time" });
+  const end = h("span", { class: "numeric roomy" });
   const speed = speedSelect(playhead);
   const doubts = jumpButton("doubt", "uncertain stretch", "u", (direction) =>
     session.jumpUnsure(direction),
@@ -45,7 +46,7 @@ export function buildTransport(root, store, playhead, session) {
       input,
       total,
     ),
-    time,
+    h("span", { class: "time" }, time, " ", end),
     h("span", { class: "spacer" }),
     range,
     h("div", { class: "group" }, doubts.element, crossings.element),
@@ -55,13 +56,9 @@ export function buildTransport(root, store, playhead, session) {
   const place = () => {
     if (document.activeElement !== input) input.value = String(playhead.frame);
     const { results } = store.state;
-    const end = clock(timeOf(results, playhead.last, playhead.fps));
-    setText(
-      time,
-      playhead.last > playhead.first
-        ? `${clock(timeOf(results, playhead.frame, playhead.fps))} / ${end}`
-        : "",
-    );
+    const usable = playhead.last > playhead.first;
+    setText(time, usable ? clock(timeOf(results, playhead.frame, playhead.fps)) : "");
+    setText(end, usable ? `/ ${clock(timeOf(results, playhead.last, playhead.fps))}` : "");
   };
   const rangeChanged = () => {
     input.min = String(playhead.first);

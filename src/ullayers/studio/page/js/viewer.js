@@ -82,7 +82,7 @@ export class Viewer {
   /** Whether the picture of a frame is at hand. @param {number} frame */
   has(frame) {
     const scene = this.scene;
-    if (!scene || scene.source === null) return true;
+    if (!scene || scene.source === null || frame > scene.last) return true;
     if (scene.image(frame))
       return this.still?.url === scene.image(frame) && this.still.bitmap !== null;
     return this.frames.get(scene.source, frame, this.width) !== null;
@@ -116,6 +116,7 @@ export class Viewer {
     const bytes =
       4 * (width || scene.width) * (scene.height / scene.width) * (width || scene.width);
     const wishes = list
+      .filter((frame) => frame <= scene.last)
       .slice(0, this.frames.room(bytes))
       .map((frame) => ({ source, frame, width }));
     this.frames.want(this, wishes, (wish) => wish.source === source && useful(wish.frame));
@@ -183,7 +184,7 @@ export class Viewer {
 
   /** @param {import("./scene.js").Scene} scene @param {number} frame */
   bitmap(scene, frame) {
-    if (scene.source === null) return null;
+    if (scene.source === null || frame > scene.last) return null;
     if (scene.image(frame)) return this.still?.bitmap ?? null;
     return this.frames.get(scene.source, frame, this.width);
   }
