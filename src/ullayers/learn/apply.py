@@ -17,6 +17,7 @@ from ullayers.learn.footage import PIECE, TARGET_RATE, Piece, cut, make_piece
 from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.readout import FRAMES_PER_CALL
 from ullayers.learn.results import TRACK, Answer, code_columns
+from ullayers.learn.row_file import RowFile
 from ullayers.learn.runs import Run
 from ullayers.learn.scenes import keep_scene, read_scenes
 from ullayers.learn.several import Several
@@ -153,29 +154,40 @@ def _locate(
         else:
             several.camera_moves = True
     scale = _source_pixels(source, outlines)
-    done: list[Answer] = []
-    try:
-        with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
-            for clip in clips:
-                located = attend(net, clip, run, recording)
-                found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
-                answer = _answer(source, clip, TRACK, _values(found, located))
-                moments = _moments(found.masks, scale)
-                done.append(answer)
-                answer = replace(
-                    answer,
-                    masks=found.soft,
-                    others=found.others,
-                    owners=found.owners,
-                    moments=moments,
-                )
-                for start in range(0, len(clip.index), FRAMES_PER_CALL):
-                    yield answer.rows(slice(start, start + FRAMES_PER_CALL))
-    finally:
-        finder = recording.finder if isinstance(recording, StillRecording) else None
-        if several is not None and finder is not None and done:
-            size = finder.scene.noise.shape[1], finder.scene.noise.shape[0]
-            several.finish(finder.tracker, Answer.join(done), size, scale)
+    with RowFile() as done:
+        try:
+            with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
+                for clip in clips:
+                    answer = _locate_in(clip, run, net, source, recording, scale)
+                    if several is not None:
+                        done.add(answer)
+                    for start in range(0, len(clip.index), FRAMES_PER_CALL):
+                        yield answer.rows(slice(start, start + FRAMES_PER_CALL))
+        finally:
+            finder = recording.finder if isinstance(recording, StillRecording) else None
+            if several is not None and finder is not None and done.count:
+                size = finder.scene.noise.shape[1], finder.scene.noise.shape[0]
+                several.finish(finder.tracker, done.read(), size, scale)
+
+
+def _locate_in(
+    clip: Clip,
+    run: Run,
+    net: Locator,
+    source: Source,
+    recording: StillRecording | MovingRecording,
+    scale: tuple[float, float],
+) -> Answer:
+    """Locate the object in the next window of frames."""
+    located = attend(net, clip, run, recording)
+    found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
+    return replace(
+        _answer(source, clip, TRACK, _values(found, located)),
+        masks=found.soft,
+        others=found.others,
+        owners=found.owners,
+        moments=_moments(found.masks, scale),
+    )
 
 
 def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:

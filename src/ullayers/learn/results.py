@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -32,6 +32,7 @@ ARRAYS = (  # attributes of an `Answer` with one entry for each row
     "shapes",
     "objects",
 )
+ROWS_AT_ONCE = 2**14  # rows of a table in memory as text
 SURE = 0.5  # positions with less confidence are unreliable
 
 
@@ -104,6 +105,12 @@ class Answer:
             name: None if (value := getattr(self, name)) is None else value[rows] for name in ARRAYS
         }
         return replace(self, **chosen)
+
+    def in_parts(self) -> Iterator[Answer]:
+        """Yield the rows of all objects, some at a time."""
+        every = self.several or self
+        for start in range(0, len(every.index), ROWS_AT_ONCE):
+            yield every.rows(slice(start, start + ROWS_AT_ONCE))
 
     def of_objects(self) -> list[Answer]:
         """Return the rows of each object, by its number."""
@@ -233,7 +240,7 @@ def read_answers(lines: Iterable[str]) -> list[Answer]:
     columns = tuple(name for name in results if name not in PIXELS + SHAPE + CROP)
     answers = []
     for sequence, some in groupby(_checked(rows, len(names)), itemgetter(0)):
-        table = np.array([row[1:] for row in some]).astype(np.float64)
+        table = _to_numbers(row[1:] for row in some)
         numbers = table[:, 1] if numbered else np.ones(len(table))
         if not (np.abs(table[:, 0]) < MAX_FRAME).all() or not (numbers >= 1).all():  # or NaN
             raise ValueError("expected frame numbers")
@@ -250,6 +257,15 @@ def read_answers(lines: Iterable[str]) -> list[Answer]:
         )
         answers.append(main_object(answer))
     return answers
+
+
+def _to_numbers(rows: Iterable[list[str]]) -> NDArray[np.float64]:
+    """Convert some rows at a time: as text, they take twenty times as much memory."""
+    remaining = iter(rows)
+    parts = []
+    while some := list(islice(remaining, ROWS_AT_ONCE)):
+        parts.append(np.array(some).astype(np.float64))
+    return np.concatenate(parts)
 
 
 def _columns(cells: dict[str, NDArray[np.float64]], names: Sequence[str]) -> Any:

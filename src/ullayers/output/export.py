@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import clear_masks
 from ullayers.learn.footage import Spread
 from ullayers.learn.results import TRACK, Answer, code_columns
+from ullayers.learn.row_file import RowFile
 from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
@@ -246,9 +247,8 @@ def _export_source(
     job: _Job, source: Source, several: Several | None
 ) -> Generator[int, None, None]:
     """Export one source; yield the number of frames of each part."""
-    parts: list[Answer] = []
     kept_masks = Spread[NDArray[np.uint8]](KEPT_MASKS)
-    with Spool() as spool:
+    with RowFile() as rows, Spool() as spool:
         try:
             info = source.probe()
             tap = job.tap(source, info)
@@ -258,14 +258,14 @@ def _export_source(
                 if part.masks is not None:
                     kept_masks.extend(map(_thumbnail, part.masks))
                 _keep_to_draw(job, spool, part, tap, outline)
-                parts.append(replace(part, masks=None, owners=None))
+                rows.add(part)
                 yield len(part.index)
         except VideoError as error:
             if not job.options.skip_bad:
                 raise
             job.done.bad[source.name] = str(error)
-        if parts:
-            answer = _finished(Answer.join(parts), info, several)
+        if rows.count:
+            answer = _finished(rows.read(), info, several)
             job.done.add(answer, kept_masks.items, info)
             if several is not None and several.notes:
                 job.done.notes[source.name] = several.notes
@@ -321,17 +321,16 @@ def _draw_again(job: _Job, source: Source) -> None:
     outline = job.outline(source, info)
     left = job.overlay_frames
     several = Several(job.options.objects) if job.numbered else None
-    finished: list[Answer] = []
-    with Spool() as spool:
+    with RowFile() as rows, Spool() as spool:
         parts = job.answers(source, tap, several)
         with closing(parts), suppress(VideoError):  # a broken source has rows of its beginning
             for part in parts:
                 left -= _keep_to_draw(job, spool, part, tap, outline)
-                finished.append(replace(part, masks=None, owners=None))
+                rows.add(part)
                 if left == 0 and several is None:
                     break
-        if finished:
-            answer = _finished(Answer.join(finished), info, several)
+        if rows.count:
+            answer = _finished(rows.read(), info, several)
             _draw_spool(job, spool, source, answer, several)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from ullayers.errors import UserError
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.results import TRACK
+from ullayers.learn.row_file import RowFile
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
 from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
@@ -129,19 +130,19 @@ def apply_to_video(
     if not run.folder.is_dir():  # its scenes are read there
         raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
     info, error = None, None
-    parts: list[Answer] = []
     several = Several(options.objects) if follows_several(run, options) else None
-    try:
-        info = source.probe()
-        found = answers(
-            run, source, stride=options.stride, max_frames=options.max_frames, several=several
-        )
-        parts.extend(replace(part, masks=None, owners=None) for part in found)
-    except VideoError as caught:
-        error = str(caught)
-    if info is None or not parts:
-        return VideoResult(error=error, is_open=info is not None)
-    answer = Answer.join(parts)
+    with RowFile() as rows:
+        try:
+            info = source.probe()
+            for part in answers(
+                run, source, stride=options.stride, max_frames=options.max_frames, several=several
+            ):
+                rows.add(part)
+        except VideoError as caught:
+            error = str(caught)
+        if info is None or not rows.count:
+            return VideoResult(error=error, is_open=info is not None)
+        answer = rows.read()
     if answer.columns == TRACK:
         answer = complete(answer, info, None if several is None else several.rows)
     note = PartNote(

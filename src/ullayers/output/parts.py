@@ -16,7 +16,7 @@ import numpy as np
 from ullayers.errors import MissingPackageError
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_inside, clear_parts
-from ullayers.learn.results import CROP, SHAPE, TRACK, Answer, header
+from ullayers.learn.results import CROP, ROWS_AT_ONCE, SHAPE, TRACK, Answer, header
 from ullayers.learn.typed_json import from_json
 from ullayers.output.crossing_table import CROSSINGS, write_crossings
 from ullayers.output.exported import Totals
@@ -25,7 +25,6 @@ from ullayers.video.reader import Source
 from ullayers.video.remote import absolute_path, without_password
 
 NOTE = b"ullayers"  # key of the note in the metadata of a Parquet file
-ROWS_AT_ONCE = 2**16  # rows in memory while tables are merged
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class PartialTable:
         content = read_regular(self.partial, MAX_TABLE_BYTES)
         if not 0 <= note.bytes <= len(content):
             raise ValueError(f"expected a table of {note.bytes} bytes, got {len(content)}")
-        text = io.StringIO(content[: note.bytes].decode(), newline="")
+        text = io.TextIOWrapper(io.BytesIO(content[: note.bytes]), "utf-8", newline="")
         self.header = text.readline()
         known = [self.columns, *(self.columns + more for more in MORE_COLUMNS)]
         if self.header not in {header(each, numbered=self.numbered) for each in known}:
@@ -189,7 +189,8 @@ class PartialTable:
             self.file.write(self.header.encode())
         elif self.header != columns:  # of an older version
             answer = answer.with_columns(self.header.strip().split(","))
-        self.file.write(answer.lines(numbered=self.numbered).encode())
+        for some in answer.in_parts():
+            self.file.write(some.lines(numbered=self.numbered).encode())
         if answer.several is not None:
             self.crossings = {**self.crossings, answer.sequence: crossings}
         self.file.flush()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.regular_files import read_regular
+from ullayers.learn.regular_files import open_regular
+from ullayers.learn.results import ROWS_AT_ONCE
 
-MAX_TABLE_BYTES = 2**30
 NAMES = (
     "time",
     "x",
@@ -31,6 +33,7 @@ NAMES = (
 REQUIRED = NAMES[:4]
 
 Floats = NDArray[np.float64]
+Key = tuple[str, int]  # sequence, object
 
 
 @dataclass(frozen=True)
@@ -93,38 +96,47 @@ def read_tracks(path: Path) -> list[Track]:
         [('a', 1, [32.0]), ('a', 2, [13.0])]
     """
     try:
-        text = read_regular(path, MAX_TABLE_BYTES).decode()
+        file = open_regular(path)
     except FileNotFoundError:
         raise RunError(f"{path}: is missing; write it with ul learn or ul apply") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read: {error}") from error
     try:
-        return _parse(text)
-    except (KeyError, ValueError, csv.Error) as error:
+        with io.TextIOWrapper(file, "utf-8", newline="") as lines:
+            return _parse(lines)
+    except (KeyError, OSError, ValueError, csv.Error) as error:
         raise RunError(f"{path}: is damaged ({error}); write it again with --force") from error
 
 
-def _parse(text: str) -> list[Track]:
-    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+def _parse(lines: Iterable[str]) -> list[Track]:
+    rows = csv.DictReader(lines, strict=True)
     present = rows.fieldnames or ()
     missing = {"sequence", "frame", *REQUIRED} - set(present)
     if missing:
         raise ValueError(f"no column {sorted(missing)[0]}")
     columns = [name for name in NAMES if name in present]
-    found: dict[tuple[str, int], list[list[str]]] = defaultdict(list)
+    found: dict[Key, list[Floats]] = defaultdict(list)
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        for key, table in _tables(some, columns).items():
+            found[key].append(table)
+    return [_track(key, columns, np.concatenate(found.pop(key))) for key in sorted(found)]
+
+
+def _tables(rows: list[dict[str, str]], columns: list[str]) -> dict[Key, Floats]:
+    """Return frames and columns of each object as numbers, which take less memory than text."""
+    found: dict[Key, list[list[str]]] = defaultdict(list)
     for row in rows:
         if None in row or None in row.values():
-            raise ValueError(f"expected {len(present)} cells in each row")
+            raise ValueError("expected as many cells in each row as in the header")
         key = row["sequence"], int(row.get("object", 1))
         found[key].append([row["frame"], *(row[name] for name in columns)])
-    return [_track(key, columns, found[key]) for key in sorted(found)]
-
-
-def _track(key: tuple[str, int], columns: list[str], rows: list[list[str]]) -> Track:
     try:
-        table = np.array(rows).astype(np.float64)
+        return {key: np.array(cells).astype(np.float64) for key, cells in found.items()}
     except (TypeError, ValueError):
-        raise ValueError(f"a row of {key[0]} has a cell that is not a number") from None
+        raise ValueError("a row has a cell that is not a number") from None
+
+
+def _track(key: Key, columns: list[str], table: Floats) -> Track:
     frame = table[:, 0].astype(np.int64)
     if (np.diff(frame) <= 0).any():
         raise ValueError(f"the frames of object {key[1]} in {key[0]} are not in order")

@@ -17,9 +17,9 @@ from ullayers.learn.results import SURE
 from ullayers.output.formats.packages import load
 from ullayers.output.mask_images import Labels, label_box, read_labels
 from ullayers.output.observations import Observations, Seen, collect
-from ullayers.output.track_table import MAX_TABLE_BYTES
 from ullayers.output.tracked_video import TrackedVideo
 
+MAX_TABLE_BYTES = 2**30
 IDENTITIES = ("animal", "object", "person", "id")
 BOX = ("left", "top", "width", "height")
 
