@@ -181,7 +181,7 @@ def test_appearance_undoes_an_exchange() -> None:
     confused = swapped(found, crossings[3].nearest)
     resolved, judged = resolve(confused, crossings)
     for one in resolved:
-        shades = [each.colours[0] for each in one.sightings if len(each.colours)]
+        shades = [each.colours[0] for each in one.sightings if not each.company]
         assert np.ptp(shades) < 5, "an object has one shade"
     assert min(each.confidence for each in judged) > 0.9
 

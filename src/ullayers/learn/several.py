@@ -102,11 +102,13 @@ class Several:
         self.crossings = sorted(placed, key=lambda each: (each.first, each.objects))
 
     def _keep_keys(self, objects: list[TrackedObject], frames: Answer) -> None:
-        sightings = [(s.frame, s.number, k) for k, o in enumerate(objects, 1) for s in o.sightings]
-        time, track, number = np.array(sightings, np.int64).T
-        keys = key(frames.index[time], track)
+        seen = [each.sightings for each in objects]
+        keys = np.concatenate(
+            [key(frames.index[each.column("frame")], each.column("number")) for each in seen]
+        )
+        numbers = np.repeat(np.arange(1, len(seen) + 1, dtype=np.uint8), list(map(len, seen)))
         order = np.argsort(keys)
-        self.keys, self.numbers = keys[order], number[order].astype(np.uint8)
+        self.keys, self.numbers = keys[order], numbers[order]
 
     def object_of_track(self, frame: int, tracks: int) -> NDArray[np.uint8]:
         """Return the number of the object of each track in a frame; 0 for none.
@@ -135,22 +137,19 @@ def _rows(
 
     Where it was not seen, its position is interpolated, with a confidence of 0.
     """
-    seen = np.array([each.frame for each in one.sightings])
-    time = np.arange(seen[0], min(seen[-1] + 1, len(frames.index)))
-    columns = np.array(
-        [
-            (
-                each.x / size[0],
-                each.y / size[1],
-                each.clarity,
-                each.spread[0, 0] * scale[0] ** 2,
-                each.spread[0, 1] * scale[0] * scale[1],
-                each.spread[1, 1] * scale[1] ** 2,
-                each.area * scale[0] * scale[1],
-            )
-            for each in one.sightings
-        ]
+    frame, x, y, clarity, spread, area = map(
+        one.sightings.column, ("frame", "x", "y", "clarity", "spread", "area")
     )
-    table = np.stack([np.interp(time, seen, column) for column in columns.T], 1)
-    table[~np.isin(time, seen), 2] = 0.0
+    time = np.arange(frame[0], min(frame[-1] + 1, len(frames.index)))
+    columns = (
+        x / size[0],
+        y / size[1],
+        clarity,
+        spread[:, 0, 0] * scale[0] ** 2,
+        spread[:, 0, 1] * scale[0] * scale[1],
+        spread[:, 1, 1] * scale[1] ** 2,
+        area * scale[0] * scale[1],
+    )
+    table = np.stack([np.interp(time, frame, column) for column in columns], 1)
+    table[~np.isin(time, frame), 2] = 0.0
     return time, np.full(len(time), number), table[:, :3], table[:, 3:]

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ullayers.locate.sightings import ALONE
 from ullayers.locate.tracking import TrackedObject
 
 
@@ -38,23 +40,43 @@ def find_crossings(objects: Sequence[TrackedObject], pause: int) -> list[Crossin
         objects: From `choose_objects`; they are numbered in this order, from 1.
         pause: Frames; objects that part for a shorter time are in the same crossing.
     """
-    owner = {sighting.number: k for k, each in enumerate(objects, 1) for sighting in each.sightings}
-    together: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for k, each in enumerate(objects, 1):
-        for sighting in each.sightings:
-            for number in sighting.company:
-                other = owner.get(number)
-                if other is not None and other > k:
-                    frames = together.setdefault((k, other), [])
-                    frames.append((sighting.frame, sighting.apart))
+    owner = {
+        int(number): k
+        for k, each in enumerate(objects, 1)
+        for number in np.unique(each.sightings.column("number"))
+    }
     found: list[Crossing] = []
-    for pair, frames in together.items():
-        times = np.array([frame for frame, _ in frames])
-        apart = np.array([clear for _, clear in frames])
-        for rows in np.split(np.arange(len(times)), np.flatnonzero(np.diff(times) > pause) + 1):
-            first, last = int(times[rows[0]]), int(times[rows[-1]])
-            nearest = rows[apart[rows].argmin()]
-            least = float(apart[nearest])
-            confidence = 0.5 + 0.5 * least
-            found.append(Crossing(first, last, pair, confidence, least, int(times[nearest])))
+    for k, each in enumerate(objects, 1):
+        for other, (times, apart) in _together(each, k, owner).items():
+            for rows in np.split(np.arange(len(times)), np.flatnonzero(np.diff(times) > pause) + 1):
+                first, last = int(times[rows[0]]), int(times[rows[-1]])
+                nearest = rows[apart[rows].argmin()]
+                least = float(apart[nearest])
+                confidence = 0.5 + 0.5 * least
+                pair = k, other
+                found.append(Crossing(first, last, pair, confidence, least, int(times[nearest])))
     return sorted(found, key=lambda each: (each.nearest, each.objects))
+
+
+def _together(
+    one: TrackedObject, number: int, owner: dict[int, int]
+) -> dict[int, tuple[NDArray[np.int32], NDArray[np.float64]]]:
+    """Return in which frames an object shares a blob with later ones, and how clearly it is apart.
+
+    Args:
+        one: The object.
+        number: Its number.
+        owner: Numbers of objects by numbers of tracks.
+    """
+    company = one.sightings.column("company")
+    shared = one.sightings.where(company != ALONE)
+    company, times, apart = map(shared.column, ("company", "frame", "apart"))
+    groups = [one.sightings.log.companies[i] for i in np.unique(company)]
+    others = {owner.get(track, 0) for group in groups for track in group}
+    found = {}
+    for other in sorted(other for other in others if other > number):
+        tracks = {track for track, k in owner.items() if k == other}
+        with_it = [i for i in np.unique(company) if tracks & set(one.sightings.log.companies[i])]
+        rows = np.isin(company, with_it)
+        found[other] = times[rows], apart[rows]
+    return found

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.crossings import Crossing
-from ullayers.locate.tracking import Sighting, TrackedObject
+from ullayers.locate.sightings import ALONE, Sightings
+from ullayers.locate.tracking import TrackedObject
 
 MIN_STRETCH = 6  # frames that an appearance is measured in
 MIN_STRETCHES = 6  # with fewer, the appearance is not used
@@ -111,22 +112,25 @@ def _stretches(
     """Return the stretches by track and the number of the crossing before, from 0; -1 for none."""
     found = {}
     for k, each in enumerate(objects):
+        alone = each.sightings.where(each.sightings.column("company") == ALONE)
+        frames, looks = alone.column("frame"), _appearances(alone)
         own = [n for n, crossing in enumerate(crossings) if k + 1 in crossing.objects]
         starts = [-1, *(crossings[n].last for n in own)]
         ends = [*(crossings[n].first for n in own), np.inf]
         for n, start, end in zip([-1, *own], starts, ends, strict=True):
-            alone = [s for s in each.sightings if start < s.frame < end and len(s.colours)]
-            if len(alone) >= MIN_STRETCH:
-                looks = np.stack([_appearance(s) for s in alone])
-                half = len(looks) // 2
-                halves = looks[:half].mean(0) - looks[half:].mean(0)
-                found[k, n] = _Stretch(np.median(looks, 0), halves, len(alone))
+            rows = looks[np.searchsorted(frames, start, "right") : np.searchsorted(frames, end)]
+            if len(rows) >= MIN_STRETCH:
+                half = len(rows) // 2
+                halves = rows[:half].mean(0) - rows[half:].mean(0)
+                found[k, n] = _Stretch(np.median(rows, 0), halves, len(rows))
     return found
 
 
-def _appearance(sighting: Sighting) -> Floats:
-    lengths = np.sqrt(np.linalg.eigvalsh(sighting.spread))
-    return np.concatenate([sighting.colours, np.log([sighting.area, *lengths])])
+def _appearances(sightings: Sightings) -> Floats:
+    """Return (sightings, 9) colours, and the logarithms of area and axes."""
+    lengths = np.sqrt(np.linalg.eigvalsh(sightings.column("spread")))
+    sizes = np.column_stack([sightings.column("area"), lengths])
+    return np.column_stack([sightings.column("colours"), np.log(sizes)])
 
 
 def _metric_of_w(stretches: dict[tuple[int, int], _Stretch]) -> Floats | None:
@@ -262,16 +266,16 @@ def _exchanged(
     objects: Sequence[TrackedObject], crossings: Sequence[Crossing], history: tuple[Order, ...]
 ) -> list[TrackedObject]:
     """Return the objects with their sightings exchanged where the objects were nearest."""
-    sightings: list[list[Sighting]] = [[] for _ in objects]
+    parts: list[list[Sightings]] = [[] for _ in objects]
     for k, each in enumerate(objects):
         own = [n for n, crossing in enumerate(crossings) if k + 1 in crossing.objects]
         nearest = np.array([crossings[n].nearest for n in own])
-        for sighting in each.sightings:
-            past = int(np.searchsorted(nearest, sighting.frame))
-            n = own[past - 1] if past else -1
-            sightings[history[n + 1][k]].append(sighting)
+        past = np.searchsorted(nearest, each.sightings.column("frame"))
+        identity = np.array([history[n + 1][k] for n in (-1, *own)])[past]
+        for number in np.unique(identity):
+            parts[number].append(each.sightings.where(identity == number))
     return [
-        replace(each, sightings=sorted(own, key=lambda s: s.frame))
-        for each, own in zip(objects, sightings, strict=True)
+        replace(each, sightings=Sightings.merged(own))
+        for each, own in zip(objects, parts, strict=True)
         if own
     ]

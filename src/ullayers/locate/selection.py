@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.judge import track_objective
-from ullayers.locate.tracking import CONFIRMED, Sighting, TrackedObject
+from ullayers.locate.sightings import ALONE, Sighting
+from ullayers.locate.tracking import CONFIRMED, TrackedObject
 
 LEAST_TRAVEL = 2.0  # of its length: things that are pushed aside move less
 LARGEST_J = -2.0  # of the path of an object: noise and flicker are above it
@@ -18,6 +22,7 @@ RESIDENT_J = 0.5  # of the lowest J, which objects beside a resident one must re
 RESIDENT_SHARE = 0.1  # of the frames in which objects beside a resident one are there
 BORDER = 0.5  # of its size: an object that is nearer to the border may leave
 SHORT_GAP = 5  # frames; where objects come and go, one that returns later is a new one
+SPEED_FRAMES = 25  # before a gap, over which a speed is measured
 LINK_REACH = 3.0  # lengths, and as much again for every length walked during the gap
 
 
@@ -50,7 +55,7 @@ def choose_objects(
 
 
 def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
-    objectives = {each.number: path_objective(each.sightings) for each in linked}
+    objectives = {each.number: path_objective(each) for each in linked}
     worthy = [
         each
         for each in linked
@@ -73,9 +78,9 @@ def travelled(one: TrackedObject) -> float:
     return float(np.linalg.norm(np.ptp(positions(one), axis=0)))
 
 
-def path_objective(sightings: Sequence[Sighting]) -> float:
+def path_objective(one: TrackedObject) -> float:
     """Return J of the path of an object."""
-    return track_objective(np.array([(each.x, each.y) for each in sightings]))
+    return track_objective(positions(one))
 
 
 def _is_home(tracked: list[TrackedObject], frames: int) -> bool:
@@ -84,14 +89,41 @@ def _is_home(tracked: list[TrackedObject], frames: int) -> bool:
     return bool(2 * lengths[lengths >= RESIDENT * frames].sum() >= lengths.sum())
 
 
+class _Ends(NamedTuple):
+    """Both ends of a track.
+
+    Attributes:
+        start: Where it begins.
+        end: Where the object was last seen alone.
+        last: Number of its last frame.
+        length: Of the object, in pixels.
+        speed: Of the object before `end`, in pixels per frame.
+    """
+
+    start: Sighting
+    end: Sighting
+    last: int
+    length: float
+    speed: float
+
+    @classmethod
+    def of(cls, one: TrackedObject) -> _Ends:
+        alone = np.flatnonzero(one.sightings.column("company") == ALONE)
+        before = one.sightings[: int(alone[-1]) + 1]
+        steps = np.array([(each.x, each.y) for each in before[-SPEED_FRAMES:]])
+        lengths = np.linalg.norm(np.diff(steps, axis=0), axis=1)
+        speed = float(lengths.mean()) if len(lengths) else 0.0
+        last = one.sightings[-1].frame
+        return cls(one.sightings[0], before[-1], last, one.length, speed)
+
+
 def _link(
     tracked: list[TrackedObject], size: tuple[int, int], longest_gap: int
 ) -> list[TrackedObject]:
     """Join tracks that end where others start: objects do not vanish, except at the border."""
     while len(tracked) > 1:
-        cost = np.array([[_gap_cost(a, b, size) for b in tracked] for a in tracked])
-        gaps = [[b.sightings[0].frame - a.sightings[-1].frame for b in tracked] for a in tracked]
-        cost[np.array(gaps) > longest_gap] = np.inf
+        ends = [_Ends.of(each) for each in tracked]
+        cost = np.array([[_gap_cost(a, b, size, longest_gap) for b in ends] for a in ends])
         if not np.isfinite(cost).any():
             break
         rows, columns = linear_sum_assignment(np.where(np.isfinite(cost), cost, 1e6))
@@ -110,19 +142,15 @@ def _link(
     return tracked
 
 
-def _gap_cost(first: TrackedObject, second: TrackedObject, size: tuple[int, int]) -> float:
+def _gap_cost(first: _Ends, second: _Ends, size: tuple[int, int], longest: int) -> float:
     """Return how far the start of a track is from the end of another one; infinite if too far."""
-    before = _clear_part(first)
-    start = second.sightings[0]
-    end = before[-1]
+    start, end = second.start, first.end
     gap = start.frame - end.frame
-    if first is second or gap <= 0 or second.sightings[-1].frame <= first.sightings[-1].frame:
+    if gap <= 0 or start.frame - first.last > longest or second.last <= first.last:
         return np.inf
     if _at_border(end, size) and _at_border(start, size):  # one leaves, another one enters
         return np.inf
-    steps = np.array([(each.x, each.y) for each in before[-25:]])
-    speed = float(np.linalg.norm(np.diff(steps, axis=0), axis=1).mean()) if len(steps) > 1 else 0.0
-    reach = LINK_REACH * (first.length + min(speed * gap, first.length * LINK_REACH))
+    reach = LINK_REACH * (first.length + min(first.speed * gap, first.length * LINK_REACH))
     distance = float(np.hypot(start.x - end.x, start.y - end.y))
     return distance / reach + 1e-3 * gap if distance < reach else np.inf
 
@@ -133,25 +161,19 @@ def _at_border(sighting: Sighting, size: tuple[int, int]) -> bool:
     return bool(min(left, top, size[0] - right, size[1] - bottom) < margin)
 
 
-def _clear_part(one: TrackedObject) -> list[Sighting]:
-    """Return the sightings of an object up to the last one in which it is alone."""
-    alone = [i for i, each in enumerate(one.sightings) if not each.company]
-    return one.sightings[: alone[-1] + 1]
-
-
 def _joined(first: TrackedObject, second: TrackedObject) -> TrackedObject:
     start = second.sightings[0].frame
-    before = [each for each in first.sightings if each.frame < start]
+    before = first.sightings[: bisect_left(first.sightings, start, key=attrgetter("frame"))]
     return TrackedObject(
         first.number,
         second.place,
         second.spread,
         second.area,
+        before + second.sightings,
         alone=first.alone + second.alone,
-        sightings=before + second.sightings,
     )
 
 
 def positions(one: TrackedObject) -> NDArray[np.float64]:
     """Return (sightings, 2) places x, y in pixels."""
-    return np.array([(each.x, each.y) for each in one.sightings])
+    return np.column_stack([one.sightings.column(name) for name in ("x", "y")])

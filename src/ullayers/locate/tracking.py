@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.blobs import Blobs
+from ullayers.locate.sightings import COLOURS, Sighting, SightingLog, Sightings
 
 MEMORY = 0.1  # rate at which the usual area and shape of an object are updated
 VELOCITY_RATE = 0.35
@@ -28,36 +28,6 @@ ROOM = 0.75  # of their areas that objects need in a blob, or one of them may ha
 Floats = NDArray[np.float64]
 
 
-class Sighting(NamedTuple):
-    """An object in one frame.
-
-    Attributes:
-        number: Number of the track.
-        frame: Number of the frame among those that were read.
-        x: Position in pixels.
-        y: Position in pixels.
-        spread: (2, 2) covariance of its pixels.
-        area: Pixels.
-        clarity: Confidence that it is an object, from 0 to 1.
-        colours: Appearance; empty if it shares its blob.
-        company: Objects that share its blob.
-        box: (4,) left, top, right, bottom in pixels.
-        apart: How clearly it stands apart from the others in its blob, from 0 to 1.
-    """
-
-    number: int
-    frame: int
-    x: float
-    y: float
-    spread: Floats
-    area: float
-    clarity: float
-    colours: Floats
-    company: tuple[int, ...]
-    box: Floats
-    apart: float
-
-
 @dataclass
 class TrackedObject:
     """An object that is being followed."""
@@ -66,11 +36,11 @@ class TrackedObject:
     place: Floats
     spread: Floats
     area: float
+    sightings: Sightings
     velocity: Floats = field(default_factory=lambda: np.zeros(2))
     unseen: int = 0
     alone: int = 0
     cramped: int = 0
-    sightings: list[Sighting] = field(default_factory=list)
 
     @property
     def length(self) -> float:
@@ -93,11 +63,13 @@ class Tracker:
     Attributes:
         active: Objects that are being followed.
         ended: Objects that were given up.
+        log: Where all of them were seen.
     """
 
     patience: int
     active: list[TrackedObject] = field(default_factory=list)
     ended: list[TrackedObject] = field(default_factory=list)
+    log: SightingLog = field(default_factory=SightingLog)
     count: int = 0
     frame: int = 0
 
@@ -205,7 +177,11 @@ class Tracker:
     def _start(self, blobs: Blobs, blob: int) -> TrackedObject:
         self.count += 1
         new = TrackedObject(
-            self.count, blobs.places[blob], blobs.spreads[blob], float(blobs.areas[blob])
+            self.count,
+            blobs.places[blob],
+            blobs.spreads[blob],
+            float(blobs.areas[blob]),
+            Sightings(self.log),
         )
         self.active.append(new)
         return new
@@ -266,7 +242,7 @@ class Tracker:
                     spreads[i],
                     float((chosen == i).sum()),
                     float(blobs.clarity[blob]),
-                    np.zeros(0),
+                    np.full(COLOURS, np.nan),
                     tuple(n for n in company if n != each.number),
                     _box_of(pixels[chosen == i], each),
                     float(gains[i]),
