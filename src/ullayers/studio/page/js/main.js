@@ -152,13 +152,18 @@ async function connected(state) {
 
 /** First state of the server, then the place that the address names. */
 async function begin() {
-  const place = readLocation();
   session.takeState(await api.state());
-  if (place.run) await session.openRun(place.run, place);
-  else if (place.source) session.openSource(place.source, place.frame ?? 0);
-  else openOnlyOne();
+  if (!(await openAddress())) openOnlyOne();
   if (store.state.open.kind !== "none") showPanel(store, "watch");
   followLocation(store, playhead);
+}
+
+/** @returns {Promise<boolean>} Whether the address names something. */
+async function openAddress() {
+  const place = readLocation();
+  if (place.run) await session.openRun(place.run, place);
+  else if (place.source) session.openSource(place.source, place.frame ?? 0);
+  return Boolean(place.run ?? place.source);
 }
 
 /** If `ul studio` was called with one thing, that is what its user wants to see. */
@@ -238,6 +243,12 @@ function emptyContent() {
     ),
   );
 }
+
+addEventListener("hashchange", openAddress); // a link or a bookmark to another place
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address belongs to the place in the video
+  byId("transport").focus();
+});
 
 // What tests may read; nothing here can be changed from outside.
 Object.defineProperty(window, "ulStudio", {
