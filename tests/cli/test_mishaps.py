@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import ullayers.video.decoding as decoding
+import ullayers.video.opening as opening
 from tests.command import (
     QUICK,
     UlCommand,
@@ -241,7 +241,7 @@ def test_advice_that_fits(place: Path, tmp_path: Path, here: UlCommand) -> None:
 
 
 def test_a_sender_that_does_not_answer(here: UlCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "TIMEOUT", 0.5)
+    monkeypatch.setattr(opening, "TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         said = here("watch", f"http://me:secret@127.0.0.1:{server.getsockname()[1]}/hall")
     check_refused(said, "no answer within 0.5 seconds", "is the address right")

@@ -91,4 +91,4 @@ def read(path: str, **how: Any) -> Clip:
 
 
 def readers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "ullayers-video"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ullayers-")]

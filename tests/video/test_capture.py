@@ -19,8 +19,8 @@ import torch
 
 import ullayers.video.capture as capture
 from tests.video.samples import level, pattern, readers
-from ullayers.video.decoding import has_cameras, is_camera, is_unpaused
 from ullayers.video.frames import Info, Reading, VideoError
+from ullayers.video.opening import has_cameras, is_camera, is_unpaused
 from ullayers.video.reader import Source, open_live, read_all
 from ullayers.video.writer import VideoWriter
 

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image, ImageOps
 
-import ullayers.video.decoding as decoding
 import ullayers.video.frames as frames
+import ullayers.video.opening as opening
 from tests.video.samples import level, pattern, read, write_images, write_video
-from ullayers.video.decoding import open_video
 from ullayers.video.frames import MAX_PIXELS, VideoError
+from ullayers.video.opening import open_video
 from ullayers.video.reader import Source, find_sources, open_live, read_all
 from ullayers.video.single_frames import frames_at
 
@@ -220,7 +220,7 @@ def test_the_size_of_frames_that_are_too_large_is_named(
     codec, pix_fmt = ("mjpeg", "yuvj420p") if "jpeg" in name else ("libx264", "yuv420p")
     path = write_video(tmp_path / name, 2, codec, pix_fmt=pix_fmt)
     monkeypatch.setattr(frames, "MAX_PIXELS", 1000)
-    monkeypatch.setattr(decoding, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(opening, "MAX_PIXELS", 1000)
     with pytest.raises(VideoError, match=f"{name}: 64 x 48 pixels, but the limit"):
         find_sources([path])
 

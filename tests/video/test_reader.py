@@ -29,6 +29,7 @@ from tests.video.samples import (
 )
 from ullayers.video.frames import Clip, Info, Reading, VideoError
 from ullayers.video.reader import Source, find_sources, open_live, read_all
+from ullayers.video.remote import without_password
 
 
 def test_probe(tmp_path: Path) -> None:
@@ -261,4 +262,4 @@ def test_live_refusals(tmp_path: Path) -> None:
     text_file(tmp_path / "a.mp4")
     with pytest.raises(VideoError, match="cannot be read as a video"):
         open_live(str(tmp_path / "a.mp4"))
-    assert decoding.without_password("rtsp://me:secret@door/hall") == "rtsp://door/hall"
+    assert without_password("rtsp://me:secret@door/hall") == "rtsp://door/hall"

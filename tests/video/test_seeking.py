@@ -6,8 +6,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,56 +13,12 @@ from hypothesis import strategies as st
 
 import ullayers.video.decoding as decoding
 from tests.video.samples import cut, read, write_images, write_video
+from tests.video.seek_films import CHANGED, FRAMES, GOP, SEEKABLE, UNSEEKABLE
 from ullayers.video.frames import Clip, Info, Reading, VideoError, info_between
+from ullayers.video.opening import open_video
 from ullayers.video.reader import open_live, read_all
 from ullayers.video.recordings import read_video
 from ullayers.video.seeking import find_key_frame
-
-FRAMES = 200
-GOP = 50
-# File names, codecs and their options; every file has B frames if its codec knows them.
-SEEKABLE = {
-    "closed.mp4": ("libx264", {"x264-params": f"keyint={GOP}:bframes=3:b-pyramid=normal"}),
-    "open.mp4": ("libx264", {"x264-params": f"keyint={GOP}:bframes=3:open-gop=1"}),
-    "open.mkv": ("libx264", {"x264-params": f"keyint={GOP}:bframes=3:open-gop=1"}),
-    "stream.ts": ("libx264", {"x264-params": f"keyint={GOP}:bframes=3"}),
-    "open_hevc.mp4": (
-        "libx265",
-        {"x265-params": f"keyint={GOP}:bframes=4:open-gop=1:log-level=none"},
-    ),
-    "old.mpg": ("mpeg2video", {"bf": "2", "g": str(GOP)}),
-    "old.avi": ("mpeg4", {"g": str(GOP)}),
-}
-UNSEEKABLE = {
-    "one_key_frame.mp4": ("libx264", {"x264-params": "keyint=infinite:bframes=3"}),
-    "refresh.mp4": ("libx264", {"x264-params": f"keyint={GOP}:intra-refresh=1"}),
-    "guessed_times.avi": ("libx264", {"x264-params": f"keyint={GOP}:bframes=3"}),
-    "no_times.h264": ("libx264", {"x264-params": f"keyint={GOP}:bframes=3"}),
-    "hidden_frames.webm": ("libvpx", {"auto-alt-ref": "1", "lag-in-frames": "16"}),
-}
-
-
-def write(path: Path, codec: str, options: dict[str, str]) -> str:
-    """Write a square that moves over noise, in every frame elsewhere."""
-    with av.open(str(path), "w") as container:
-        stream: Any = container.add_stream(codec, rate=25)
-        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
-        stream.options = options
-        ground = np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8)
-        for number in range(FRAMES):
-            picture = ground.copy()
-            picture[10:20, number % 50 : number % 50 + 10] = 250, 30, number
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture)))
-        container.mux(stream.encode())
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("seek")
-    for name, (codec, options) in (SEEKABLE | UNSEEKABLE).items():
-        write(place / name, codec, options)
-    return place
 
 
 def check_part(whole: Clip, part: Clip, start: float, end: float = 1e9) -> None:
@@ -74,13 +28,14 @@ def check_part(whole: Clip, part: Clip, start: float, end: float = 1e9) -> None:
     assert torch.equal(part.frames, whole.frames[keep])
 
 
-@pytest.mark.parametrize("name", [*SEEKABLE, *UNSEEKABLE])
-def test_a_range_equals_that_of_a_full_decode(folder: Path, name: str) -> None:
-    path = str(folder / name)
+@pytest.mark.parametrize("name", [*SEEKABLE, *UNSEEKABLE, *CHANGED])
+def test_a_range_equals_that_of_a_full_decode(seek_films: Path, name: str) -> None:
+    path = str(seek_films / name)
     whole = read(path)
-    assert len(whole.index) == FRAMES
+    count = CHANGED.get(name, FRAMES)
+    assert len(whole.index) == count
     first = float(whole.seconds[0])
-    for number in (1, GOP - 1, GOP, GOP + 1, 2 * GOP + 7, 3 * GOP, FRAMES - 1):
+    for number in (1, GOP - 1, GOP, GOP + 1, 2 * GOP + 7, 3 * GOP - 1, count - 1):
         for start in (float(whole.seconds[number]), first + (number - 0.4) / 25):
             check_part(whole, read(path, start=start), start)
     check_part(whole, read(path, start=2.5, end=3.1), 2.5, 3.1)
@@ -89,7 +44,7 @@ def test_a_range_equals_that_of_a_full_decode(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", SEEKABLE)
 def test_what_comes_before_the_range_is_not_decoded(
-    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    seek_films: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = []
     decode = decoding._decode_packet
@@ -99,16 +54,16 @@ def test_what_comes_before_the_range_is_not_decoded(
         return decode(packet, damage)
 
     monkeypatch.setattr(decoding, "_decode_packet", counting)
-    path = str(folder / name)
+    path = str(seek_films / name)
     start = (3 * GOP + 10) / 25 + float(read(path, max_frames=1).seconds[0])
     decoded.clear()
     assert len(read(path, start=start).index) == FRAMES - 3 * GOP - 10
     assert len(decoded) <= FRAMES - GOP
 
 
-@pytest.mark.parametrize("name", UNSEEKABLE)
-def test_where_numbers_are_not_certain_nothing_is_skipped(folder: Path, name: str) -> None:
-    with decoding.open_video(str(folder / name)) as video:
+@pytest.mark.parametrize("name", [*UNSEEKABLE, "open_start.mkv"])
+def test_where_numbers_are_not_certain_nothing_is_skipped(seek_films: Path, name: str) -> None:
+    with open_video(str(seek_films / name)) as video:
         assert find_key_frame(video, 6.0) is None
 
 
@@ -119,9 +74,9 @@ def test_where_numbers_are_not_certain_nothing_is_skipped(folder: Path, name: st
     most=st.one_of(st.none(), st.integers(1, 9)),
 )
 def test_stride_and_limit_count_from_the_start(
-    folder: Path, start: float, duration: float, stride: int, most: int | None
+    seek_films: Path, start: float, duration: float, stride: int, most: int | None
 ) -> None:
-    path = str(folder / "open.mp4")
+    path = str(seek_films / "open.mp4")
     expected = [n for n in range(FRAMES) if start <= n / 25 < start + duration]
     reading = {"start": start, "end": start + duration, "stride": stride, "max_frames": most}
     if expected:
@@ -137,8 +92,8 @@ def test_variable_frame_rates(tmp_path: Path) -> None:
     assert read(path, start=0.5, end=2.001).index.tolist() == [3, 4, 5]
 
 
-def test_a_file_that_is_played_as_a_stream(folder: Path) -> None:
-    source = open_live(str(folder / "closed.mp4"))
+def test_a_file_that_is_played_as_a_stream(seek_films: Path) -> None:
+    source = open_live(str(seek_films / "closed.mp4"))
     assert read_all(source, Reading(start=5, end=5.1)).index.tolist() == [125, 126, 127]
 
 
@@ -150,9 +105,9 @@ def test_pictures_have_the_times_of_their_table(tmp_path: Path) -> None:
     assert read(path, start=0.21, stride=10).index.tolist() == [6, 16, 26]
 
 
-def test_an_empty_range_says_where_the_video_ends(folder: Path, tmp_path: Path) -> None:
+def test_an_empty_range_says_where_the_video_ends(seek_films: Path, tmp_path: Path) -> None:
     pictures = write_images(tmp_path / "in", 30)
-    for path, end in ((str(folder / "closed.mp4"), "7.96"), (pictures, "1.16")):
+    for path, end in ((str(seek_films / "closed.mp4"), "7.96"), (pictures, "1.16")):
         with pytest.raises(VideoError) as caught:
             read(path, start=60, end=90.5)
         assert str(caught.value) == (
@@ -187,7 +142,7 @@ def test_number_of_frames_in_a_range() -> None:
     assert info_between(Info(64, 48, None, 100), 1.0).frames is None
 
 
-def test_a_reader_that_is_stopped_says_nothing_of_an_empty_range(folder: Path) -> None:
+def test_a_reader_that_is_stopped_says_nothing_of_an_empty_range(seek_films: Path) -> None:
     stop = threading.Event()
     stop.set()
-    assert list(read_video(str(folder / "closed.mp4"), False, Reading(start=1.0), stop)) == []
+    assert list(read_video(str(seek_films / "closed.mp4"), False, Reading(start=1.0), stop)) == []

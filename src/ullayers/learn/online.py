@@ -24,8 +24,8 @@ from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run, check_region, csv_name, load_run, small_size
 from ullayers.learn.typed_json import from_json
 from ullayers.learn.watcher import MAX_FRAMES, Watcher, WatcherState
-from ullayers.video.decoding import is_recorded
 from ullayers.video.frames import kept_frames
+from ullayers.video.opening import is_recorded
 from ullayers.video.reader import Info, Reading, Source, VideoError, find_sources, open_live
 from ullayers.video.region import Box, Cut, Region
 

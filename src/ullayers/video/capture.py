@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.video.decoding import has_cameras, is_camera
 from ullayers.video.frames import Info, Reading, TimedFrame, VideoError
+from ullayers.video.opening import has_cameras, is_camera
 
 BACKENDS = {"linux": "CAP_V4L2", "darwin": "CAP_AVFOUNDATION", "win32": "CAP_DSHOW"}
 MAX_SILENCE = 5.0  # seconds of failed reads after which a camera counts as lost

@@ -1,115 +1,28 @@
-"""Video files and streams, opened and decoded with PyAV one frame at a time."""
+"""Frames of open videos, decoded with PyAV one at a time."""
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ullayers.errors import MissingPackageError
-from ullayers.video.frames import (
-    DEFAULT_FPS,
-    IMAGE_SUFFIXES,
-    MAX_PIXELS,
-    Info,
-    VideoError,
-    check_pixels,
-    suffix_of,
-)
-from ullayers.video.remote import RemoteFile, is_url
-from ullayers.video.remote import without_password as without_password
+from ullayers.video.frames import DEFAULT_FPS, Info, VideoError
+from ullayers.video.opening import OpenVideo, load_av, open_video
+from ullayers.video.remote import without_password
 
 if TYPE_CHECKING:
-    from av.container import InputContainer
     from av.packet import Packet
     from av.video.frame import VideoFrame
     from av.video.reformatter import VideoReformatter
     from av.video.stream import VideoStream
 
-CAMERAS = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}:none")}
-# These protocols do not wait for a slow reader, so old frames are dropped; http does wait.
-UNPAUSED = ("rtsp:", "rtmp:", "rtp:", "udp:", "srt:")
-TIMEOUT = 10.0  # seconds without data after which a network stream counts as lost
-# Demuxers that open more than the file they are given: other files, sockets, scripts.
-REFERRING_FORMATS = frozenset(
-    "applehttp avisynth concat concatf dash dvdvideo hls image2 imf lavfi rtp rtsp sap sdp "
-    "vapoursynth vobsub webm_dash_manifest".split()
-)
 # A flag of swscale (SWS_ACCURATE_RND). Without it, a fast conversion of frames that keep their size
 # leaves the last columns undefined if the width is not a multiple of 16.
 ACCURATE_ROUNDING = 0x40000
-HEAD_BYTES = 4096  # enough to tell a text file from a binary one
-
-
-def load_av() -> ModuleType:
-    """Import PyAV where it is used."""
-    try:
-        import av
-    except ModuleNotFoundError as error:
-        raise MissingPackageError("reading video needs the package av: pip install av") from error
-    return av
-
-
-def has_cameras() -> bool:
-    """Return whether this build of PyAV reads the cameras of this system."""
-    return CAMERAS.get(sys.platform, ("",))[0] in _format_names()
-
-
-def is_camera(path: str) -> bool:
-    """Return whether a live source is a camera, and not a file whose name looks like one."""
-    named = path.isdecimal() or path.startswith("/dev/video") or path.endswith(":none")
-    return named and not os.path.isfile(path)
-
-
-def is_recorded(path: str) -> bool:
-    """Return whether a source is a file, which starts at time 0 and can be read again."""
-    return os.path.isfile(path)
-
-
-def is_unpaused(path: str, live: bool) -> bool:
-    """Return whether the source does not wait for its reader, like a camera."""
-    return live and (is_camera(path) or path.startswith(UNPAUSED))
-
-
-@dataclass(frozen=True)
-class OpenVideo:
-    """An open container and its first video stream."""
-
-    path: str
-    live: bool
-    container: InputContainer
-    stream: VideoStream
-
-    @property
-    def rate(self) -> float | None:
-        """Frames per second, if known."""
-        rate = self.stream.average_rate or self.stream.guessed_rate
-        return float(rate) if rate else None
-
-
-@contextmanager
-def open_video(path: str, live: bool = False) -> Iterator[OpenVideo]:
-    """Open the first video stream of a file, camera or URL.
-
-    Text, sound, single images and, unless given as a URL, playlists are refused.
-    """
-    with _opened(path, live) as container:
-        stream = _first_stream(path, container)
-        width, height = stream.width, stream.height
-        if not live and width * height == 0:  # also how FFmpeg reports a size above the limit
-            width, height = _declared_size(path)
-        check_pixels(without_password(path), width, height)
-        stream.thread_type = "AUTO"
-        stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
-        yield OpenVideo(path, live, container, stream)
 
 
 def probe_video(path: str, live: bool = False) -> Info:
@@ -139,6 +52,39 @@ class KeyFrame:
     number: int
 
 
+class Clock:
+    """Counts frames and gives their times, also to those for which the file has none."""
+
+    def __init__(self, rate: float, first: int = 0) -> None:
+        self.rate = rate
+        self.count = first
+        self.seconds = 0.0  # of the last frame whose time is in the file
+        self.at = first  # its number
+
+    def tick(self, frame: VideoFrame) -> float:
+        """Count a frame and return its time in seconds."""
+        if frame.pts is not None:
+            self.at = self.count
+            self.seconds = float(frame.time)
+        seconds = self.seconds + (self.count - self.at) / self.rate
+        self.count += 1
+        return seconds
+
+
+@dataclass
+class Damage:
+    """What went wrong while decoding."""
+
+    first: int | None = None  # number of the first frame that is damaged or missing
+    in_packet: bool = False  # whether the current packet is damaged
+    lost: Exception | None = None  # the error that ended reading
+
+    def note(self, number: int) -> None:
+        """Note that a frame is damaged or missing."""
+        if self.first is None:
+            self.first = number
+
+
 def decode_frames(
     video: OpenVideo, stop: threading.Event, key: KeyFrame | None = None
 ) -> Iterator[tuple[VideoFrame, float, int]]:
@@ -152,9 +98,33 @@ def decode_frames(
     Raises:
         VideoError: At the end, if some frames could not be decoded or the file is incomplete.
     """
-    clock = _Clock(video.rate or DEFAULT_FPS, 0 if key is None else key.number)
-    damage = _Damage()
-    for packet in _read_packets(video, stop, damage, key):
+    if key is not None:
+        video.container.seek(key.seek, stream=video.stream)
+    packets = _packets_to_show(video.container.demux(video.stream), key)
+    clock = Clock(video.rate or DEFAULT_FPS, 0 if key is None else key.number)
+    return decode_packets(video, packets, stop, clock, Damage())
+
+
+def decode_packets(
+    video: OpenVideo,
+    packets: Iterator[Packet[VideoStream]],
+    stop: threading.Event,
+    clock: Clock,
+    damage: Damage,
+) -> Iterator[tuple[VideoFrame, float, int]]:
+    """Yield every frame of some packets, as `decode_frames` does.
+
+    Args:
+        video: The open video.
+        packets: Its packets up to the end.
+        stop: Set to stop reading.
+        clock: Numbers the frames.
+        damage: Notes what goes wrong.
+
+    Raises:
+        VideoError: At the end, if some frames could not be decoded or the file is incomplete.
+    """
+    for packet in _read_packets(packets, stop, damage):
         for frame in _decode_packet(packet, damage):
             if frame.is_corrupt:
                 damage.note(clock.count)
@@ -209,153 +179,22 @@ def frame_to_tensor(
             f"{path}: frames of format {frame.format.name} cannot be converted"
         ) from error
     pixels = torch.from_numpy(small.to_ndarray())
-    return torch.rot90(pixels[None] if grey else pixels.permute(2, 0, 1), turns, (1, 2))
+    upright = pixels[None] if grey else pixels.permute(2, 0, 1)
+    return torch.rot90(upright, turns, (1, 2)) if turns else upright  # rot90 always copies
 
 
-# Opening
-
-
-def _format_names() -> set[str]:
-    # One entry may hold several names of a format, such as "video4linux2,v4l2".
-    return {name for entry in load_av().formats_available for name in entry.split(",")}
-
-
-@contextmanager
-def _opened(path: str, live: bool, **options: str) -> Iterator[InputContainer]:
-    """Open a container, and close it with the remote file that it reads from."""
-    if live or not is_url(path):
-        with _open_container(path, live, None, **options) as container:
-            yield container
-        return
-    with (
-        closing(RemoteFile(path)) as file,
-        _open_container(path, live, file, **options) as container,
-    ):
-        yield container
-
-
-def _open_container(
-    path: str, live: bool, remote: RemoteFile | None, **options: str
-) -> InputContainer:
-    av = load_av()
-    options = {"max_pixels": str(MAX_PIXELS), **options}
-    where: dict[str, Any]
-    if live and "://" in path:
-        where = {"file": path, "timeout": TIMEOUT}
-    elif live and is_camera(path):
-        where = {"file": path, "format": CAMERAS[sys.platform][0]}
-    else:
-        # The prefix: a colon in a name is not a protocol.
-        where = {"file": remote or f"file:{path}"}
-        allowed = _format_names() - REFERRING_FORMATS
-        options |= {"format_whitelist": ",".join(sorted(allowed)), "protocol_whitelist": "file"}
-    try:
-        # Titles and comments are often not UTF-8; they are not used, so any replacement will do.
-        container: InputContainer = av.open(**where, options=options, metadata_errors="replace")
-    except (av.FFmpegError, OSError) as error:
-        raise _open_error(path, live, error) from error
-    return container
-
-
-def _open_error(path: str, live: bool, error: Any) -> VideoError:
-    """Return what to tell the user if FFmpeg cannot open a container."""
-    errors = load_av().error
-    shown = without_password(path)
-    reason = f"{error.strerror}".lower()
-    if isinstance(error, errors.ExitError):
-        reason = f"no answer within {TIMEOUT:g} seconds"
-    if live and "://" in path:
-        hint = "is the address right, the sender on, and the network there?"
-    elif isinstance(error, errors.ArgumentError) and _is_text(path):  # a format not allowed
-        return VideoError(
-            f"{shown}: is a playlist that refers to other files or streams; "
-            "give the video files themselves"
-        )
-    elif isinstance(error, errors.ArgumentError) and suffix_of(path) in IMAGE_SUFFIXES:
-        return _not_a_video(path)
-    else:
-        hint = "it looks like a text file" if _is_text(path) else "is it complete?"
-    return VideoError(f"{shown}: cannot be read as a video ({reason}); {hint}")
-
-
-def _is_text(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError:
-        return False
-    return bool(head) and b"\0" not in head
-
-
-def _not_a_video(path: str) -> VideoError:
-    hint = "; convert an animated one to mp4" if suffix_of(path) == ".webp" else ""
-    return VideoError(
-        f"{without_password(path)}: is text or a single image, not a video; "
-        f"for images give their folder{hint}"
-    )
-
-
-def _first_stream(path: str, container: InputContainer) -> VideoStream:
-    """Return the first stream that is a video and not the cover image of an album."""
-    name = container.format.name
-    if name.endswith("_pipe") or name in ("image2", "tty"):
-        raise _not_a_video(path)
-    cover = load_av().stream.Disposition.attached_pic
-    for stream in container.streams.video:
-        if not stream.disposition & cover:
-            return stream
-    raise VideoError(
-        f"{without_password(path)}: has no video stream; give a video or a folder of images"
-    )
-
-
-def _declared_size(path: str) -> tuple[int, int]:
-    """Return the (width, height) that a file declares, without decoding anything."""
-    with _opened(path, live=False, codec_whitelist="none") as container:
-        stream = _first_stream(path, container)
-        return stream.width, stream.height
-
-
-# Decoding
-
-
-class _Clock:
-    """Counts frames and gives their times, also to those for which the file has none."""
-
-    def __init__(self, rate: float, first: int) -> None:
-        self.rate = rate
-        self.count = first
-        self.seconds = 0.0  # of the last frame whose time is in the file
-        self.at = first  # its number
-
-    def tick(self, frame: VideoFrame) -> float:
-        if frame.pts is not None:
-            self.at = self.count
-            self.seconds = float(frame.time)
-        seconds = self.seconds + (self.count - self.at) / self.rate
-        self.count += 1
-        return seconds
-
-
-@dataclass
-class _Damage:
-    """What went wrong while decoding."""
-
-    first: int | None = None  # number of the first frame that is damaged or missing
-    in_packet: bool = False  # whether the current packet is damaged
-    lost: Exception | None = None  # the error that ended reading
-
-    def note(self, number: int) -> None:
-        if self.first is None:
-            self.first = number
+def _packets_to_show(
+    packets: Iterator[Packet[VideoStream]], key: KeyFrame | None
+) -> Iterator[Packet[VideoStream]]:
+    """Leave out frames shown before the key frame: they may need frames before it."""
+    for packet in packets:
+        if key is None or packet.pts is None or packet.pts >= key.pts:
+            yield packet
 
 
 def _read_packets(
-    video: OpenVideo, stop: threading.Event, damage: _Damage, key: KeyFrame | None
+    packets: Iterator[Packet[VideoStream]], stop: threading.Event, damage: Damage
 ) -> Iterator[Packet[VideoStream]]:
-    if key is not None:
-        video.container.seek(key.seek, stream=video.stream)
-    packets = video.container.demux(video.stream)
     while not stop.is_set():
         try:
             packet = next(packets, None)
@@ -364,12 +203,10 @@ def _read_packets(
             return
         if packet is None:
             return
-        # Frames shown before the key frame may need frames before it, even if they come after it.
-        if key is None or packet.pts is None or packet.pts >= key.pts:
-            yield packet
+        yield packet
 
 
-def _decode_packet(packet: Packet[VideoStream], damage: _Damage) -> list[VideoFrame]:
+def _decode_packet(packet: Packet[VideoStream], damage: Damage) -> list[VideoFrame]:
     damage.in_packet = packet.is_corrupt
     try:
         return packet.decode()
@@ -378,7 +215,7 @@ def _decode_packet(packet: Packet[VideoStream], damage: _Damage) -> list[VideoFr
         return []
 
 
-def _check_complete(video: OpenVideo, clock: _Clock, damage: _Damage) -> None:
+def _check_complete(video: OpenVideo, clock: Clock, damage: Damage) -> None:
     """Raise VideoError if frames of a source that has ended are damaged or missing."""
     shown = without_password(video.path)
     if clock.count == 0:

@@ -14,7 +14,6 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import NamedTuple
 
-from ullayers.video.decoding import UNPAUSED, open_video
 from ullayers.video.frames import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -24,6 +23,7 @@ from ullayers.video.frames import (
     natural_key,
     suffix_of,
 )
+from ullayers.video.opening import UNPAUSED, open_video
 from ullayers.video.remote import is_pattern, is_url, match_urls, without_password
 
 Place = tuple[Kind, str]  # a sequence that has no name yet

@@ -1,75 +1,408 @@
-"""Frames of a source by their number."""
+"""Frames of a source by their number, in any order, as fast as its file allows."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Generator
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ullayers.video.reader import Clip, Reading, Source, VideoError
+from ullayers.video.decoding import Clock, Damage, decode_packets, frame_to_tensor
+from ullayers.video.frame_index import FrameIndex
+from ullayers.video.frames import DEFAULT_FPS
+from ullayers.video.images import list_images, render_image
+from ullayers.video.opening import OpenVideo, is_recorded, load_av, open_video
+from ullayers.video.reader import Source, VideoError
+from ullayers.video.remote import is_url, without_password
+from ullayers.video.seeking import (
+    CHECKED_FRAMES,
+    Candidate,
+    UncertainError,
+    checked_frames,
+    packets_from,
+)
 
-QUALITY = 85
+if TYPE_CHECKING:
+    from av.packet import Packet
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+KEPT_BYTES = 2**26  # of decoded frames, as the decoder stores them
+NEAR = 32  # frames ahead that are decoded rather than looked up
+FIRST_STEP = 64  # frames to go back where a key frame cannot be used; doubled each time
+MOST_PENDING = 128  # frames decoded before the number of their key frame is known
+QUALITY = 85  # of JPEG
 
 
 class FrameAccess:
-    """Frames of a video or a folder of images by their number, as a full decode counts them.
+    """Frames of a video file or a folder of images by their number.
+
+    Frame n is frame n of a full decode, numbered as `Clip.index` and the tables of results. Where a
+    file does not tell for certain where frame n is, it is decoded in order up to there, which takes
+    longer. It may be used by several threads.
 
     Args:
-        source: The source.
+        source: A video file or a folder of images.
+
+    Raises:
+        VideoError: The source cannot be read, or is live.
+
+    Example:
+        >>> import tempfile
+        >>> from ullayers.video.reader import find_sources
+        >>> from ullayers.video.writer import VideoWriter
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:
+        ...         for t in range(20):
+        ...             video.write(np.full((48, 64, 3), 10 * t, np.uint8))
+        ...     with FrameAccess(find_sources([folder])[0]) as frames:
+        ...         frame, small = frames.frame(15), frames.frame(3, width=32)
+        >>> frame.shape, bool(abs(frame.mean() - 150) < 2), small.shape
+        ((48, 64, 3), True, (24, 32, 3))
     """
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self._clips: Generator[Clip, None, None] | None = None
-        self._latest: tuple[int, NDArray[np.uint8]] = (-1, np.zeros((0, 0, 3), np.uint8))
+        info = source.probe()
+        self._size = info.height, info.width
+        self._path = without_password(source.path)
         self._lock = threading.Lock()
+        self._frames: _Frames | None = _open(source)
 
     def frame(self, number: int, width: int | None = None) -> NDArray[np.uint8]:
         """Return a frame (height, width, 3) in RGB.
 
         Args:
-            number: Number of the frame.
-            width: Width to resize it to; None for its own.
+            number: Number of the frame, from 0.
+            width: Width of the result, with the aspect ratio of the frame; frames are not enlarged.
 
         Raises:
-            VideoError: There is no such frame.
+            VideoError: There is no such frame, or it cannot be decoded.
         """
+        if number < 0:
+            raise VideoError(f"{self._path}: there is no frame {number}; the first one is 0")
+        frames = self._frames
+        if frames is not None:
+            frames.wait(number)  # without the lock: frames that are known now can be served
         with self._lock:
-            frame = self._read(number)
-        if width is None or width == frame.shape[1]:
-            return frame
-        height = max(1, round(width * frame.shape[0] / frame.shape[1]))
-        resized = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
-        return resized.astype(np.uint8, copy=False)
+            if self._frames is None:
+                raise VideoError(f"{self._path}: was closed; open it again")
+            tensor = self._frames.render(number, self._scaled(width))
+        return np.ascontiguousarray(tensor.permute(1, 2, 0).numpy())
 
     def jpeg(self, number: int, width: int | None = None, quality: int = QUALITY) -> bytes:
-        """Return a frame as a JPEG file.
+        """Return a frame as the content of a JPEG file.
+
+        Args:
+            number: Number of the frame, from 0.
+            width: As in `frame`.
+            quality: From 0 to 100.
 
         Raises:
-            VideoError: There is no such frame.
+            VideoError: There is no such frame, or it cannot be decoded.
         """
-        frame = cv2.cvtColor(self.frame(number, width), cv2.COLOR_RGB2BGR)
-        return cv2.imencode(".jpg", frame, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
-
-    def _read(self, number: int) -> NDArray[np.uint8]:
-        if self._latest[0] == number:
-            return self._latest[1]
-        if self._clips is None or number <= self._latest[0]:
-            self.close()
-            self._clips = self.source.clips(1, Reading(), ahead=8)
-        for clip in self._clips:
-            self._latest = int(clip.index[0]), clip.frames[0].permute(1, 2, 0).numpy()
-            if self._latest[0] == number:
-                return self._latest[1]
-        self.close()
-        raise VideoError(f"{self.source.name}: there is no frame {number}")
+        pixels = cv2.cvtColor(self.frame(number, width), cv2.COLOR_RGB2BGR)
+        return cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
     def close(self) -> None:
-        """Close the source."""
-        if self._clips is not None:
-            self._clips.close()
-        self._clips = None
-        self._latest = (-1, self._latest[1])
+        """Close the file."""
+        frames = self._frames
+        if frames is not None:
+            frames.stop()
+        with self._lock:
+            if self._frames is not None:
+                self._frames.close()
+            self._frames = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _scaled(self, width: int | None) -> tuple[int, int]:
+        """Return the (height, width) of a result."""
+        own_height, own_width = self._size
+        if width is not None and width < 1:
+            raise ValueError(f"expected a width of at least 1, got {width}")
+        if width is None or width >= own_width:
+            return self._size
+        return max(1, round(own_height * width / own_width)), width
+
+
+class _Frames(Protocol):
+    """Frames by number: of a folder, or of a video."""
+
+    def wait(self, number: int) -> None:
+        """Wait until it is known how to find a frame; called by any thread."""
+
+    def stop(self) -> None:
+        """Make `wait` return; called by any thread."""
+
+    def render(self, number: int, size: tuple[int, int]) -> Tensor:
+        """Return a frame as (3, height, width)."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+def _open(source: Source) -> _Frames:
+    if source.kind == "images":
+        return _Images(source.path)
+    if source.kind == "live" and not is_recorded(source.path):
+        shown = without_password(source.path)
+        raise VideoError(f"{shown}: is live; only the frames of files can be read again")
+    return _Video(source.path)
+
+
+class _Images:
+    """Images of a folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.files = list_images(path)
+
+    def wait(self, number: int) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def render(self, number: int, size: tuple[int, int]) -> Tensor:
+        if number >= len(self.files):
+            raise _no_frame(self.path, number, len(self.files))
+        return render_image(self.files[number], size)
+
+    def close(self) -> None:
+        pass
+
+
+class _Landing(NamedTuple):
+    """Where decoding from a key frame has led.
+
+    Attributes:
+        is_before: Whether the key frame is shown before the wanted frame, or is that frame.
+        frame: The wanted frame; None if the file ends before it.
+    """
+
+    is_before: bool
+    frame: VideoFrame | None
+
+
+class _Video:
+    """Frames of a video file, decoded from the last key frame before them.
+
+    Attributes:
+        limit: Key frames with as many frames before them, or more, cannot be relied on.
+        next: Number of the frame that the decoder gives next; infinity if it has to seek first.
+        end: The error for frames after the last one, and the number of frames.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.kept = _KeptFrames(KEPT_BYTES)
+        self.reformatter = load_av().video.reformatter.VideoReformatter()
+        self.stopped = threading.Event()
+        self.stack = ExitStack()
+        self.limit = math.inf
+        self.next = math.inf
+        self.end: tuple[str | None, int] | None = None
+        self.is_start_checked = False
+        self._restart()
+        self.index = FrameIndex(self.video, wait_for_need=is_url(path))
+
+    def wait(self, number: int) -> None:
+        if number not in self.kept and not self.next <= number <= self.next + NEAR:
+            self.index.wait(number)
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.index.close()
+
+    def close(self) -> None:
+        self.stack.close()
+
+    def render(self, number: int, size: tuple[int, int]) -> Tensor:
+        frame = self.kept.get(number) or self._decode(number)
+        return frame_to_tensor(self.path, self.reformatter, frame, size, grey=False)
+
+    def _decode(self, number: int) -> VideoFrame:
+        if self.end is not None and number >= self.end[1]:
+            raise self._no_frame(number)
+        frame = None
+        if not self.next <= number <= self.next + NEAR:
+            frame = self._move(number)
+        return self._decode_on(number) if frame is None else frame
+
+    def _decode_on(self, number: int) -> VideoFrame:
+        """Decode in order up to a frame."""
+        message = None
+        try:
+            for frame, _, at in self.frames:
+                self.kept.add(at, frame)
+                self.next = at + 1
+                if self.damage.first is not None:
+                    self.limit = min(self.limit, self.damage.first)
+                if at == number:
+                    return frame
+        except VideoError as error:
+            message = str(error).removesuffix("; use --skip-bad to keep them")
+        if not self.stopped.is_set():
+            self.end = message, self.clock.count
+        self.next = math.inf
+        raise self._no_frame(number)
+
+    def _no_frame(self, number: int) -> VideoError:
+        if self.end is None:
+            return VideoError(f"{self.path}: was closed; open it again")
+        message, count = self.end
+        if message is not None:
+            return VideoError(f"{message}; there is no frame {number}")
+        return _no_frame(self.path, number, count)
+
+    # Where to decode from
+
+    def _move(self, number: int) -> VideoFrame | None:
+        """Go to the last key frame before a frame, unless decoding on gets there sooner.
+
+        Returns:
+            The frame, if it was decoded on the way.
+        """
+        self._check_start()
+        step = FIRST_STEP
+        candidate = self._key_before(number)
+        while candidate is not None:
+            if candidate.before <= self.next <= number:
+                return None
+            try:
+                landing = self._start_at(candidate, number)
+            except (load_av().FFmpegError, UncertainError):
+                self._distrust(candidate)
+                candidate = self._key_before(candidate.before - step)
+                step *= 2
+                continue
+            if landing.is_before:
+                return landing.frame
+            candidate = self._key_before(candidate.before - 1)
+        if self.next > number:
+            self._restart()
+        return None
+
+    def _check_start(self) -> None:
+        """Use no key frame at all if the first frames are not those of the first packets."""
+        first = self.index.last(0)
+        if self.is_start_checked or first is None:
+            return
+        self.is_start_checked = True
+        try:
+            self._start_at(first, 0)
+        except (load_av().FFmpegError, UncertainError):
+            self._distrust(first)
+
+    def _distrust(self, candidate: Candidate) -> None:
+        """Use neither this key frame nor later ones, nor the frames decoded from it."""
+        self.limit = candidate.before
+        self.kept.clear()
+
+    def _key_before(self, number: int) -> Candidate | None:
+        return self.index.last(int(min(number, self.limit - 1)))
+
+    def _start_at(self, candidate: Candidate, number: int) -> _Landing:
+        """Decode from a key frame to some frames after the wanted one, and check each of them.
+
+        Raises:
+            UncertainError: Frames may not be those of a full decode.
+        """
+        self.next = math.inf
+        packets = packets_from(self.video, candidate)
+        key = next(packets, None)
+        if key is None:
+            raise UncertainError("the key frame is not where it should be")
+        rate = self.video.rate or DEFAULT_FPS
+        ahead = 0 if self.video.stream.codec_context.codec.intra_only else CHECKED_FRAMES
+        clock: Clock | None = None
+        wanted = None
+        pending: list[VideoFrame] = []
+        for frames, first in checked_frames(candidate, key, packets):
+            pending += frames
+            if first is None and len(pending) > MOST_PENDING:
+                raise UncertainError("frames are too far out of order")
+            if first is None:
+                continue
+            if candidate.before == 0 < first:
+                raise UncertainError("the first frames need others before them")
+            if first > number:
+                return _Landing(False, None)
+            clock = clock or Clock(rate, first)
+            for frame in pending:
+                wanted = frame if clock.count == number else wanted
+                self.kept.add(clock.count, frame)
+                clock.tick(frame)
+            pending.clear()
+            if clock.count > number + ahead:
+                break
+        if clock is None:
+            raise UncertainError("the file ends before the key frame")
+        self._go_on(packets, clock)
+        return _Landing(True, wanted)
+
+    def _restart(self) -> None:
+        """Open the file again, to decode it from its beginning."""
+        stack = ExitStack()
+        self.video: OpenVideo = stack.enter_context(open_video(self.path))
+        self.stack.close()
+        self.stack = stack
+        packets = self.video.container.demux(self.video.stream)
+        self._go_on(packets, Clock(self.video.rate or DEFAULT_FPS))
+
+    def _go_on(self, packets: Iterator[Packet[VideoStream]], clock: Clock) -> None:
+        self.clock = clock
+        self.damage = Damage()
+        self.frames = decode_packets(self.video, packets, self.stopped, clock, self.damage)
+        self.next = clock.count
+
+
+class _KeptFrames:
+    """The latest decoded frames, up to a number of bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.bytes = 0
+        self.frames: OrderedDict[int, tuple[VideoFrame, int]] = OrderedDict()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.frames
+
+    def get(self, number: int) -> VideoFrame | None:
+        """Return a frame, if it is still there."""
+        if number not in self.frames:
+            return None
+        self.frames.move_to_end(number)
+        return self.frames[number][0]
+
+    def add(self, number: int, frame: VideoFrame) -> None:
+        """Keep a frame; older ones make room for it."""
+        if number in self.frames:
+            self.bytes -= self.frames.pop(number)[1]
+        size = sum(plane.buffer_size for plane in frame.planes)
+        self.frames[number] = frame, size
+        self.bytes += size
+        while self.bytes > self.most and len(self.frames) > 1:
+            self.bytes -= self.frames.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        """Forget all frames."""
+        self.frames.clear()
+        self.bytes = 0
+
+
+def _no_frame(path: str, number: int, count: int) -> VideoError:
+    return VideoError(
+        f"{without_password(path)}: there is no frame {number}; the last of {count} is {count - 1}"
+    )

@@ -99,7 +99,7 @@ def read_images(
         if frame is None:
             raise _size_error(file, size, *first, has_roi=reading.roi is not None)
         if reading.tap is not None:
-            reading.tap(partial(_render, file))
+            reading.tap(partial(render_image, file))
         yield frame, index / DEFAULT_FPS, index
     if errors:
         more = f" ({len(errors)} of {len(files)} images are bad)" if len(errors) > 1 else ""
@@ -139,7 +139,7 @@ def _in_range(place: str, files: list[str], reading: Reading) -> list[int]:
     return [number for number in numbers if number >= reading.first]
 
 
-def _render(file: str, size: tuple[int, int]) -> Tensor:
+def render_image(file: str, size: tuple[int, int]) -> Tensor:
     """Read an image at another size; a second time, as JPEG decodes directly to a size."""
     with _open_image(file) as image:
         return _read_image(file, image, Reading(size=size), _upright_size(file, image))

@@ -18,14 +18,7 @@ from typing import Any
 import torch
 
 from ullayers.video.capture import load_cv2, needs_opencv, probe_camera, read_camera
-from ullayers.video.decoding import (
-    CAMERAS,
-    TIMEOUT,
-    has_cameras,
-    is_unpaused,
-    open_video,
-    probe_video,
-)
+from ullayers.video.decoding import probe_video
 from ullayers.video.finding import find_sequences, safe_name
 from ullayers.video.frames import READ_AS_IS, Kind, TimedFrame
 from ullayers.video.frames import Clip as Clip
@@ -33,6 +26,7 @@ from ullayers.video.frames import Info as Info
 from ullayers.video.frames import Reading as Reading
 from ullayers.video.frames import VideoError as VideoError
 from ullayers.video.images import list_images, probe_images, read_images
+from ullayers.video.opening import CAMERAS, TIMEOUT, has_cameras, is_unpaused, open_video
 from ullayers.video.recordings import read_video
 
 CHUNK_BYTES = 2**28  # memory allocated for a chunk before its frames are there

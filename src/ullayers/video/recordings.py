@@ -13,18 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ullayers.video.decoding import (
-    decode_frames,
-    frame_to_tensor,
-    is_recorded,
-    load_av,
-    open_video,
-    quarter_turns,
-    upright_size,
-    without_password,
-)
+from ullayers.video.decoding import decode_frames, frame_to_tensor, quarter_turns, upright_size
 from ullayers.video.frames import Reading, TimedFrame
+from ullayers.video.opening import is_recorded, load_av, open_video
 from ullayers.video.region import Cut, resize
+from ullayers.video.remote import without_password
 from ullayers.video.seeking import find_key_frame
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ullayers.video.decoding import OpenVideo, frame_to_tensor, load_av, open_video
+from ullayers.video.decoding import frame_to_tensor
+from ullayers.video.opening import OpenVideo, load_av, open_video
 from ullayers.video.reader import Source
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from ullayers.video.atomic_files import partial_path
-from ullayers.video.decoding import load_av
 from ullayers.video.frames import DEFAULT_FPS, VideoError
+from ullayers.video.opening import load_av
 
 CODEC_OPTIONS = {
     "libx264": {"crf": "20", "preset": "veryfast"},
