@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from tests.command import QUICK, UlCommand
-from tests.films import write_ball
+from tests.films import BALL, write_ball
 from ullayers.cli.main import main
 
 # A test must give the same verdict every time it runs; example counts are set where they matter.
@@ -24,6 +25,17 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run long tests first: at the end, one process would wait for another."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep imported modules and collected tests out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -65,7 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Learned once per worker; tests must not change it.
     """
     folder = tmp_path_factory.mktemp("place")
-    film = write_ball(folder / "ball.mp4")
+    film = write_ball(folder / "ball.mp4", 40, *BALL)
     assert main(["learn", film, "--out", f"{folder}/run", *QUICK]) == 0
     assert main(["learn", film, "--out", f"{folder}/codes", "--task", "orient", *QUICK]) == 0
     return folder

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.films import (
-    write_ball,
-    write_truncated,
-)
+from tests.films import BALL, write_ball, write_truncated
 from ullayers.learn.footage import LongMean
 from ullayers.learn.runs import Run
 from ullayers.video.reader import Source, find_sources
@@ -21,7 +18,7 @@ def of_kind(run: Run, kind: LongMean) -> Run:
 def sources_in(folder: Path, *counts: int) -> list[Source]:
     folder.mkdir(exist_ok=True)
     for number, count in enumerate(counts):
-        write_ball(folder / f"film{number}.mp4", count, seed=number)
+        write_ball(folder / f"film{number}.mp4", count, *BALL, seed=number)
     return find_sources([str(folder)])
 
 

@@ -21,6 +21,7 @@ from ullayers.video.writer import VideoWriter
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
+BALL = 30, 40  # height and width of films that many tests share; time grows with the pixels
 
 
 def ball(count: int, height: int = 48, width: int = 64, seed: int = 0) -> tuple[Pixels, Floats]:

@@ -17,7 +17,6 @@ from tests.command import (
     WRITTEN,
     UlCommand,
     check_refused,
-    ul,
     unfinished,
 )
 from tests.films import (
@@ -117,11 +116,12 @@ def test_features_of_any_number(place: Path, tmp_path: Path, here: UlCommand) ->
     assert list(read_table(out / "codes.csv")[0])[3:] == [f"y{i}" for i in range(5)]
 
 
-def test_apply_to_other_videos(place: Path, tmp_path: Path) -> None:
+def test_apply_to_other_videos(place: Path, tmp_path: Path, here: UlCommand) -> None:
     for number, shape in enumerate([(48, 64), (96, 54), (30, 40)]):
         write_ball(tmp_path / f"film{number}.mp4", 10 + number, *shape)
     out = tmp_path / "out"
-    code, said, errors = ul("apply", place / "run", tmp_path, "--out", out, "--overlay", "--masks")
+    asked = ("apply", place / "run", tmp_path, "--out", out, "--overlay", "--masks")
+    code, said, errors = here(*asked)
     assert code == 0
     assert all(line.startswith("applying: ") for line in errors.splitlines()), "on a slow machine"
     assert "tracks.csv" in said

@@ -75,7 +75,7 @@ def make_bad(folder: Path) -> dict[str, tuple[str, str]]:
     (spoilt / "img3.png").write_bytes(b"no picture")
     for name, count in (("one", 1), ("two", 2)):
         write_ball(folder / f"{name}.mp4", count)
-    write_film(folder / "still.mp4", still(270))
+    write_film(folder / "still.mp4", still(270, 24, 32))
     return {name: (str(folder / name), words) for name, words in BAD.items()}
 
 
@@ -169,7 +169,7 @@ def test_names_that_are_not_text(tmp_path: Path, here: UlCommand) -> None:
 
 
 def test_headers_that_do_not_know_how_long_they_are(tmp_path: Path, here: UlCommand) -> None:
-    film, run = write_raw(tmp_path / "a.h264", ball(45)[0]), tmp_path / "run"
+    film, run = write_raw(tmp_path / "a.h264", ball(45, 24, 32)[0]), tmp_path / "run"
     assert here("learn", film, "--out", run, *QUICK) == (0, "", "")
     config = json.loads((run / "config.json").read_text())
     assert (config["result"]["strides"], config["result"]["frames"]) == ({"a": 1}, 45)
@@ -187,7 +187,7 @@ def test_more_outputs_than_there_can_be(place: Path, tmp_path: Path, here: UlCom
 
 def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand) -> None:
     film, out = place / "ball.mp4", tmp_path / "run"
-    longer = write_ball(tmp_path / "longer.mp4", 240)  # watching makes a step every eighth frame
+    longer = write_ball(tmp_path / "longer.mp4", 240, 24, 32)  # watched, a step per eight frames
     for task in ("locate", "orient"):
         how = ("--task", task, "--out", out, "--size", "16", "--quiet", "--force", "--steps", "30")
         check_refused(here("learn", film, *how, "--lr", "1e5"), "diverged", "smaller --lr")

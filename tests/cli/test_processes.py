@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,9 +16,11 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.command import UlCommand, check_refused, wait_until
+from tests.command import UlCommand, check_refused, start, wait_until
 from tests.films import column, write_ball
+from ullayers.cli.main import main
 
+pytestmark = pytest.mark.long
 LEARN = "--size", "16", "--restarts", "1", "--steps", "40", "--quiet"
 
 
@@ -47,11 +50,21 @@ def objectives(run: Path) -> list[float]:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    """Learned by this process and another one; torchrun would have to start two."""
     folder = tmp_path_factory.mktemp("both")
-    inputs = [write_ball(folder / f"ball{i}.mp4", 60 + 10 * i) for i in range(3)]
-    with torchrun("learn", *inputs, "--out", folder / "run", *LEARN) as process:
-        _, errors = process.communicate()
-    assert process.returncode == 0, errors
+    inputs = [write_ball(folder / f"ball{i}.mp4", 30 + 5 * i, 24, 32) for i in range(3)]
+    command = ["learn", *inputs, "--out", str(folder / "run"), *LEARN]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in group.items():
+            patch.setenv(name, value)
+        patch.setenv("RANK", "1")
+        with start(*command) as other:
+            patch.setenv("RANK", "0")
+            assert main(command) == 0
+            assert other.wait(timeout=120) == 0, other.communicate()
     return Learned(inputs, folder / "run")
 
 

@@ -14,7 +14,6 @@ import ullayers.cli.demo
 from tests.command import (
     UlCommand,
     check_refused,
-    start,
 )
 from tests.films import (
     column,
@@ -30,10 +29,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "ullayers.cli.demo.write_scene", lambda out, seed: write_scene(out, seed, 240)
+            "ullayers.cli.demo.write_scene", lambda out, seed: write_scene(out, seed, 160)
         )
         arguments = make_parser().parse_args(["demo", "--out", str(folder / "out"), "--quiet"])
-        arguments.steps = 50  # the demo's own settings would take a minute
+        arguments.steps = 40  # the demo's own settings would take a minute
         arguments.restarts = 1
         arguments.size = 48
         ullayers.cli.demo.run(arguments)
@@ -72,17 +71,16 @@ def test_the_demo_is_careful_with_its_folder(demo: Path, here: UlCommand) -> Non
 
 
 DATA = os.environ.get("ULLAYERS_DATA", "")
-MOUSE_FRAMES = 300
+MOUSE_FRAMES = 160
 
 
 @pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
+@pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_mouse_is_found(tmp_path: Path) -> None:
+def test_the_mouse_is_found(tmp_path: Path, here: UlCommand) -> None:
     video = Path(DATA) / "tracktor" / "videos" / "mouse_video.mp4"
-    short = "--max-frames", str(MOUSE_FRAMES), "--steps", "60"
-    with start("learn", video, "--out", tmp_path / "run", "--quiet", *short) as process:
-        out, errors = process.communicate()
-        assert (process.returncode, out, errors) == (0, "", "")
+    short = "--max-frames", str(MOUSE_FRAMES), "--steps", "40"
+    assert here("learn", video, "--out", tmp_path / "run", "--quiet", *short) == (0, "", "")
     with open(video.parent.parent / "output" / "mouse_video_tracked.csv", newline="") as file:
         rows = [(float(row["pos_x"]), float(row["pos_y"])) for row in csv.DictReader(file)]
     there = np.array(rows)

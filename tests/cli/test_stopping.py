@@ -71,6 +71,7 @@ def hear_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, previous)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hear_ctrl_c")
 @pytest.mark.parametrize("task", STOPS)
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits(
@@ -119,7 +120,7 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
 ) -> None:
     """The message says that work is kept only if there is any."""
     film, run, out = place / "ball.mp4", tmp_path / "run", tmp_path / "out"
-    long = write_film(tmp_path / "long.mp4", np.tile(ball(40)[0], (10, 1, 1, 1)))
+    long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (10, 1, 1, 1)))
     with start("learn", film, "--out", run, "--quiet") as process:
         wait_until(process, lambda: b"torch" in Path(f"/proc/{process.pid}/maps").read_bytes())
         process.send_signal(signal.SIGINT)
@@ -143,7 +144,7 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
 
 def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path, here: UlCommand) -> None:
     """The table that `ul learn` writes at its end continues like that of `ul apply`."""
-    long = write_film(tmp_path / "long.mp4", np.tile(ball(40)[0], (10, 1, 1, 1)))
+    long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (10, 1, 1, 1)))
     run, asked = tmp_path / "run", (place / "ball.mp4", long, *QUICK)
     with start("learn", *asked, "--out", run, "--stride", "8") as process:
         wait_until(process, (run / "tracks.partial.json").exists)
@@ -193,13 +194,13 @@ def test_a_full_disk(
 ) -> None:
     """The disk is full at once, at the first checkpoint, or when results are written.
 
-    The last is a process of its own, in which a limit can replace the small disk.
+    Where no disk can be mounted, a process of its own with a limit replaces the last.
     """
     run, quick = tmp_path / "disk" / "run", ("--steps", "22", "--restarts", "1", "--size", "12")
     small = mount(f"size={size}")
     if not small and size != "200k":
         pytest.skip("needs the right to mount a small disk")
-    learn = ul if size == "200k" else here
+    learn = here if small else ul
     how = {} if small else limited("150k")
     said = learn("learn", place / "ball.mp4", "--out", run, *quick, "--quiet", **how)
     begun = (run / "checkpoint" / "state.json").exists()

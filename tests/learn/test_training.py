@@ -215,7 +215,7 @@ def test_more_features_than_there_are_cannot_be_read_out() -> None:
 def test_a_code_tells_which_way_a_thing_is_turned() -> None:
     """A linear map from the code, fitted on some frames, gives the angle in others."""
     frames, angle = turning(400)
-    learner = run(as_footage(frames), Config(task="orient", steps=300, restarts=1))
+    learner = run(as_footage(frames), Config(task="orient", steps=200, restarts=1))
     pixels = torch.from_numpy(frames).permute(0, 3, 1, 2).float() / 255
     with torch.no_grad():
         code = cast(Encoder, learner.best.net).code(pixels).double().numpy()

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.films import (
-    write_ball,
-)
+from tests.films import BALL, write_ball
 from ullayers.learn.config import Config
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, plan_run
@@ -17,7 +15,9 @@ from ullayers.learn.runs import Run, plan_run
 
 def learned(folder: Path, task: Any) -> Run:
     config = Config(task=task, steps=3, trial_steps=2, restarts=1, batch=2, clip=12)
-    run, sources = plan_run([write_ball(folder / "ball.mp4")], folder / "run", config, size=24)
+    run, sources = plan_run(
+        [write_ball(folder / "ball.mp4", 40, *BALL)], folder / "run", config, size=24
+    )
     for _ in learn_run(run, sources):
         pass
     return run

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.exports import broken_middle, of_kind, sources_in, with_metrics
 from tests.films import (
+    BALL,
     ball,
     column,
     files_in,
@@ -53,7 +54,7 @@ def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path)
     if either.config.task == "locate":
         assert ((values >= 0) & (values <= 1)).all()
         in_pixels = column(tmp_path / "out" / name, "x_px", "y_px")
-        assert np.allclose(in_pixels, values[:, :2] * (64, 48), atol=0.006)
+        assert np.allclose(in_pixels, values[:, :2] * BALL[::-1], atol=0.006)
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
@@ -158,8 +159,10 @@ def test_a_video_of_all_frames_has_all_of_them(either: Run, tmp_path: Path) -> N
     clip = read_all(find_sources([str(tmp_path / "overlay.mp4")])[0])
     assert len(clip.index) == 66
     height, width = clip.frames.shape[2:]
-    wide = 64 if either.config.task == "locate" else 64 + 48  # with a panel beside it
-    assert width / height == pytest.approx(wide / 48, abs=0.02)
+    tall, wide = BALL
+    if either.config.task == "orient":
+        wide += tall  # with a panel beside it
+    assert width / height == pytest.approx(wide / tall, abs=0.02)
 
 
 def test_a_short_video_is_shared_among_the_sources(either: Run, tmp_path: Path) -> None:

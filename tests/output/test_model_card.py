@@ -53,7 +53,7 @@ def test_figures_are_those_of_the_run(place: Path) -> None:
     assert f"{summary['found']:.1%} of the frames" in text
     assert f"| Trusted | {'yes' if summary['trusted'] else 'no'} |" in text
     assert all(f"- {reason}" in text for reason in summary["reasons"])
-    assert "| ball | 40 | 64 x 48 | 25 |" in text
+    assert "| ball | 40 | 40 x 30 | 25 |" in text
     assert str(place) not in text, "it names files, not where they are"
     assert "Object found" not in (place / "codes" / "README.md").read_text()
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import ullayers as ul
 from tests.command import UlCommand, check_refused
-from tests.films import Pixels, ball, write_ball
+from tests.films import BALL, Pixels, ball, write_ball
 from tests.learn.short_runs import CODES, learn
 from ullayers.learn.apply import answers
 from ullayers.learn.network_graph import LUMA, Preprocess, network_graph
@@ -158,13 +158,13 @@ def test_preprocessing_resizes_by_area(grey: bool) -> None:
 
 
 def test_positions_in_a_region_are_those_in_the_frame(locator: Run, film: Pixels) -> None:
-    inside = np.zeros((48, 64), bool)
-    inside[8:44, 10:58] = True
-    inside[8:12, 10:14] = False
+    inside = np.zeros(BALL, bool)
+    inside[5:27, 6:36] = True
+    inside[5:9, 6:10] = False
     frames = torch.from_numpy(film)
     inputs = frames, torch.from_numpy(median(film))
-    for roi in (Rectangle(10, 8, 48, 36), MaskRegion.from_array(inside)):
-        cut = roi.fit(48, 64)
+    for roi in (Rectangle(6, 5, 30, 22), MaskRegion.from_array(inside)):
+        cut = roi.fit(*BALL)
         part = replace(locator, reading=replace(locator.reading, roi=roi))
         graph = network_graph(part)
         _, found, _ = graph.module(*inputs)

@@ -25,13 +25,13 @@ from ullayers.output.run_report import report_run
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle, Region
 
-HEIGHT, WIDTH = 96, 128
-ARENA = Rectangle(0, 0, 100, HEIGHT)  # what moves at the right is not in it
+HEIGHT, WIDTH = 48, 64
+ARENA = Rectangle(0, 0, 50, HEIGHT)  # what moves at the right is not in it
 
 
 def mask() -> MaskRegion:
     y, x = np.mgrid[:HEIGHT, :WIDTH]
-    return MaskRegion.from_array(np.hypot(x - 56, y - 48) < 45)
+    return MaskRegion.from_array(np.hypot(x - 28, y - 24) < 22)
 
 
 def two_things(count: int = 60) -> tuple[np.ndarray, Floats]:
@@ -41,9 +41,9 @@ def two_things(count: int = 60) -> tuple[np.ndarray, Floats]:
     frames[:] = ball(1, HEIGHT, WIDTH, seed=1)[0]
     y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
     for t, frame in enumerate(frames):
-        frame[np.hypot(x - near[t, 0] * WIDTH, y - near[t, 1] * HEIGHT) < 9] = 250, 30, 30
-        top = int(30 + 25 * np.sin(t / 3))
-        frame[top : top + 40, 106:126] = 20, 250, 20
+        frame[np.hypot(x - near[t, 0] * WIDTH, y - near[t, 1] * HEIGHT) < 4.5] = 250, 30, 30
+        top = int(15 + 12 * np.sin(t / 3))
+        frame[top : top + 20, 53:63] = 20, 250, 20
     return frames, near
 
 
@@ -80,7 +80,7 @@ def test_what_moves_outside_is_ignored(film: str, tmp_path: Path, roi: Region) -
     for picture in pictures[::10]:
         drawn = np.asarray(Image.open(picture))
         assert drawn.shape == (HEIGHT, WIDTH)
-        assert drawn[:, 104:].max() == 0
+        assert drawn[:, 52:].max() == 0
         assert drawn[inside].max() > 240
     check_overlay(run.folder / "overlay.mp4", inside)
     report_run(run, sources, done)
@@ -88,7 +88,7 @@ def test_what_moves_outside_is_ignored(film: str, tmp_path: Path, roi: Region) -
     assert "from 0.4 s to 2 s" in page.said
     assert str(roi) in page.said
     assert {"pixels per second", "time (s)"} <= labels(chart_named(page, "speed over time"))
-    for text in ("128 x 96", "distance (px)", "95th percentile (px/s)"):
+    for text in ("64 x 48", "distance (px)", "95th percentile (px/s)"):
         assert text in page.said
 
 
@@ -97,7 +97,7 @@ def check_overlay(path: Path, inside: np.ndarray) -> None:
     frames = read_all(find_sources([str(path)])[0]).frames
     assert len(frames) == 40
     height, width = frames.shape[2:]
-    right = frames[:, :, :, int(width * 110 / WIDTH) : int(width * 120 / WIDTH)].float()
+    right = frames[:, :, :, int(width * 55 / WIDTH) : int(width * 60 / WIDTH)].float()
     assert right[:, 1].max() > 200, "what is outside is shown"
     large = np.asarray(Image.fromarray(inside).resize((width, height), Image.Resampling.NEAREST))
     row = height // 2
@@ -170,7 +170,7 @@ def test_codes_of_a_part(codes: Run, film: str, tmp_path: Path) -> None:
     assert not np.allclose(whole.answers[0].values[10:50], done.answers[0].values, atol=1e-3)
     report_run(part, sources, done)
     page = read_page(tmp_path / "report.html")
-    assert "128 x 96" in page.said
+    assert "64 x 48" in page.said
     assert "distance (px)" not in page.said
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.exports import broken_middle, sources_in, with_metrics
 from tests.films import (
+    BALL,
     contents,
     files_in,
     read_table,
@@ -61,7 +62,7 @@ def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: 
     [partial] = out.glob("*.partial.csv")
     with open(partial, "a") as file:  # killed while it wrote the next sequence
         file.write("film1,0,0.000000,0.5,0.5,0.5\nfilm1,1,0.04")
-    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    write_ball(tmp_path / "in" / "film1.mp4", 12, *BALL, seed=1)
     seen: list[int] = []
     export(either, sources, out, ExportOptions(resume=True), seen.append)
     assert seen[-1] == 24, "the first one is not done again"
@@ -76,7 +77,7 @@ def test_what_is_resumed_is_whole(either: Run, tmp_path: Path) -> None:
     wanted = ExportOptions(overlay=15, masks=locate == "locate")
     with pytest.raises(VideoError):
         export(either, sources, out, wanted)
-    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    write_ball(tmp_path / "in" / "film1.mp4", 12, *BALL, seed=1)
     done = export(either, sources, out, replace(wanted, resume=True))
     whole = export(either, sources, tmp_path / "whole", wanted)
     assert [len(found.index) for found in done.answers] == [12, 12, 12]
@@ -95,7 +96,7 @@ def test_masks_that_were_not_asked_for_before(run: Run, tmp_path: Path) -> None:
     sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
     with pytest.raises(VideoError):
         export(run, sources, out, ExportOptions())
-    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    write_ball(tmp_path / "in" / "film1.mp4", 12, *BALL, seed=1)
     export(run, sources, out, ExportOptions(resume=True, masks=True))
     assert len(files_in(out / "masks")) == len(read_table(out / "tracks.csv")) == 36
 
@@ -172,7 +173,7 @@ def test_tables_begun_without_pixels_are_finished_as_they_began(run: Run, tmp_pa
     partial.write_text("".join(rows))
     content = json.loads(note.read_text())
     note.write_text(json.dumps({**content, "bytes": partial.stat().st_size}))
-    write_ball(tmp_path / "in" / "film1.mp4", 12, seed=1)
+    write_ball(tmp_path / "in" / "film1.mp4", 12, *BALL, seed=1)
     done = export(run, sources, out, ExportOptions(resume=True))
     assert [answer.columns for answer in done.answers] == [TRACK] * 3
     table = read_table(out / "tracks.csv")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import ullayers.output.run_report as run_report
 from tests.exports import of_kind, sources_in, with_metrics
 from tests.films import (
+    BALL,
     ball,
     still,
     write_film,
@@ -40,7 +41,7 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["task"] == either.config.task
     assert summary["frames"] == 35
-    size = {"width": 64, "height": 48, "fps": 25.0}
+    size = {"width": BALL[1], "height": BALL[0], "fps": 25.0}
     motion = [
         {
             "distance_px": sequence.pop("distance_px"),
@@ -54,7 +55,7 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     sequences = [{"name": "film0", "frames": 30, **size}, {"name": "film1", "frames": 5, **size}]
     assert summary["sequences"] == sequences
     for answer, found in zip(done.answers, motion, strict=False):
-        measured = measure_motion(answer, 64, 48)
+        measured = measure_motion(answer, BALL[1], BALL[0])
         assert found["distance_px"] == pytest.approx(measured.distance, abs=0.01)
         assert found["median_speed_px_per_s"] == pytest.approx(
             measured.speed_quantile(0.5), abs=0.01
@@ -129,11 +130,11 @@ def test_a_folded_code_is_no_ring(codes: Run, folded: float | None, tmp_path: Pa
 
 
 def test_several_equal_objects_are_named(run: Run, tmp_path: Path) -> None:
-    frames, _ = ball(40, 96, 128)
-    mirrored = ball(40, 96, 128)[0][:, ::-1, ::-1]
+    frames, _ = ball(40, 48, 64)
+    mirrored = ball(40, 48, 64)[0][:, ::-1, ::-1]
     is_ball = (mirrored[..., 0] > 200) & (mirrored[..., 1] < 60)
     frames[is_ball] = 250, 30, 30
-    alone = find_sources([write_film(tmp_path / "one.mp4", ball(40, 96, 128)[0])])
+    alone = find_sources([write_film(tmp_path / "one.mp4", ball(40, 48, 64)[0])])
     both = find_sources([write_film(tmp_path / "two.mp4", frames)])
     reasons = []
     for name, sources in (("one", alone), ("two", both)):

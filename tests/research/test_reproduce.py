@@ -150,6 +150,7 @@ def check_learned(name: str, out: Path) -> None:
 
 
 @needs_data
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_an_experiment_learns_in_worker_processes(tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -163,6 +164,7 @@ def test_an_experiment_learns_in_worker_processes(tmp_path: Path) -> None:
 
 # The ablations and the eigenvectors have tests of their own.
 @needs_data
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("_one_process")
 @pytest.mark.parametrize(

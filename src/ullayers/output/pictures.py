@@ -172,7 +172,9 @@ def _colour_mapped(levels: Floats, colours: Colormap, max_width: int) -> Picture
 
 def _encode(image: Image.Image, kind: str) -> bytes:
     file = io.BytesIO()
-    options: dict[str, Any] = {"quality": 85, "subsampling": 0} if kind == "jpeg" else {}
+    # Level 4 takes a third of the time of the default level, for files about 5 % larger.
+    png: dict[str, Any] = {"compress_level": 4}
+    options = {"quality": 85, "subsampling": 0} if kind == "jpeg" else png
     image.save(file, kind, **options)
     return file.getvalue()
 
