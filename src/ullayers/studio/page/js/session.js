@@ -268,7 +268,15 @@ export class Session {
         values.length === frames?.length ? frames[place] : last - values.length + 1 + place;
       if (codes || value[2] > 0) this.path.set(frame, value);
     });
-    this.store.set({ live });
+    this.store.set({ live, ...(watching ? this.watchedRecords(live) : {}) });
+  }
+
+  /** A run that watches keeps no records, but says its J now and then. @param {any} live */
+  watchedRecords(live) {
+    const { records } = this.store.state;
+    const { done: step, objective, rank, features } = live;
+    if (!Number.isFinite(objective) || records.at(-1)?.step >= step) return {};
+    return { records: [...records, { trial: 0, step, objective, rank, features, held_out: null }] };
   }
 
   /** @param {1|-1} direction */
