@@ -224,7 +224,7 @@ def score_set(data_set: DataSet, learned_from: Callable[[Film], Path]) -> Scores
 def locate_film(film: Film, runs: dict[str, Run], every: int) -> dict[str, Found]:
     """Return what every row finds in a film."""
     [source] = find_sources([str(film.source)])
-    reading = outline_reading(source, Reading())
+    reading = outline_reading(source.probe(), Reading())
     recording = open_recording(source, reading)
     recordings = {row: copy.deepcopy(recording) for row in (STILL, *runs)}
     parts: dict[str, list[Found]] = {row: [] for row in ROWS}

@@ -169,3 +169,51 @@ def test_results_of_several_objects_are_replaced(
     assert here("apply", run, one, "--out", out, "--force", "--quiet")[0] == 0
     assert not (out / "crossings.csv").exists()
     assert len(read_tracks(out / "tracks.csv")) == 1
+
+
+def test_watching_several(film: str, tmp_path: Path, here: UlCommand) -> None:
+    out = tmp_path / "watched"
+    watch = "watch", film, "--size", "16", "--out", out
+    status, table, errors = here(*watch, "--objects", "auto", "--max-frames", "60")
+    assert (status, errors) == (0, "")
+    assert table == (out / "tracks.csv").read_text(), "rows are printed and saved"
+    columns = "sequence,frame,object,time,x,y,confidence,x_px,y_px"
+    assert table.splitlines()[0] == columns
+    check_refused(here(*watch, "--resume", "--objects", "2"), "leave --objects out")
+    assert here(*watch, "--resume", "--max-frames", "180", "--quiet") == (0, "", "")
+    tracks = read_tracks(out / "tracks.csv")
+    assert [track.object for track in tracks] == [1, 2]
+    truth = paths()
+    for track in tracks:
+        assert track.frame[-1] == FRAMES - 1
+        found = np.stack([track.x_px, track.y_px], 1)
+        distance = np.linalg.norm(found[:, None] - truth[track.frame] - 0.5, axis=2)
+        assert np.median(distance[:, int(distance[0].argmin())]) < 1.5
+    whole = tmp_path / "whole"
+    again = "watch", film, "--size", "16", "--out", whole, "--objects", "auto", "--quiet"
+    assert here(*again) == (0, "", "")
+    assert (whole / "tracks.csv").read_bytes() == (out / "tracks.csv").read_bytes()
+
+
+def test_watching_one_is_not_continued_with_several(
+    film: str, tmp_path: Path, here: UlCommand
+) -> None:
+    out = tmp_path / "one"
+    watch = "watch", film, "--size", "16", "--max-frames", "5", "--out", out
+    status, table, _ = here(*watch)
+    assert status == 0
+    assert table.startswith("sequence,frame,time,x,y,confidence,x_px,y_px\n")
+    check_refused(here(*watch, "--resume", "--objects", "auto"), "this run has no --objects auto")
+    check_refused(here(*watch, "--force", "--task", "orient", "--objects", "auto"), "locate")
+
+
+def test_watching_several_in_a_region(film: str, here: UlCommand) -> None:
+    """Positions are those in the whole frame."""
+    arguments = "--objects", "2", "--roi", "0,40,220,60", "--max-frames", "60"
+    status, table, _ = here("watch", film, "--size", "16", *arguments)
+    assert status == 0
+    last = [row.split(",") for row in table.splitlines() if row.startswith("two,59,")]
+    found = np.array([[float(row[7]), float(row[8])] for row in last])
+    distance = np.linalg.norm(found[:, None] - paths()[59] - 0.5, axis=2)
+    assert sorted(distance.argmin(1)) == [0, 1]
+    assert distance.min(1).max() < 2

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from ullayers.cli.view import View
-from ullayers.learn.online import Sighting
+from ullayers.learn.sightings import Sighting
+from ullayers.locate.live_tracks import LiveObject
 
 
 def sighting(name: str = "a very long name of a camera") -> Sighting:
@@ -92,3 +93,22 @@ def test_a_mask_of_a_region_is_drawn_in_its_place(monkeypatch: pytest.MonkeyPatc
     View(screen := io.StringIO(), period=0.0).show(whole)
     [lines] = pictures(screen)
     assert all(set(line[1:-1]) <= {"*", "O"} for line in lines[1:17])
+
+
+def test_several_objects_are_shown_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "40")
+    labels = np.zeros((24, 32), np.int32)
+    labels[:6, :8] = 12
+    outline = np.zeros((0, 2))
+    objects = LiveObject(3, 0.9, 0.9, 0.8, outline), LiveObject(12, 0.05, 0.05, 0.8, outline)
+    several = replace(sighting(), objects=objects, labels=labels)
+    view = View(screen := io.StringIO(), period=0.0)
+    view.show(several)
+    view.show(replace(several, objects=objects[:1]))
+    both, one = pictures(screen)
+    assert (both[1][3], both[15][44]) == ("2", "3"), "the last digit of each number"
+    assert both[2][2] == "*"
+    assert "objects 2" in both[-1]
+    assert "2" not in "".join(one[1:17])
+    assert "objects 1" in one[-1]

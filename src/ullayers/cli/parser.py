@@ -222,6 +222,7 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         examples="""\
   ul watch 0                              the first camera
   ul watch rtsp://door/hall --out hall    a network camera; keep table and network
+  ul watch 0 --objects auto               several objects, each with its number
   ul watch day.mp4 > day.csv              a file
   ul watch 0 --roi 100,50,640,480         a part of the frames""",
     )
@@ -249,6 +250,7 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         text="What to learn. locate: position and mask of whatever moves; orient: a code for the "
         "way it faces.",
     )
+    add_objects_option(parser, "1, the main one, without the column object")
     add_reading_options(
         parser,
         stride="Use every Nth frame only. (default: 1)",

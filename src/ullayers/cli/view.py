@@ -41,7 +41,7 @@ class View:
     def __init__(self, screen: TextIO, period: float = PERIOD) -> None:
         self.screen = screen
         self.period = period
-        self.positions: deque[tuple[float, float]] = deque(maxlen=HISTORY)
+        self.positions: dict[int, deque[tuple[float, float]]] = {}  # by the number of the object
         self.started = self.drawn = time.monotonic()
         self.count = 0
         self.lines = 0  # of the picture on the screen
@@ -50,8 +50,12 @@ class View:
     def show(self, sighting: Sighting) -> None:
         """Take in the result of a frame; draw it if it is time."""
         self.count += 1
-        second = sighting.values[1] if len(sighting.values) > 1 else 0.0
-        self.positions.append((sighting.values[0], second))
+        places = _places(sighting)
+        for number in places.keys() | self.positions.keys():
+            if number in places:
+                self.positions.setdefault(number, deque(maxlen=HISTORY)).append(places[number])
+            else:  # it has left
+                del self.positions[number]
         self.waiting = sighting
         if self.lines == 0 or time.monotonic() - self.drawn >= self.period:
             self.drawn = time.monotonic()
@@ -83,8 +87,11 @@ class View:
 
     def _status(self, sighting: Sighting) -> list[str]:
         rate = self.count / max(1e-6, time.monotonic() - self.started)
-        named = zip(sighting.columns, sighting.values, strict=True)
-        numbers = "  ".join(f"{name} {value:.3f}" for name, value in named)
+        if sighting.objects is None:
+            named = zip(sighting.columns, sighting.values, strict=True)
+            numbers = "  ".join(f"{name} {value:.3f}" for name, value in named)
+        else:
+            numbers = f"objects {len(sighting.objects)}"
         state = "learning" if sighting.learning else "settled"
         # NaN before the first training step.
         objective = "-" if math.isnan(sighting.objective) else f"{sighting.objective:.2f}"
@@ -96,19 +103,32 @@ class View:
 
     def _canvas(self, sighting: Sighting, rows: int, columns: int) -> list[str]:
         cells = np.full((rows, columns), " ")
-        positions = np.array(self.positions)
-        if sighting.columns[0] == "x":
-            if sighting.mask is not None:
-                cells = _shaded(sighting.mask, sighting.box, rows, columns)
-        else:  # a code has no natural range: use its range so far
-            low = positions.min(0)
-            high = positions.max(0)
-            positions = (positions - low) / np.maximum(high - low, 1e-9)
-        column = np.clip(positions[:, 0] * columns, 0, columns - 1).astype(int)
-        row = np.clip(positions[:, 1] * rows, 0, rows - 1).astype(int)
-        cells[row[-TRAIL:-1], column[-TRAIL:-1]] = "o"
-        cells[row[-1], column[-1]] = "O"
+        if sighting.columns[0] == "x" and sighting.mask is not None:
+            mask = sighting.mask
+            if sighting.labels is not None:
+                mask = np.where(sighting.labels > 0, 255, 0).astype(np.uint8)
+            cells = _shaded(mask, sighting.box, rows, columns)
+        marks = {}
+        for number, history in self.positions.items():
+            positions = np.array(history)
+            if sighting.columns[0] != "x":  # a code has no natural range: use its range so far
+                low = positions.min(0)
+                high = positions.max(0)
+                positions = (positions - low) / np.maximum(high - low, 1e-9)
+            column = np.clip(positions[:, 0] * columns, 0, columns - 1).astype(int)
+            row = np.clip(positions[:, 1] * rows, 0, rows - 1).astype(int)
+            cells[row[-TRAIL:-1], column[-TRAIL:-1]] = "o"
+            marks[row[-1], column[-1]] = "O" if number == 0 else str(number % 10)
+        for place, mark in marks.items():
+            cells[place] = mark
         return ["|" + "".join(line) + "|" for line in cells]
+
+
+def _places(sighting: Sighting) -> dict[int, tuple[float, float]]:
+    """Return where the objects are by their number; 0 for a single object, or a code."""
+    if sighting.objects is not None:
+        return {each.number: (each.x, each.y) for each in sighting.objects}
+    return {0: (sighting.values[0], sighting.values[1] if len(sighting.values) > 1 else 0.0)}
 
 
 def clip(text: str, width: int) -> str:

@@ -14,8 +14,7 @@ from ullayers.cli.failures import resumable
 from ullayers.cli.signals import stop_at_checks
 from ullayers.cli.view import View
 from ullayers.errors import UserError
-from ullayers.learn.online import Sighting, watch
-from ullayers.learn.results import header
+from ullayers.learn.online import Sighting, follows_several, watch
 from ullayers.learn.runs import load_run
 from ullayers.video.reader import Info, find_sources, open_live
 
@@ -29,6 +28,7 @@ def run(arguments: Namespace) -> None:
     sightings = watch(
         arguments.source,
         config=make_config(arguments),
+        objects=1 if arguments.objects is None else arguments.objects or None,
         folder=arguments.out,
         every=arguments.every,
         force=arguments.force,
@@ -55,6 +55,9 @@ def _check_resume(arguments: Namespace) -> None:
     run = load_run(arguments.out)
     options = Namespace(**{**vars(arguments), "max_frames": None})  # N more frames, any N
     check_same_options(options, run, lambda: _first_frame(arguments.source))
+    auto = arguments.objects == 0
+    if auto and not (follows_several(arguments.out) and run.config.objects is None):
+        raise UserError("this run has no --objects auto; leave it out, or start again with --force")
 
 
 def _first_frame(source: str) -> Info:
@@ -87,8 +90,8 @@ class _LinePrinter:
         self.has_header = False
 
     def show(self, sighting: Sighting) -> None:
-        """Print the line of one frame."""
+        """Print the lines of one frame."""
         if not self.has_header:
-            print(header(sighting.answer.table_columns), end="")
+            print(sighting.header, end="")
             self.has_header = True
-        print(sighting.line(), end="", flush=True)
+        print(sighting.lines(), end="", flush=True)

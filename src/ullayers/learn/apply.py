@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.footage import PIECE, TARGET_RATE, Piece, cut, make_piece
+from ullayers.learn.footage import PIECE, Piece, cut, make_piece
 from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.readout import FRAMES_PER_CALL
 from ullayers.learn.results import TRACK, Answer, code_columns
@@ -21,7 +21,7 @@ from ullayers.learn.row_file import RowFile
 from ullayers.learn.runs import Run
 from ullayers.learn.scenes import keep_scene, read_scenes
 from ullayers.learn.several import Several
-from ullayers.learn.survey import open_recording, outline_reading, to_pixels
+from ullayers.learn.survey import open_recording, outline_reading, patience_of, to_pixels
 from ullayers.locate.blobs import measure
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.parallel import in_parallel
@@ -33,8 +33,6 @@ from ullayers.video.reader import Clip, Reading, Source
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
-PATIENCE_SECONDS = 1.0  # an object that is not seen for longer has left, or is a new one
-MIN_PATIENCE = 5  # frames
 
 
 def answers(
@@ -143,14 +141,13 @@ def _locate(
     keep_scenes: bool,
     several: Several | None,
 ) -> Generator[Answer, None, None]:
-    outlines = outline_reading(source, reading)
+    outlines = outline_reading(source.probe(), reading)
     recording = open_recording(source, outlines, read_scenes(run.folder))
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
     if several is not None:
         if isinstance(recording, StillRecording):
-            rate = (source.probe().rate or TARGET_RATE) / reading.stride
-            recording.follow_all(patience=max(MIN_PATIENCE, round(PATIENCE_SECONDS * rate)))
+            recording.follow_all(patience_of(source.probe(), reading.stride))
         else:
             several.camera_moves = True
     scale = _source_pixels(source, outlines)

@@ -9,79 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ullayers.learn.checkpoint import RunError, load_state, save_state, write_tensors
+from ullayers.learn.checkpoint import RunError, load_state, read_json, save_state, write_tensors
 from ullayers.learn.config import Config
 from ullayers.learn.folders import check_free, check_links, clear_run
 from ullayers.learn.models import weights
 from ullayers.learn.regular_files import keep_beginning, open_regular
-from ullayers.learn.results import PIXELS, TRACK, Answer, header
+from ullayers.learn.results import PIXELS, TRACK, header
 from ullayers.learn.run_config import check_settings
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run, check_region, csv_name, load_run, small_size
+from ullayers.learn.sightings import Sighting as Sighting
+from ullayers.learn.survey import outline_reading, patience_of
 from ullayers.learn.typed_json import from_json
 from ullayers.learn.watcher import MAX_FRAMES, Watcher, WatcherState
+from ullayers.locate.live_objects import LiveObjects
+from ullayers.locate.recording import STILL_SIDE
 from ullayers.video.frames import kept_frames
 from ullayers.video.opening import is_recorded
 from ullayers.video.reader import Info, Reading, Source, VideoError, find_sources, open_live
-from ullayers.video.region import Box, Cut, Region
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """The answer for one frame.
-
-    Attributes:
-        sequence: Name of the source.
-        frame: Number of the frame.
-        seconds: Time of the frame.
-        columns: Names of `values`: x, y, confidence, or y0, y1, ...
-        values: Position and confidence, or the code.
-        objective: J of the last step, lower is better; NaN before the first.
-        learning: False once J has settled.
-        mask: (height, width) uint8 at the size of learning, 255 where the object is; None for a
-            code.
-        size: (width, height) of the source's frames; None for a code.
-        box: Part of the frame that the mask covers; None for all of it.
-    """
-
-    sequence: str
-    frame: int
-    seconds: float
-    columns: tuple[str, ...]
-    values: tuple[float, ...]
-    objective: float
-    learning: bool = True
-    mask: NDArray[np.uint8] | None = None
-    size: tuple[int, int] | None = None
-    box: Box | None = None
-
-    @property
-    def answer(self) -> Answer:
-        """The same as a row of a table."""
-        return Answer(
-            sequence=self.sequence,
-            index=np.array([self.frame]),
-            seconds=np.array([self.seconds]),
-            columns=self.columns,
-            values=np.array([self.values]),
-            masks=None if self.mask is None else self.mask[None],
-            size=self.size,
-            box=self.box,
-        )
-
-    def placed(self, cut: Cut) -> Sighting:
-        """Return a track in a region of interest as a track in the whole frame."""
-        answer = self.answer.placed(cut)
-        mask = None if answer.masks is None else answer.masks[0]
-        return replace(self, values=tuple(answer.values[0].tolist()), mask=mask, box=answer.box)
-
-    def line(self) -> str:
-        """Return a line of CSV."""
-        return self.answer.lines()
+from ullayers.video.region import Region
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +39,12 @@ class WatchState(WatcherState):
     Attributes:
         table: Bytes of the table.
         frame: Number of the last frame; -1 before the first.
+        several: Whether several objects are followed.
     """
 
     table: int
     frame: int
+    several: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,6 +63,7 @@ def watch(
     start: float = 0.0,
     end: float | None = None,
     roi: Region | None = None,
+    objects: int | None = 1,
     folder: str | os.PathLike[str] | None = None,
     every: float = 60.0,
     force: bool = False,
@@ -134,6 +85,8 @@ def watch(
         start: Use the frames of a file or folder from this time on, in seconds.
         end: Stop before this time; None for no limit. A camera counts from its first frame.
         roi: Use only this part of the frames; None for all of them.
+        objects: Number of objects to follow; None to find it. Unless it is 1, every answer has all
+            `objects`, and tables have a column `object` and any number of rows per frame.
         folder: Folder for a table, checkpoints and the network; `ul apply` takes it as a run.
         every: Seconds between checkpoints.
         force: Replace what is in the folder.
@@ -150,6 +103,11 @@ def watch(
         (29, ('x', 'y', 'confidence'))
     """
     config = config or Config()
+    several = objects != 1
+    if several:
+        config = replace(config, objects=objects)
+    if several and config.task != "locate":
+        raise VideoError(f"several objects are for locate; leave objects out for {config.task}")
     if config.task == "features":
         raise VideoError("slow features need the whole recording: use learn, or watch with orient")
     check_settings(config)
@@ -159,6 +117,7 @@ def watch(
         raise VideoError("--start is for files and folders; a camera or stream starts now")
     if resume and folder:
         run = _load_watched(folder, source)
+        several = follows_several(folder)
         info = source.probe()
         if max_frames is not None:
             run.max_frames = max_frames
@@ -182,12 +141,24 @@ def watch(
         )
         run = Run(Path(folder or "."), [_path(source)], config, reading, max_frames)
     assert run.reading.size is not None
-    watcher = Watcher(run.config, run.reading.channels, run.reading.size)
+    live = (
+        LiveObjects(run.config.objects, patience_of(info, run.reading.stride)) if several else None
+    )
+    watcher = Watcher(run.config, run.reading.channels, run.reading.size, live)
     run.config = watcher.config
     if folder is None:
         yield from _sightings(watcher, source, run.reading, info, _pixels(run, info))
     else:
         yield from _saved(_WatchFolder(run, watcher, source, info, resume), every)
+
+
+def follows_several(folder: str | os.PathLike[str]) -> bool:
+    """Return whether what has watched into a folder follows several objects."""
+    try:
+        state = read_json(Path(folder) / "checkpoint" / "state.json")
+    except (OSError, ValueError):  # loading it says what is wrong
+        return False
+    return isinstance(state, dict) and state.get("several") is True
 
 
 def _load_watched(folder: str | os.PathLike[str], source: Source) -> Run:
@@ -227,6 +198,9 @@ def _sightings(
     cut = None
     if watcher.columns == TRACK:
         cut = reading.cut(source.path, info.height, info.width)
+    several = watcher.several
+    if several is not None:
+        reading = outline_reading(info, reading, STILL_SIDE)
     clips = source.clips(1, reading)
     try:
         for clip in clips:
@@ -241,6 +215,8 @@ def _sightings(
                 learning=watcher.learning,
                 mask=mask,
                 size=size,
+                objects=None if several is None else watcher.objects,
+                labels=None if several is None else several.labels,
             )
             yield found if cut is None else found.placed(cut)
     finally:
@@ -254,7 +230,7 @@ def _saved(folder: _WatchFolder, every: float) -> Generator[Sighting, None, None
     with folder.open_table() as table:
         try:
             for found in folder.sightings():
-                table.write(found.line())
+                table.write(found.lines())
                 folder.frame = found.frame
                 seen = True
                 if time.monotonic() - last >= every:
@@ -319,8 +295,8 @@ class _WatchFolder:
             ) from error
 
     def _check_table(self) -> None:
-        plain = header(self.watcher.columns).encode()
-        with_pixels = header(self.watcher.columns + PIXELS).encode()
+        plain = header(self.watcher.columns, numbered=self.numbered).encode()
+        with_pixels = header(self.watcher.columns + PIXELS, numbered=self.numbered).encode()
         with open_regular(self.path) as table:
             first = table.readline(len(with_pixels))
             size = os.fstat(table.fileno()).st_size
@@ -330,6 +306,11 @@ class _WatchFolder:
             self.size = None
         elif first != with_pixels or self.size is None:
             raise ValueError(f"expected a table with columns {self.watcher.columns}")
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the table has a column `object`."""
+        return self.watcher.several is not None
 
     def sightings(self) -> Generator[Sighting, None, None]:
         """Yield the answers for the frames that come next."""
@@ -350,7 +331,8 @@ class _WatchFolder:
             self.path.unlink(missing_ok=True)  # it may be a pipe or a hard link
         file = open(self.path, "a", encoding="utf-8", newline="")
         if not self.resume:
-            file.write(header(self.watcher.columns + (PIXELS if self.size else ())))
+            columns = self.watcher.columns + (PIXELS if self.size else ())
+            file.write(header(columns, numbered=self.numbered))
             self.save(file)  # from now on it can be resumed
         return file
 
@@ -360,6 +342,7 @@ class _WatchFolder:
         watcher = self.watcher
         tensors, rest = watcher.state()
         rest |= {"table": os.path.getsize(self.path), "frame": self.frame}
+        rest["several"] = self.numbered
         save_state(self.run.folder / "checkpoint", tensors, rest)
         write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
         self.run.result = RunResult(

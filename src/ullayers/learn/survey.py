@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.learn.footage import Spread, expected_frames
+from ullayers.learn.footage import TARGET_RATE, Spread, expected_frames
 from ullayers.locate.flow import Frames
 from ullayers.locate.recording import (
     MIN_STILL_FRAMES,
@@ -21,11 +21,13 @@ from ullayers.locate.recording import (
     fits,
 )
 from ullayers.video.frames import kept_frames
-from ullayers.video.reader import Reading, Source, VideoError
+from ullayers.video.reader import Info, Reading, Source, VideoError
 
 OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
 SAMPLE_FRAMES = 48  # enough for a median and its noise
 FRAMES_AT_ONCE = 32
+PATIENCE_SECONDS = 1.0  # an object that is not seen for longer has left, or is a new one
+MIN_PATIENCE = 5  # frames
 
 
 def open_recording(
@@ -60,15 +62,25 @@ def _in_known_scene(
     return MovingRecording()
 
 
-def outline_reading(source: Source, reading: Reading) -> Reading:
+def patience_of(info: Info, stride: int) -> int:
+    """Return after how many frames an object that is not seen is given up.
+
+    Args:
+        info: Frame rate of the source.
+        stride: Every `stride`-th frame is used.
+    """
+    return max(MIN_PATIENCE, round(PATIENCE_SECONDS * (info.rate or TARGET_RATE) / stride))
+
+
+def outline_reading(info: Info, reading: Reading, side: int = OUTLINE_SIDE) -> Reading:
     """Return how to read frames in which objects are outlined.
 
     Args:
-        source: What to read.
+        info: Size of the source's frames.
         reading: How the network's frames are read.
+        side: Longer side of larger frames.
     """
-    info = source.probe()
-    longest = replace(reading, size=None, longest=OUTLINE_SIDE)
+    longest = replace(reading, size=None, longest=side)
     # All frames have the size of the first one, also in a folder of images of different sizes.
     return replace(reading, size=longest.target(info.height, info.width), longest=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,8 +16,12 @@ from ullayers.learn.checkpoint import RunError, below
 from ullayers.learn.config import Config
 from ullayers.learn.models import Locator, Model
 from ullayers.learn.results import SURE, TRACK, code_columns
+from ullayers.learn.survey import to_pixels
 from ullayers.learn.trainer import Trainer, check_weights
 from ullayers.learn.typed_json import AnyFloat
+from ullayers.locate.live_objects import LiveObjects
+from ullayers.locate.live_state import live_state, restore
+from ullayers.locate.live_tracks import LiveObject
 from ullayers.locate.outline import EDGE
 from ullayers.nn.replay_memory import ReplayMemory
 from ullayers.video.camera_motion import LiveBackdrop
@@ -63,11 +68,13 @@ class Watcher:
     Args:
         config: What to learn and how.
         channels: Channels of the frames.
-        size: (height, width) of the frames.
+        size: (height, width) of the frames to learn from.
+        several: Follows several objects; None to locate the main one only.
 
     Attributes:
         count: Number of frames so far.
         learning: False once J has settled.
+        objects: Objects of the latest frame, if several are followed.
 
     Example:
         >>> import torch
@@ -81,7 +88,13 @@ class Watcher:
         True
     """
 
-    def __init__(self, config: Config, channels: int, size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        channels: int,
+        size: tuple[int, int],
+        several: LiveObjects | None = None,
+    ) -> None:
         self.config = replace(config.resolved(many=False), long_mean="stream")
         self.trainer = Trainer(
             self.config,
@@ -100,6 +113,9 @@ class Watcher:
             seed=self.config.seed,
         )
         self.memory = memory.to(self.config.device).half()
+        self.size = size
+        self.several = several
+        self.objects: tuple[LiveObject, ...] = ()
         self.every = _frames_per_step(size)
         self.backdrop = LiveBackdrop()
         self.count = 0
@@ -122,17 +138,42 @@ class Watcher:
         return history[-1] if history else float("nan")
 
     def see(self, frame: Tensor) -> tuple[Values, Mask | None]:
-        """Locate or encode a uint8 frame (channels, height, width), then learn from it."""
-        picture = frame.to(self.config.device).float() / 255
+        """Locate or encode a frame, then learn from it.
+
+        Args:
+            frame: (channels, height, width) uint8. If several objects are followed, it may be
+                larger than the frames to learn from.
+        """
+        picture = self._shrunk(frame).to(self.config.device).float() / 255
         if isinstance(self.net, Locator):
             picture = self.backdrop.foreground(picture)
         self.count += 1
         answer = self._answer(picture[None])
         if isinstance(self.net, Locator):
             self.backdrop.update(picture, self._held(*answer))
+        if self.several is not None:
+            self.objects = self._see_objects(self.several, frame, *answer)
         if self.learning:
             self.learn(picture[None])
         return answer
+
+    def _shrunk(self, frame: Tensor) -> Tensor:
+        if frame.shape[1:] == self.size:
+            return frame
+        planes = [
+            cv2.resize(plane, self.size[::-1], interpolation=cv2.INTER_AREA)
+            for plane in frame.numpy()
+        ]
+        return torch.from_numpy(np.stack(planes))
+
+    def _see_objects(
+        self, several: LiveObjects, frame: Tensor, values: Values, mask: Mask | None
+    ) -> tuple[LiveObject, ...]:
+        """Find all objects, or the main one while the camera moves."""
+        pixels = to_pixels(frame[None])[0]
+        if self.backdrop.unsteady and mask is not None and not several.scene.fits(pixels):
+            return several.see_main(values, mask >= EDGE)
+        return several.see(pixels)
 
     @torch.no_grad()
     def _answer(self, picture: Tensor) -> tuple[Values, Mask | None]:
@@ -177,6 +218,9 @@ class Watcher:
             "backdrop": [self.backdrop.count, self.backdrop.unsteady],
             "history": list(self.trainer.history),
         }
+        if self.several is not None:
+            arrays = live_state(self.several)
+            tensors |= {f"objects.{key}": torch.from_numpy(each) for key, each in arrays.items()}
         return tensors, rest
 
     def load(self, tensors: dict[str, Tensor], state: WatcherState) -> None:
@@ -197,6 +241,9 @@ class Watcher:
             value = tensors.get(f"backdrop.{name}")
             setattr(self.backdrop, name, None if value is None else value.to(self.config.device))
         self.backdrop.count, self.backdrop.unsteady = state.backdrop
+        if self.several is not None:
+            arrays = {key: each.cpu().numpy() for key, each in below(tensors, "objects.").items()}
+            restore(self.several, arrays)
         self.count = state.count
         self.learning = state.learning
         self.net.train(self.learning)

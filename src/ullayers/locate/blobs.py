@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
+from ullayers.locate.objects import BRIDGE
+from ullayers.locate.outline import EDGE, contrast_outline
+from ullayers.locate.still import StillScene
 
 MOST_BLOBS = 64  # of a frame
+LEAST_MASS = 0.05  # of a clear object: fainter parts are not outlined
 SMALLEST = 0.12  # of the area of a typical object
 LEAST_PIXELS = 4
 UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
@@ -35,6 +40,7 @@ class Blobs:
         clarity: (blobs,) confidence that it is an object, from 0 to 1.
         colours: (blobs, features) appearance.
         boxes: (blobs, 4) left, top, right, bottom in pixels.
+        typical: Area of a typical object in pixels; 0 if it is not known.
     """
 
     labels: Labels
@@ -44,6 +50,7 @@ class Blobs:
     clarity: NDArray[np.float64]
     colours: NDArray[np.float64]
     boxes: NDArray[np.float64]
+    typical: float = 0.0
 
     def pixels(self, blob: int) -> NDArray[np.float64]:
         """Return (pixels, 2) places x, y of the pixels of a blob."""
@@ -107,6 +114,50 @@ def _appearance(
     return np.stack(features, 1)
 
 
+def outline_all(
+    frame: Pixels,
+    scene: StillScene,
+    gain: Floats,
+    evidence: Floats,
+    threshold: float,
+    least: float,
+) -> NDArray[np.bool_]:
+    """Outline everything that stands out of a frame.
+
+    Args:
+        frame: (height, width, 3) uint8.
+        scene: The scene at the size of the frame.
+        gain: Gain of the light in this frame.
+        evidence: (rows, columns) of any size.
+        threshold: Evidence above which a pixel belongs to something.
+        least: Least sum of the evidence of a part.
+    """
+    mask = np.zeros(frame.shape[:2], bool)
+    above = (evidence > threshold).astype(np.uint8)
+    count, joined = cv2.connectedComponents(
+        cv2.dilate(above, BRIDGE), connectivity=8, ltype=cv2.CV_32S
+    )
+    labels = joined * above
+    mass = np.bincount(labels.ravel(), evidence.ravel(), count)
+    mass[0] = 0
+    for part in np.argsort(-mass)[:MOST_BLOBS]:
+        if mass[part] < max(least, threshold):
+            break
+        mask |= contrast_outline(frame, scene, gain, labels == part) >= EDGE
+    return mask
+
+
+def typical_area(areas: Sequence[float]) -> float:
+    """Return the area to which half of all pixels belong, of areas of connected parts.
+
+    >>> typical_area([1, 1, 1, 1, 10, 12])
+    10.0
+    """
+    ordered = np.sort(areas)
+    half = np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)
+    return float(ordered[half])
+
+
 def find_blobs(
     frame: Pixels, mask: NDArray[np.bool_], strength: Floats, threshold: float, typical: float
 ) -> Blobs:
@@ -138,7 +189,7 @@ def find_blobs(
     np.maximum.at(peaks, number, near)
     clarity = np.clip(1 - UNCLEAR * threshold / np.maximum(peaks, 1e-9), 0, 1)
     colours = _appearance(frame[rows, columns], number, areas)
-    return Blobs(labels, places, spreads, areas, clarity, colours, boxes)
+    return Blobs(labels, places, spreads, areas, clarity, colours, boxes, typical)
 
 
 def _join_pieces(

@@ -8,15 +8,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.blobs import MOST_BLOBS, Blobs, find_blobs
+from ullayers.locate.blobs import LEAST_MASS, Blobs, find_blobs, outline_all, typical_area
 from ullayers.locate.flow import Floats, Frames, Pixels
-from ullayers.locate.objects import BRIDGE
-from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.still import StillScene
 from ullayers.locate.tracking import Tracker
-
-LEAST_MASS = 0.05  # of a clear object: fainter parts are not outlined
 
 Owners = NDArray[np.uint16]
 
@@ -62,21 +58,9 @@ class ObjectFinder:
         return np.stack([self.tracker.step(each) for each in blobs])
 
     def _mask(self, frame: Pixels, small: Pixels, evidence: Floats) -> NDArray[np.bool_]:
-        """Outline everything that stands out of a frame."""
-        mask = np.zeros(frame.shape[:2], bool)
-        above = (evidence > self.threshold).astype(np.uint8)
-        count, joined = cv2.connectedComponents(
-            cv2.dilate(above, BRIDGE), connectivity=8, ltype=cv2.CV_32S
-        )
-        labels = joined * above
-        mass = np.bincount(labels.ravel(), evidence.ravel(), count)
-        mass[0] = 0
         gain = self.view.gain(small)
-        for part in np.argsort(-mass)[:MOST_BLOBS]:
-            if mass[part] < max(LEAST_MASS * self.clear, self.threshold):
-                break
-            mask |= contrast_outline(frame, self.scene, gain, labels == part) >= EDGE
-        return mask
+        least = LEAST_MASS * self.clear
+        return outline_all(frame, self.scene, gain, evidence, self.threshold, least)
 
     def _blobs(self, frame: Pixels, mask: NDArray[np.bool_], evidence: Floats) -> Blobs:
         return find_blobs(frame, mask, evidence, self.threshold, self.typical or 0.0)
@@ -88,8 +72,4 @@ def _typical_area(masks: list[NDArray[np.bool_]]) -> float | None:
     for mask in masks:
         stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2]
         areas += stats[1:, cv2.CC_STAT_AREA].tolist()
-    if not areas:
-        return None
-    ordered = np.sort(areas)
-    half = np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)
-    return float(ordered[half])
+    return typical_area(areas) if areas else None

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.crossings import Crossing
-from ullayers.locate.sightings import ALONE, Sightings
+from ullayers.locate.sightings import ALONE, Sighting, Sightings
 from ullayers.locate.tracking import TrackedObject
 
 MIN_STRETCH = 6  # frames that an appearance is measured in
 MIN_STRETCHES = 6  # with fewer, the appearance is not used
 RIDGE = 0.1  # of the variance between stretches, added to W
+APPEARANCE = 9  # numbers
 PRECISION = np.array([0.5] * 6 + [0.02] * 3)  # of an appearance: grey levels, relative lengths
 MOST_COST = 12.0  # of the appearance of a stretch: one odd stretch does not decide everything
 BEAM = 200
@@ -133,6 +134,12 @@ def _appearances(sightings: Sightings) -> Floats:
     return np.column_stack([sightings.column("colours"), np.log(sizes)])
 
 
+def appearance(sighting: Sighting) -> Floats:
+    """Return the same of a single sighting."""
+    lengths = np.sqrt(np.linalg.eigvalsh(sighting.spread))
+    return np.concatenate([sighting.colours, np.log([sighting.area, *lengths])])
+
+
 def _metric_of_w(stretches: dict[tuple[int, int], _Stretch]) -> Floats | None:
     """Return a matrix that makes W the identity; None if there are too few stretches."""
     if len(stretches) < MIN_STRETCHES:
@@ -143,10 +150,25 @@ def _metric_of_w(stretches: dict[tuple[int, int], _Stretch]) -> Floats | None:
     means = np.stack([each.mean for each in stretches.values()])
     within = (halves * weights[:, None]).T @ halves / 2
     between = np.cov(means.T, aweights=weights)
-    within += np.diag(RIDGE * np.diag(between) + np.square(PRECISION))
-    values, vectors = np.linalg.eigh(within)
+    return metric_of(within, np.diag(between))
+
+
+def metric_of(within: Floats, between: Floats) -> Floats:
+    """Return a matrix that makes W the identity.
+
+    Args:
+        within: (numbers, numbers) W, the covariance of an appearance while an object is alone.
+        between: (numbers,) variance of the appearances of all objects.
+    """
+    ridge = np.diag(RIDGE * between + np.square(PRECISION))
+    values, vectors = np.linalg.eigh(within + ridge)
     metric: Floats = (vectors / np.sqrt(values)).T
     return metric
+
+
+def exchange_cost(apart: float) -> float:
+    """Return the cost of exchanging two objects, by how clearly they stood apart (0 to 1)."""
+    return HIDDEN_COST + (APART_COST - HIDDEN_COST) * apart
 
 
 class _Search:
@@ -231,7 +253,7 @@ class _Search:
     def _cost(self, n: int, before: Order, after: Order, gallery: Floats) -> float:
         """Return the cost of an exchange at a crossing and of the appearances until the next."""
         crossing = self.crossings[n]
-        price = HIDDEN_COST + (APART_COST - HIDDEN_COST) * crossing.apart
+        price = exchange_cost(crossing.apart)
         looks = [self._look((k - 1, n), after[k - 1], gallery) for k in crossing.objects]
         return (price if before != after else 0.0) + sum(looks)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,7 +64,56 @@ def track_objective(positions: Positions) -> float:
     filled = fill_gaps(positions)
     steps = np.diff(filled, axis=0)
     centred = filled - filled.mean(0)
+    return _objective(steps.T @ steps / len(steps), centred.T @ centred / len(centred))
+
+
+def _objective(steps: Positions, places: Positions) -> float:
+    """Return J from the mean square of steps and the covariance of places."""
     floor = PIXEL_VARIANCE * np.eye(2)
-    within = steps.T @ steps / (2 * len(steps)) + floor
-    between = centred.T @ centred / len(centred) + floor
+    within, between = steps / 2 + floor, places + floor
     return float(np.linalg.slogdet(within)[1] - np.linalg.slogdet(between)[1]) / 2
+
+
+@dataclass
+class RunningObjective:
+    """J of a track while it grows, in constant memory.
+
+    Attributes:
+        count: Number of positions so far.
+        mean: Mean position.
+        scatter: Sum of squares around it.
+        steps: Sum of squares of the steps.
+        last: The last position.
+
+    Example:
+        >>> walk = np.cumsum(np.random.default_rng(0).normal(size=(50, 2)), axis=0)
+        >>> running = RunningObjective()
+        >>> for position in walk:
+        ...     running.add(position)
+        >>> bool(np.isclose(running.value, track_objective(walk)))
+        True
+    """
+
+    count: int = 0
+    mean: Positions = field(default_factory=lambda: np.zeros(2))
+    scatter: Positions = field(default_factory=lambda: np.zeros((2, 2)))
+    steps: Positions = field(default_factory=lambda: np.zeros((2, 2)))
+    last: Positions = field(default_factory=lambda: np.zeros(2))
+
+    def add(self, position: Positions) -> None:
+        """Add the next position (2,)."""
+        if self.count:
+            step = position - self.last
+            self.steps = self.steps + np.outer(step, step)
+        self.count += 1
+        offset = position - self.mean
+        self.mean = self.mean + offset / self.count
+        self.scatter = self.scatter + np.outer(offset, position - self.mean)
+        self.last = position
+
+    @property
+    def value(self) -> float:
+        """J of all positions so far; infinity for too few."""
+        if self.count < MIN_FRAMES:
+            return np.inf
+        return _objective(self.steps / (self.count - 1), self.scatter / self.count)

@@ -16,15 +16,17 @@ from ullayers.locate.objects import ObjectPath, label_parts
 from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.segment import (
+    FITTING,
+    MIN_STILL_EVIDENCE,
     Segments,
     centroids,
     label_all,
     other_masses,
-    otsu_threshold,
     part_masks,
     part_places,
     resized,
     segment_motion,
+    still_threshold,
 )
 from ullayers.locate.still import NOISE_FLOOR, StillScene, still_scene
 
@@ -36,11 +38,7 @@ MAX_EXPLAINED = 0.7  # of the change between two frames, left after the motion o
 MAX_CHANGE = 3.0  # change over the recording, in changes from frame to frame
 LEAST_CHANGE = 0.5  # grey levels: smaller changes need no explanation
 STILL_PAIRS = 0.7  # share of pairs of frames in which the camera must not move
-FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
-MIN_STILL_EVIDENCE = 3.0  # times the noise
-STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
 UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
-LARGEST_QUANTILE = 0.999  # larger evidence does not raise the threshold
 
 
 def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
@@ -137,8 +135,7 @@ class StillRecording:
         found = cls(scene, MIN_STILL_EVIDENCE, ObjectPath(STILL_SIDE, 1.0))
         small = resized(sample, STILL_SIDE)
         evidence = np.stack([found.view.evidence(frame) for frame in small])
-        capped = np.minimum(evidence, np.quantile(evidence, LARGEST_QUANTILE))
-        found.threshold = max(STILL_SELECTIVITY * otsu_threshold(capped), MIN_STILL_EVIDENCE)
+        found.threshold = still_threshold(evidence)
         parts = [label_parts(values, found.threshold).parts for values in evidence]
         largest = [each[0].mass for each in parts if each]
         found.path.clear = float(np.median(largest)) if largest else 1.0

@@ -26,6 +26,10 @@ SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's: higher o
 # Confidence per share of the evidence that an object explains. On DAVIS, at least 95 % of the
 # positions with a confidence of one half or more are on the object.
 CALIBRATION = 0.8
+MIN_STILL_EVIDENCE = 3.0  # times the noise
+FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
+STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
+LARGEST_QUANTILE = 0.999  # larger evidence does not raise the threshold
 MISSING_COST = 10.0  # of J, if the object is found in no frame
 CLEAR_GAIN = 0.75  # by which another hypothesis must lower J to be preferred to the first one
 
@@ -268,6 +272,16 @@ def otsu_threshold(values: Floats) -> float:
     difference = sum_below[both] / below[both] - sum_above[both] / above[both]
     between[both] = below[both] * above[both] * np.square(difference)
     return float(edges[1:-1][np.argmax(between)])
+
+
+def still_threshold(evidence: Floats) -> float:
+    """Return the evidence above which a pixel belongs to something, before a still camera.
+
+    Args:
+        evidence: Of one or several frames, in units of the noise.
+    """
+    capped = np.minimum(evidence, np.quantile(evidence, LARGEST_QUANTILE))
+    return max(STILL_SELECTIVITY * otsu_threshold(capped), MIN_STILL_EVIDENCE)
 
 
 def centroids(masks: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,17 +145,50 @@ def _link(
 def _gap_cost(first: _Ends, second: _Ends, size: tuple[int, int], longest: int) -> float:
     """Return how far the start of a track is from the end of another one; infinite if too far."""
     start, end = second.start, first.end
+    if start.frame - first.last > longest or second.last <= first.last:
+        return np.inf
+    return link_cost(end, start, first.length, first.speed, size)
+
+
+class Spot(Protocol):
+    """Where an object was, as in `Sighting`."""
+
+    @property
+    def frame(self) -> int:
+        """Number of the frame."""
+
+    @property
+    def x(self) -> float:
+        """Position in pixels."""
+
+    @property
+    def y(self) -> float:
+        """Position in pixels."""
+
+    @property
+    def box(self) -> NDArray[np.float64]:
+        """Left, top, right, bottom in pixels."""
+
+
+def link_cost(end: Spot, start: Spot, length: float, speed: float, size: tuple[int, int]) -> float:
+    """Return how far the start of a track is from the end of another one; infinite if too far.
+
+    Args:
+        end: Where the first one was last seen alone.
+        start: Where the second one was first seen.
+        length: Of the object, in pixels.
+        speed: Of the object, in pixels per frame.
+        size: (width, height) of the frames.
+    """
     gap = start.frame - end.frame
-    if gap <= 0 or start.frame - first.last > longest or second.last <= first.last:
+    if gap <= 0 or (_at_border(end, size) and _at_border(start, size)):  # one leaves, one enters
         return np.inf
-    if _at_border(end, size) and _at_border(start, size):  # one leaves, another one enters
-        return np.inf
-    reach = LINK_REACH * (first.length + min(first.speed * gap, first.length * LINK_REACH))
+    reach = LINK_REACH * (length + min(speed * gap, length * LINK_REACH))
     distance = float(np.hypot(start.x - end.x, start.y - end.y))
     return distance / reach + 1e-3 * gap if distance < reach else np.inf
 
 
-def _at_border(sighting: Sighting, size: tuple[int, int]) -> bool:
+def _at_border(sighting: Spot, size: tuple[int, int]) -> bool:
     left, top, right, bottom = sighting.box
     margin = BORDER * max(right - left, bottom - top)
     return bool(min(left, top, size[0] - right, size[1] - bottom) < margin)

@@ -148,14 +148,14 @@ def _without_resting(scene: StillScene, levelled: Frames) -> StillScene:
         seen = StillScene(backdrop, scene.noise, bands=False)
         mask = (seen.evidence(frame) > RESTING_EVIDENCE).astype(np.uint8)
         count, labels, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
-        edges = _edges(frame.astype(np.float32)), _edges(backdrop)
+        images = edges(frame.astype(np.float32)), edges(backdrop)
         for number in range(1, count):
             if stats[number, cv2.CC_STAT_AREA] < RESTING_PIXELS:
                 continue
             part = (labels == number).astype(np.uint8)
             inside = cv2.dilate(part, SQUARE) > 0
             outline = inside & (cv2.erode(part, SQUARE, borderValue=0) == 0)
-            in_frame, in_backdrop = (float(np.mean(edge[outline])) for edge in edges)
+            in_frame, in_backdrop = (float(np.mean(edge[outline])) for edge in images)
             if in_backdrop > RESTING_EDGES * in_frame:
                 alike = _frames_alike(levelled, frame, inside, scene.noise)
                 if alike.sum() >= RESTING_FRAMES:
@@ -176,7 +176,7 @@ def _frames_alike(
     return alike
 
 
-def _edges(image: Floats) -> Floats:
+def edges(image: Floats) -> Floats:
     """Return the length of the gradient of the grey image."""
     grey = cv2.GaussianBlur(cv2.transform(image, GREY), (0, 0), 1.0)
     across, down = cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1)

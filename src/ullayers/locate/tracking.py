@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from ullayers.locate.blobs import Blobs
+from ullayers.locate.blobs import WHOLE, Blobs
 from ullayers.locate.sightings import COLOURS, Sighting, SightingLog, Sightings
 
 MEMORY = 0.1  # rate at which the usual area and shape of an object are updated
@@ -23,6 +23,7 @@ EM_PIXELS = 400  # of a blob that are used to part it
 OVERLAP_GAIN = 0.25  # how far objects at the same place follow the pixels, 1 if they are apart
 FRAGMENT = 0.6  # of the usual area: a smaller blob may be a part of an object
 CONFIRMED = 8  # frames that an object must be seen alone before it may share a blob
+YOUNG = 0.1  # of the frames that the best known object in a blob was seen alone
 ROOM = 0.75  # of their areas that objects need in a blob, or one of them may have left
 
 Floats = NDArray[np.float64]
@@ -38,6 +39,7 @@ class TrackedObject:
     area: float
     sightings: Sightings
     velocity: Floats = field(default_factory=lambda: np.zeros(2))
+    seen: int = 0
     unseen: int = 0
     alone: int = 0
     cramped: int = 0
@@ -59,17 +61,21 @@ class Tracker:
 
     Args:
         patience: Frames after which an object that is not seen is given up.
+        keeps: Whether to keep all sightings.
 
     Attributes:
         active: Objects that are being followed.
         ended: Objects that were given up.
         log: Where all of them were seen.
+        latest: Where they were seen in the latest frame, by the number of the track.
     """
 
     patience: int
+    keeps: bool = True
     active: list[TrackedObject] = field(default_factory=list)
     ended: list[TrackedObject] = field(default_factory=list)
     log: SightingLog = field(default_factory=SightingLog)
+    latest: dict[int, Sighting] = field(default_factory=dict)
     count: int = 0
     frame: int = 0
 
@@ -79,6 +85,7 @@ class Tracker:
         Returns:
             (height, width) number of the object that each pixel belongs to; 0 for none.
         """
+        self.latest = {}
         members = self._assign(blobs)
         lookup = np.zeros(len(blobs.areas) + 1, np.uint16)
         for blob, objects in enumerate(members):
@@ -191,11 +198,13 @@ class Tracker:
         _move(one, place, 1.0)
         one.alone += 1
         one.cramped = 0
-        if area < SHARED * one.area or len(one.sightings) < 1 / MEMORY:
+        # A blob that is much larger may be of two objects, unless it is no larger than most.
+        if area < max(SHARED * one.area, WHOLE * blobs.typical) or one.seen <= 1 / MEMORY:
             one.spread = (1 - MEMORY) * one.spread + MEMORY * spread
             one.spread = _with_axes_of(one.spread, spread)
             one.area += MEMORY * (area - one.area)
-        one.sightings.append(
+        self._note(
+            one,
             Sighting(
                 one.number,
                 self.frame,
@@ -208,8 +217,13 @@ class Tracker:
                 (),
                 blobs.boxes[blob],
                 1.0,
-            )
+            ),
         )
+
+    def _note(self, one: TrackedObject, sighting: Sighting) -> None:
+        self.latest[one.number] = sighting
+        if self.keeps:
+            one.sightings.append(sighting)
 
     def _part(
         self, objects: list[TrackedObject], blobs: Blobs, blob: int, owner: NDArray[np.uint16]
@@ -233,7 +247,8 @@ class Tracker:
         for i, each in enumerate(objects):
             _move(each, places[i], float(gains[i]))
             each.spread = spreads[i]
-            each.sightings.append(
+            self._note(
+                each,
                 Sighting(
                     each.number,
                     self.frame,
@@ -246,18 +261,23 @@ class Tracker:
                     tuple(n for n in company if n != each.number),
                     _box_of(pixels[chosen == i], each),
                     float(gains[i]),
-                )
+                ),
             )
 
 
 def _note_room(objects: list[TrackedObject], area: float, shares: NDArray[np.intp]) -> None:
-    """Count for how long a blob has been too small for its objects; the most hidden one leaves."""
+    """Count for how long a blob has been too small for its objects.
+
+    The one that leaves is hardly known, or else hidden most.
+    """
     usual = np.array([each.area for each in objects])
     if area >= ROOM * usual.sum():
         for each in objects:
             each.cramped = max(0, each.cramped - 1)
         return
-    objects[int(np.argmin(shares / usual))].cramped += 1
+    known = np.array([each.alone for each in objects])
+    young = known < YOUNG * known.max()  # more likely a part of another one than an object
+    objects[int(np.argmin(known if young.any() else shares / usual))].cramped += 1
 
 
 def _box_of(pixels: Floats, one: TrackedObject) -> Floats:
@@ -273,9 +293,10 @@ def _move(one: TrackedObject, measured: Floats, gain: float) -> None:
     expected = one.expected
     place = expected + gain * (measured - expected)
     step = (place - one.place) / (1 + one.unseen)
-    rate = VELOCITY_RATE * gain if one.sightings else 1.0
-    one.velocity = one.velocity + rate * (step - one.velocity) if one.sightings else np.zeros(2)
+    if one.seen:
+        one.velocity = one.velocity + VELOCITY_RATE * gain * (step - one.velocity)
     one.place = place
+    one.seen += 1
     one.unseen = 0
 
 

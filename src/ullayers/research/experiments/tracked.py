@@ -132,7 +132,7 @@ def apply_without_network(sequences: Sequence[Pictures]) -> Tracked:
 
 
 def _segment(source: Source) -> list[Answer]:
-    reading = outline_reading(source, Reading())
+    reading = outline_reading(source.probe(), Reading())
     recording = open_recording(source, reading)
     found = []
     for clip in cut(source, reading, WINDOW_FRAMES, WINDOW_BYTES):

@@ -1,0 +1,282 @@
+"""Several objects while frames arrive: what stands out, who is who, and how many there are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from ullayers.locate.blobs import LEAST_MASS, find_blobs, outline_all, typical_area
+from ullayers.locate.flow import Pixels
+from ullayers.locate.live_identity import LiveIdentity
+from ullayers.locate.live_scene import LiveScene, Look
+from ullayers.locate.live_tracks import LiveObject, LiveTrack, Pairs
+from ullayers.locate.selection import (
+    LARGEST_J,
+    LEAST_TRAVEL,
+    RESIDENT,
+    RESIDENT_J,
+    RESIDENT_SHARE,
+    SHORT_GAP,
+    link_cost,
+)
+from ullayers.locate.tracking import CONFIRMED, Tracker
+
+RECENT = 64  # frames over which the size of a typical object is measured
+MOST_LOST = 64  # objects that are remembered after they were lost
+MOSTLY = 0.5  # of the time
+MOST_TRACKS = 2**15
+TRIAL = (2, 10)  # times the patience: something new beside residents waits at least, at most
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int32]
+
+
+class LiveObjects:
+    """Finds and follows all objects before a still camera, frame by frame, in constant memory.
+
+    Something is an object if its path so far is slow and rich, that is, if its J is low.
+
+    Args:
+        wanted: Number of objects; None to find it.
+        patience: Frames after which an object that is not seen is given up.
+
+    Attributes:
+        labels: (height, width) number of the object of each pixel of the latest frame.
+        main: Number of the only object, while the camera moves; else 0.
+
+    Example:
+        >>> live = LiveObjects(wanted=None, patience=10)
+        >>> for t in range(30):  # two squares move to the right, one above the other
+        ...     frame = np.full((48, 96, 3), 200, np.uint8)
+        ...     frame[8:14, 2 * t : 2 * t + 8] = 20
+        ...     frame[30:36, 3 * t : 3 * t + 8] = 60
+        ...     found = live.see(frame)
+        >>> [(each.number, round(48 * each.y)) for each in found]
+        [(1, 33), (2, 11)]
+    """
+
+    def __init__(self, wanted: int | None, patience: int) -> None:
+        self.wanted = wanted
+        self.scene = LiveScene()
+        self.tracker = Tracker(patience, keeps=False)
+        self.tracks: dict[int, LiveTrack] = {}
+        self.lost: list[LiveTrack] = []
+        self.names = 0
+        self.main = 0
+        self.pairs = Pairs()
+        self.identity = LiveIdentity()
+        self.areas: deque[list[float]] = deque(maxlen=RECENT)
+        self.masses: deque[float] = deque(maxlen=RECENT)
+        self.labels: Labels = np.zeros((0, 0), np.int32)
+
+    def see(self, frame: Pixels) -> tuple[LiveObject, ...]:
+        """Find the objects of the next frame.
+
+        Args:
+            frame: (height, width, 3) uint8; all frames have the same size.
+
+        Returns:
+            The objects, by their number.
+        """
+        self.main = 0
+        if self.tracker.count >= MOST_TRACKS:
+            self._renumber()
+        look = self.scene.look(frame)
+        mask = self._outline(frame, look)
+        typical = self._typical(mask, look)
+        blobs = find_blobs(frame, mask, look.evidence, self.scene.threshold, typical)
+        owner = self.tracker.step(blobs)
+        self._remember()
+        height, width = mask.shape
+        self._name_new((width, height))
+        self.identity.decide(self.tracks, self.pairs)
+        lookup = np.zeros(self.tracker.count + 1, np.int32)
+        for track in self.tracks.values():
+            lookup[track.track] = track.name
+        self.labels = lookup[owner]
+        self.scene.update(look, mask, self.labels > 0)
+        return self._shown()
+
+    def see_main(self, values: Sequence[float], mask: NDArray[np.bool_]) -> tuple[LiveObject, ...]:
+        """Take in a frame of a camera that moves, in which only the main object is known.
+
+        All other objects are lost: when the camera stands still again, all are new.
+
+        Args:
+            values: x, y and confidence of the main object.
+            mask: (height, width) its pixels.
+        """
+        if not self.main:
+            self.scene = LiveScene()
+            self.tracker.active.clear()
+            self.tracks.clear()
+            self.lost.clear()
+            self.names = 1 if self.wanted else self.names + 1
+            self.main = self.names
+        self.labels = np.where(mask, self.main, 0).astype(np.int32)
+        x, y, confidence = values
+        return (LiveObject(self.main, x, y, confidence, self._contour(self.main)),)
+
+    def _outline(self, frame: Pixels, look: Look) -> NDArray[np.bool_]:
+        """Outline everything that stands out."""
+        threshold = self.scene.threshold
+        least = LEAST_MASS * float(np.median(self.masses)) if self.masses else 0.0
+        return outline_all(frame, look.scene, look.gain, look.evidence, threshold, least)
+
+    def _typical(self, mask: NDArray[np.bool_], look: Look) -> float:
+        """Return the area of a typical object in the latest frames."""
+        count, labels = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
+        inside = labels[mask]
+        self.areas.append(np.bincount(inside, minlength=count)[1:].tolist())
+        if count > 1:
+            self.masses.append(float(np.bincount(inside, look.evidence[mask]).max()))
+        recent = [area for areas in self.areas for area in areas]
+        return typical_area(recent) if recent else 0.0
+
+    def _remember(self) -> None:
+        """Take in the latest sighting of each track; move those that ended to the lost ones."""
+        for one in self.tracker.active:
+            sighting = self.tracker.latest.get(one.number)
+            if sighting is not None:
+                track = self.tracks.setdefault(one.number, LiveTrack(one.number))
+                track.add(one, sighting)
+                self.identity.add(track, sighting)
+        self._drop_parts()
+        active = {one.number for one in self.tracker.active}
+        ended = [track for number, track in self.tracks.items() if number not in active]
+        for track in ended:
+            del self.tracks[track.track]
+        self.lost = (self.lost + [track for track in ended if track.name])[-MOST_LOST:]
+        self.identity.forget({track.name for track in [*self.tracks.values(), *self.lost]})
+        self.tracker.ended.clear()
+
+    def _renumber(self) -> None:
+        """Number the tracks from 1, as their numbers are limited; those of objects stay."""
+        order = sorted(self.tracker.active, key=lambda each: each.number)
+        self.pairs.keep(np.array([one.number for one in order], np.int64))
+        self.pairs.tracks = np.arange(1, len(order) + 1)
+        renumbered = {}
+        for number, one in enumerate(order, 1):
+            renumbered[number] = self.tracks[one.number]
+            one.number = renumbered[number].track = number
+        self.tracks, self.tracker.count = renumbered, len(order)
+
+    def _drop_parts(self) -> None:
+        """Drop tracks of parts of an object: those that were always as near as now, in one blob."""
+        active = sorted(self.tracker.active, key=lambda each: each.number)
+        if not active:
+            return
+        numbers = np.array([one.number for one in active], np.int64)
+        seen = [self.tracker.latest.get(one.number) for one in active]
+        places = np.array([(np.nan, np.nan) if s is None else (s.x, s.y) for s in seen])
+        boxes = np.array([np.full(4, np.nan) if s is None else s.box for s in seen])
+        company = [() if s is None else s.company for s in seen]
+        shared = np.array([np.isin(numbers, each) for each in company])
+        pairs = self.pairs
+        apart = np.array([1.0 if s is None else s.apart for s in seen])
+        pairs.add(numbers, places, shared, apart)
+        is_part = shared & (pairs.common >= self.tracker.patience)
+        is_part &= pairs.together > MOSTLY * pairs.common
+        dropped = set()
+        for i, j in np.argwhere(np.triu(is_part)).tolist():
+            extent = np.fmax(*boxes[[i, j], 2:]) - np.fmin(*boxes[[i, j], :2])
+            if pairs.farthest[i, j] < np.linalg.norm(extent):
+                kept, lost = (self.tracks[active[k].number] for k in (i, j))
+                if lost.seen > kept.seen:
+                    kept, lost = lost, kept
+                kept.name = kept.name or lost.name
+                lost.name = 0
+                dropped.add(lost.track)
+        self.tracker.active = [one for one in self.tracker.active if one.number not in dropped]
+
+    def _name_new(self, size: tuple[int, int]) -> None:
+        """Give numbers to the tracks that have turned out to be objects."""
+        named = [track for track in self.tracks.values() if track.name]
+        known = {one.number for one in self.tracker.active if one.alone >= CONFIRMED}
+        now = self.tracker.frame - 1
+        new = [
+            track
+            for track in self.tracks.values()
+            # While it is not alone, it may be a part of another one.
+            if not track.name and track.track in known and track.last.frame == now
+        ]
+        new = [track for track in new if self._is_object(track, named)]
+        if not new:
+            return
+        self._name_again(new, size)
+        for track in new:
+            if not track.name and (self.wanted is None or self.names < self.wanted):
+                self.names += 1
+                track.name = self.names
+
+    def _is_object(self, track: LiveTrack, named: list[LiveTrack]) -> bool:
+        objective = track.objective.value
+        far = track.travelled > LEAST_TRAVEL * track.length
+        if objective >= LARGEST_J or not far or not track.moves:
+            return False
+        if not named or not self._is_home():
+            return True
+        if objective > RESIDENT_J * min(each.objective.value for each in named):
+            return False
+        # An experimenter who puts an animal into its arena is not another animal.
+        shortest, longest = (times * self.tracker.patience for times in TRIAL)
+        trial = np.clip(RESIDENT_SHARE * self.tracker.frame, shortest, longest)
+        return track.first.frame < shortest or bool(track.seen >= trial)
+
+    def _is_home(self) -> bool:
+        """Whether most objects so far were there most of the time, as in an arena."""
+        seen = np.array([each.seen for each in [*self.tracks.values(), *self.lost] if each.name])
+        return bool(2 * seen[seen >= RESIDENT * self.tracker.frame].sum() >= seen.sum())
+
+    def _name_again(self, new: list[LiveTrack], size: tuple[int, int]) -> None:
+        """Let tracks continue those of lost objects; with a known number, they must."""
+        closed = self.wanted is not None and self.names >= self.wanted
+        longest = self.tracker.frame if closed or self._is_home() else SHORT_GAP
+        cost = np.full((len(new), len(self.lost)), np.inf)
+        for i, track in enumerate(new):
+            for j, lost in enumerate(self.lost):
+                if track.first.frame - lost.last.frame <= longest:
+                    cost[i, j] = link_cost(lost.last, track.first, lost.length, lost.speed, size)
+                    if closed and not np.isfinite(cost[i, j]):
+                        away = np.hypot(track.first.x - lost.last.x, track.first.y - lost.last.y)
+                        cost[i, j] = 1e3 + away
+        rows, columns = linear_sum_assignment(np.where(np.isfinite(cost), cost, 1e9))
+        again = {int(j): int(i) for i, j in zip(rows, columns, strict=True) if cost[i, j] < np.inf}
+        for number, row in again.items():
+            new[row].name = self.lost[number].name
+            new[row].seen += self.lost[number].seen
+        self.lost = [each for j, each in enumerate(self.lost) if j not in again]
+
+    def _shown(self) -> tuple[LiveObject, ...]:
+        height, width = self.labels.shape
+        found = []
+        for one in self.tracker.active:
+            track = self.tracks[one.number]
+            if not track.name:
+                continue
+            x, y = one.expected if one.unseen else one.place
+            found.append(
+                LiveObject(
+                    track.name,
+                    float(np.clip(x / width, 0, 1)),
+                    float(np.clip(y / height, 0, 1)),
+                    0.0 if one.unseen else track.clarity,
+                    np.zeros((0, 2)) if one.unseen else self._contour(track.name),
+                )
+            )
+        return tuple(sorted(found, key=lambda each: each.number))
+
+    def _contour(self, name: int) -> Floats:
+        """Return the longest outline of an object in 0..1."""
+        mask = (self.labels == name).astype(np.uint8)
+        edges, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+        if not edges:
+            return np.zeros((0, 2))
+        longest = max(edges, key=len)[:, 0].astype(float)
+        outline: Floats = (longest + 0.5) / mask.shape[::-1]
+        return outline
