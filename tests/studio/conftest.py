@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,23 @@ pytest.importorskip("starlette", reason="the studio is not installed (pip instal
 
 from starlette.testclient import TestClient
 
+from tests.studio.browser import (
+    NARROW,
+    WIDE,
+    OpenTab,
+    Server,
+    Tab,
+    opened_browser,
+    write_camera_film,
+)
+from tests.studio.numbered import write_numbered, write_run
 from ullayers.studio.app import make_app
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
 from ullayers.video.writer import VideoWriter
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 HOST = "127.0.0.1:8420"
 
@@ -46,3 +60,41 @@ def client(studio: Studio) -> Iterator[TestClient]:
     assert client.get(f"/?token={studio.workspace.token}").status_code == 200
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser; for a module only, as Playwright keeps an event loop running."""
+    film = write_camera_film(tmp_path_factory.mktemp("camera") / "ball.y4m")
+    with opened_browser(film) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with runs on a video of 300 numbered frames; only `corrected` may be corrected."""
+    folder = tmp_path_factory.mktemp("gallery")
+    video = write_numbered(folder)
+    runs = [write_run(folder / name, video) for name in ("plain", "corrected")]
+    server = Server(folder / "studio", *runs)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def open_tab(browser: Browser) -> Iterator[OpenTab]:
+    """Opens pages, which are closed at the end; nothing may have gone wrong on them."""
+    tabs: list[Tab] = []
+
+    def make(server: Server, place: str = "", *, narrow: bool = False, **options: Any) -> Tab:
+        width, height = NARROW if narrow else WIDE
+        mobile = {"has_touch": True, "is_mobile": True} if narrow else {}
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, **mobile | options
+        )
+        tabs.append(Tab(context.new_page(), server, place))
+        return tabs[-1]
+
+    yield make
+    for tab in tabs:
+        tab.close()

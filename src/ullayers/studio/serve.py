@@ -33,6 +33,7 @@ def open_port(host: str, port: int | None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, number))
+            listener.listen()  # else another server that starts now could take the same port
             return listener
         except OSError as error:
             listener.close()

@@ -1,0 +1,142 @@
+"""Looking at results in a real browser: every way to move shows exactly the frame it names."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from tests.output.made_tracks import HEIGHT, WIDTH
+from tests.studio.browser import OpenTab, Server, Tab
+from tests.studio.numbered import FRAMES, made_tracks, number_points, places, read_number
+
+SCATTER_PAD = (10, 10, 10, 22)  # left, right, top, bottom
+
+
+def shown_number(tab: Tab) -> int:
+    """Return the number in the picture, which the page must say, too."""
+    frame, colours = tab.picture(number_points())
+    assert read_number(colours) == frame
+    return frame
+
+
+def check_frame(tab: Tab, number: int) -> None:
+    """The page is at a frame, and the picture is that frame."""
+    tab.wait_for_frame(number)
+    assert shown_number(tab) == number
+    assert tab.part("frame-input").input_value() == str(number)
+
+
+def test_every_way_to_move_shows_exactly_that_frame(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery)
+    tab.open_run("plain")
+    check_frame(tab, 0)
+    keys = [("ArrowRight", 1), ("Shift+ArrowRight", 11), ("ArrowLeft", 10), ("End", FRAMES - 1)]
+    for key, number in keys:
+        tab.press(key)
+        check_frame(tab, number)
+
+    entry = tab.part("frame-input")
+    for typed, number in (("123", 123), ("99999", FRAMES - 1), ("-5", 0), ("64", 64)):
+        entry.fill(typed)
+        entry.press("Enter")
+        check_frame(tab, number)
+    tab.part("step-forward").click()
+    check_frame(tab, 65)
+
+    picture, scrubber = tab.part("picture").first, tab.part("scrubber")
+    scrubber.hover()
+    tab.page.mouse.wheel(0, 100)
+    check_frame(tab, 66)
+    picture.hover()
+    tab.page.keyboard.down("Shift")
+    tab.page.mouse.wheel(0, -100)
+    tab.page.keyboard.up("Shift")
+    check_frame(tab, 65)
+    check_drag(tab, "scrubber")
+    check_drag(tab, "timeline")
+
+
+def check_drag(tab: Tab, name: str) -> None:
+    """A drag passes through pictures and ends at the one below the pointer."""
+    box: Any = tab.part(name).bounding_box()
+    middle = box["y"] + box["height"] / 2
+    tab.page.mouse.move(box["x"] + 0.3 * box["width"], middle)
+    tab.page.mouse.down()
+    began = tab.studio("frame")
+    tab.page.mouse.move(box["x"] + 0.8 * box["width"], middle, steps=12)
+    tab.page.mouse.up()
+    frame = tab.studio("frame")
+    assert began < frame - 100
+    assert abs(frame - 0.8 * FRAMES) < 0.03 * FRAMES  # the time lines have a margin
+    check_frame(tab, frame)
+
+
+def test_jumps_ranges_and_the_scatter(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery)
+    tab.open_run("plain")
+    tab.press("u")
+    check_frame(tab, next(first for first, _ in tab.studio("unsure") if first > 0))
+    tab.press("Home", "c")
+    tab.wait("ulStudio.frame > 0 && ulStudio.ready")
+    crossing = tab.studio("frame")
+    tab.part("next-crossing").click(modifiers=["Shift"])
+    assert tab.toast() == "There is no crossing before this frame."
+    check_frame(tab, crossing)
+
+    tab.press("i", *["ArrowRight"] * 5, "o")
+    assert tab.studio("range") == [crossing, crossing + 5]
+    assert tab.part("range").inner_text() == f"{crossing}\u2013{crossing + 5}"
+    tab.press("x")
+    assert tab.studio("range") is None
+
+    check_scatter(tab)
+
+
+def check_scatter(tab: Tab) -> None:
+    """A click on a point of the scatter shows the frame of that point."""
+    scatter = tab.part("scatter")
+    box: Any = scatter.bounding_box()
+    left, right, top, bottom = SCATTER_PAD
+    scale = min((box["width"] - left - right) / WIDTH, (box["height"] - top - bottom) / HEIGHT)
+    x0 = left + (box["width"] - left - right - scale * WIDTH) / 2
+    y0 = top + (box["height"] - top - bottom - scale * HEIGHT) / 2
+    x, y = places(made_tracks(), 250)[1]
+    scatter.click(position={"x": x0 + scale * x, "y": y0 + scale * y})
+    tab.wait("ulStudio.ready")
+    frame = shown_number(tab)
+    nearest = min(math.dist((x, y), place) for place in places(made_tracks(), frame).values())
+    assert scale * nearest < 1.5  # pixels of the screen
+
+
+def test_playing_shows_the_frames_it_says(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery)
+    tab.open_run("plain")
+    tab.press(".", ".", " ")
+    end = time.monotonic() + 1.5
+    seen = [0]
+    while time.monotonic() < end:
+        seen.append(shown_number(tab))
+    tab.press(" ")
+    assert not tab.studio("playing")
+    assert seen == sorted(seen)
+    assert seen[-1] > 25  # faster than real time, even if the computer is busy
+    assert len(set(seen)) > 5
+
+
+def test_the_page_keeps_little_in_memory(gallery: Server, open_tab: OpenTab) -> None:
+    """All frames, decoded, would be 370 MB."""
+    tab = open_tab(gallery)
+    tab.open_run("plain")
+    for frame in range(0, FRAMES, 2):
+        tab.press("ArrowRight", "ArrowRight")
+        if frame % 20 == 0:
+            tab.wait("ulStudio.ready")
+    session = tab.page.context.new_cdp_session(tab.page)
+    session.send("Performance.enable")
+    session.send("HeapProfiler.collectGarbage")
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    heap = {entry["name"]: entry["value"] for entry in metrics}["JSHeapUsedSize"]
+    pictures = tab.studio("cachedBytes")
+    assert pictures > 20e6  # most of what was passed was kept for a while
+    assert heap + pictures < 300e6
