@@ -175,6 +175,12 @@ class Tab:
         self.part("run").filter(has_text=name).locator("button.item").click()
         self.wait("ulStudio.objects.length > 0 && ulStudio.ready")
 
+    def upload(self, name: str, content: bytes) -> None:
+        """Add a file of this name."""
+        self.page.locator("#file-input").set_input_files(
+            {"name": name, "mimeType": "video/mp4", "buffer": content}
+        )
+
     def press(self, *keys: str) -> None:
         """Press keys, one after the other."""
         for key in keys:

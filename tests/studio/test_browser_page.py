@@ -1,0 +1,247 @@
+"""The page itself in a real browser: keyboard, phones, themes, names, contrast, hostile text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.studio.browser import NARROW, OpenTab, Server, Tab
+from tests.studio.numbered import OBJECTS, write_numbered, write_run
+
+HOSTILE = '<img src=x onerror="window.injected=1"><script>window.injected=1</script>'
+PANELS = ("library", "time", "watch", "objects", "export")
+TABS = ("watch", "objects", "export")
+NAMED = {
+    *("button", "link", "textbox", "searchbox", "spinbutton", "combobox", "checkbox", "radio"),
+    *("slider", "tab", "tabpanel", "img", "image", "meter", "progressbar", "dialog", "navigation"),
+}
+
+# Everything that can be used now, each with a number of its own.
+USABLE = """() =>
+  [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex]")]
+  .filter((e) => e.checkVisibility() && !e.disabled && e.tabIndex >= 0)
+  .filter((e) => e.type !== "radio" || e.checked)
+  .map((e, place) => (e.dataset.place = place))"""
+FOCUSED = """() => {
+  const e = document.activeElement;
+  if (e === document.body) return null;
+  const style = getComputedStyle(e);
+  const ring = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+  return {place: Number(e.dataset.place ?? -1), ring, text: e.outerHTML.slice(0, 90)};
+}"""
+
+# Texts that are shown, with their contrast to the first opaque background behind them.
+CONTRASTS = """() => {
+  const channels = (text) => {
+    const numbers = text.match(/[\\d.]+/g).map(Number);
+    return text.startsWith("color(") ? [...numbers.slice(0, 3).map((v) => 255 * v), numbers[3] ?? 1]
+      : [...numbers.slice(0, 3), numbers[3] ?? 1];
+  };
+  const over = ([r, g, b, a], below) =>
+    [r, g, b].map((value, i) => a * value + (1 - a) * below[i]);
+  const background = (e) => {
+    if (!e) return [255, 255, 255];
+    const own = channels(getComputedStyle(e).backgroundColor);
+    return own[3] === 1 ? own.slice(0, 3) : over(own, background(e.parentElement));
+  };
+  const opacity = (e) => (e ? getComputedStyle(e).opacity * opacity(e.parentElement) : 1);
+  const luminance = (colour) => {
+    const [r, g, b] = colour.map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = [];
+  for (const e of document.querySelectorAll("body *")) {
+    const text = [...e.childNodes].map((n) => (n.nodeType === 3 ? n.data.trim() : "")).join("");
+    if (!text || !e.checkVisibility({opacityProperty: true})) continue;
+    if (e.closest(":disabled, [aria-disabled=true], option, noscript, .skip")) continue;
+    const style = getComputedStyle(e);
+    const below = background(e);
+    const colour = channels(style.color);
+    const ink = over([...colour.slice(0, 3), colour[3] * opacity(e)], below);
+    const [low, high] = [luminance(ink), luminance(below)].sort((a, b) => a - b);
+    const size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+    found.push({text, ratio: (high + 0.05) / (low + 0.05), least: large ? 3 : 4.5});
+  }
+  return found;
+}"""
+
+# Controls that cannot be reached with a finger: beside the screen, or below something else.
+OUT_OF_REACH = """() => {
+  const bad = [];
+  for (const e of document.querySelectorAll("a[href], button, input, select, summary")) {
+    if (!e.checkVisibility() || e.disabled || e.closest(".skip")) continue;
+    e.scrollIntoView({block: "center", inline: "center"});
+    const box = (e.closest("label") ?? e).getBoundingClientRect();
+    const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+    const hit = document.elementFromPoint(x, y);
+    const own = hit && (e.contains(hit) || e.closest("label")?.contains(hit) || hit.contains(e));
+    if (!own || box.left < -1 || box.right > innerWidth + 1)
+      bad.push([e.outerHTML.slice(0, 100), x, y, hit?.outerHTML.slice(0, 60)]);
+  }
+  return bad;
+}"""
+
+
+def check_names(tab: Tab) -> None:
+    """Everything that a screen reader meets has a name."""
+    session = tab.page.context.new_cdp_session(tab.page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    nameless = [
+        node["role"]["value"]
+        for node in nodes
+        if not node["ignored"]
+        and node["role"]["value"] in NAMED
+        and not node.get("name", {}).get("value", "").strip()
+    ]
+    assert nameless == []
+    assert len(nodes) > 50
+
+
+def check_contrast(tab: Tab) -> None:
+    """Every text that is shown can be read, as WCAG 2 has it for level AA."""
+    texts = tab.get(CONTRASTS)
+    assert len(texts) > 10
+    assert [entry for entry in texts if entry["ratio"] < entry["least"]] == []
+
+
+def test_everything_works_without_a_mouse(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery)
+    tab.page.keyboard.press("Tab")
+    assert "Skip to the player" in tab.get(FOCUSED)["text"]
+    runs = tab.part("run").filter(has_text="plain").locator("button.item")
+    for _ in range(40):
+        if runs.evaluate("(e) => e === document.activeElement"):
+            break
+        tab.press("Tab")
+    tab.press("Enter")
+    tab.wait("ulStudio.objects.length > 0 && ulStudio.ready")
+    for name in TABS:
+        check_tab_order(tab, name)
+
+    tab.get("document.activeElement.blur()")
+    tab.press("?")
+    help_ = tab.page.get_by_role("dialog", name="Keyboard")
+    assert help_.is_visible()
+    shown = help_.locator("dt").all_inner_texts()
+    assert len(shown) >= 20
+    check_names(tab)
+    check_contrast(tab)
+    tab.press("ArrowRight", "Escape")
+    assert not help_.is_visible()
+    assert tab.studio("frame") == 0  # keys do not reach the page below a dialog
+    tab.press("ArrowRight")
+    tab.wait_for_frame(1)
+
+
+def check_tab_order(tab: Tab, name: str) -> None:
+    """Tab reaches everything that can be used, in order, and shows where it is."""
+    tab.part(f"tab-{name}").focus()
+    now = TABS.index(name)
+    if name != "watch":
+        tab.part(f"tab-{TABS[now - 1]}").focus()
+        tab.press("ArrowRight")  # as in any list of tabs
+    assert tab.part(f"tab-{name}").get_attribute("aria-selected") == "true"
+    count = len(tab.get(USABLE))
+    tab.get("document.querySelector('.skip').focus()")
+    reached = []
+    for _ in range(count + 5):
+        focus = tab.get(FOCUSED)
+        if focus is None:
+            break
+        assert focus["ring"], focus
+        reached.append(focus["place"])
+        tab.press("Tab")
+    assert reached == sorted(reached)
+    assert set(range(count)) <= set(reached)
+
+
+def test_a_phone(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery, narrow=True)
+    check_narrow(tab)
+    tab.part("run").filter(has_text="plain").locator("button.item").tap()
+    tab.wait(f"ulStudio.objects.length === {OBJECTS} && ulStudio.ready")
+    for name in PANELS:
+        tab.part(f"panel-{name}").tap()
+        check_narrow(tab)
+    tab.part("panel-objects").tap()
+    tab.part("object-1").tap()
+    tab.part("object-2").tap()  # without a shift key, a second tap adds
+    assert tab.studio("picked") == [1, 2]
+    assert tab.part("correct-swap").is_enabled()
+    tab.part("panel-library").tap()
+    tab.part("source").first.locator("button.item").tap()
+    tab.wait("ulStudio.open.kind === 'source' && ulStudio.ready")
+    assert tab.part("learn").is_visible()
+    check_narrow(tab)
+
+
+def check_narrow(tab: Tab) -> None:
+    """Nothing scrolls sideways, and every control can be touched."""
+    sides = "[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"
+    assert tab.get(sides) == [NARROW[0]] * 3
+    assert tab.get(OUT_OF_REACH) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_names_and_contrast(gallery: Server, open_tab: OpenTab, scheme: str) -> None:
+    tab = open_tab(gallery, color_scheme=scheme)
+    check_contrast(tab)
+    tab.open_run("plain")
+    tab.part("object-1").dispatch_event("click")
+    tab.press("i")
+    for name in TABS:
+        tab.part(f"tab-{name}").click()
+        check_names(tab)
+        check_contrast(tab)
+    tab.part("source").first.locator("button.item").click()
+    tab.part("learn").wait_for()
+    tab.page.get_by_text("More settings").click()
+    check_names(tab)
+    check_contrast(tab)
+    background = tab.get("getComputedStyle(document.body).backgroundColor")
+    tab.part("theme").click()
+    assert tab.get("getComputedStyle(document.body).backgroundColor") != background
+    tab.page.reload()  # the choice is kept
+    tab.wait("ulStudio.ready")
+    assert tab.get("getComputedStyle(document.body).backgroundColor") != background
+
+
+def test_nothing_moves_that_need_not(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery, reduced_motion="reduce")
+    tab.open_run("plain")
+    tab.part("tab-objects").click()
+    durations = "document.getAnimations().map((e) => e.effect.getComputedTiming().activeDuration)"
+    assert [duration for duration in tab.get(durations) if duration > 1] == []  # ms
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[Server]:
+    """A run of which every text that a file can hold is markup."""
+    name = HOSTILE.replace("/", "\u2215")  # a file name has no slash
+    video = write_numbered(tmp_path).rename(tmp_path / f"{name}.mp4")
+    run = write_run(tmp_path / name, video, reason=HOSTILE, sequence=name)
+    server = Server(tmp_path / "studio", run)
+    yield server
+    server.kill()
+
+
+def test_text_of_files_stays_text(hostile: Server, open_tab: OpenTab, tmp_path: Path) -> None:
+    tab = open_tab(hostile)
+    tab.wait("ulStudio.objects.length > 0 && ulStudio.ready")
+    seen: list[str] = []
+    for name in TABS:
+        tab.part(f"tab-{name}").click()
+        seen.append(tab.page.locator("body").inner_text())
+    assert tab.part("title").inner_text().startswith("<img src=x")
+    assert HOSTILE in seen[0]  # the reason
+    [video] = tmp_path.glob("*.mp4")
+    tab.upload(video.name, video.read_bytes())
+    tab.wait("document.querySelectorAll('[data-testid=source]').length === 2")
+    [kept] = (hostile.folder / "uploads").iterdir()
+    assert not set(kept.name) & set('<>"/')
+    assert tab.get("window.injected") is None
+    assert tab.get("document.querySelectorAll('img[src=x], script:not([src])').length") == 0
