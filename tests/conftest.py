@@ -21,7 +21,7 @@ settings.register_profile(
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=int(os.environ.get("ULLAYERS_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("ULLAYERS_EXAMPLES", "40")),
 )
 settings.load_profile("repeatable")
 torch.set_num_threads(1)

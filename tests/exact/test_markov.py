@@ -96,12 +96,12 @@ def hubs(n: int) -> Any:
 
 
 FAMILIES: dict[str, Callable[[], Any]] = {
-    "grid": lambda: grid(50, 41),
-    "torus": lambda: torus(48),
-    "random": lambda: walk_at_random(2200, 15000),
-    "path with revisits": lambda: path_with_revisits(2500),
-    "hubs": lambda: hubs(2000),
-    "star": lambda: edges(2000, np.zeros(1999, int), np.arange(1, 2000), np.arange(1, 2000) ** 1.2),
+    "grid": lambda: grid(36, 31),
+    "torus": lambda: torus(34),
+    "random": lambda: walk_at_random(1200, 8000),
+    "path with revisits": lambda: path_with_revisits(1400),
+    "hubs": lambda: hubs(1200),
+    "star": lambda: edges(1200, np.zeros(1199, int), np.arange(1, 1200), np.arange(1, 1200) ** 1.2),
 }
 
 

@@ -75,14 +75,14 @@ def test_fewer_frames_are_the_first_of_more() -> None:
 
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 def test_truth_is_the_centroid_of_the_mask(height: int, width: int) -> None:
-    made = make(1, 300, height, width)
-    centroid, _ = mask_moments(torch.from_numpy(masks(1, 300, height, width)))
+    made = make(1, 150, height, width)
+    centroid, _ = mask_moments(torch.from_numpy(masks(1, 150, height, width)))
     truth = np.stack([made.truth.x, made.truth.y], 1)
     assert np.abs((centroid.numpy() - truth) * [width, height]).max() < 0.2
 
 
 def test_truth_is_where_the_picture_differs_from_the_empty_one() -> None:
-    made = make(seed=4, frames=200)
+    made = make(seed=4, frames=100)
     differs = np.abs(made.paste(made.empty(ALL), ALL) - made.empty(ALL)).max(-1) > 0.02
     centroid, _ = mask_moments(torch.from_numpy(differs).float())
     truth = np.stack([made.truth.x, made.truth.y], 1)
@@ -93,8 +93,8 @@ def test_truth_is_where_the_picture_differs_from_the_empty_one() -> None:
 
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 def test_angle_is_where_the_head_points(height: int, width: int) -> None:
-    made = make(1, 200, height, width)
-    behind = np.zeros((200, height, width, 3), np.float32)
+    made = make(1, 150, height, width)
+    behind = np.zeros((150, height, width, 3), np.float32)
     red, green, _ = np.moveaxis(made.paste(behind, ALL), 3, 0)
     centroid, _ = mask_moments(torch.from_numpy((red - 2 * green).clip(0)))  # only the head is red
     x, y = ((centroid.numpy() - np.stack([made.truth.x, made.truth.y], 1)) * [width, height]).T
@@ -104,7 +104,7 @@ def test_angle_is_where_the_head_points(height: int, width: int) -> None:
 
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 def test_object_stays_inside(height: int, width: int) -> None:
-    for seed, frames in ((0, 200), (1, 300), (2, 200)):
+    for seed, frames in ((0, 150), (1, 150), (2, 150)):
         seen = masks(seed, frames, height, width)
         border = np.concatenate([seen[:, [0, -1]].ravel(), seen[:, :, [0, -1]].ravel()])
         assert border.max() < 0.5 / 255  # nothing that eight bits could show
