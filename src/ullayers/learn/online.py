@@ -212,6 +212,7 @@ def _sightings(
                 columns=watcher.columns,
                 values=values,
                 objective=watcher.objective,
+                rank=watcher.rank,
                 learning=watcher.learning,
                 mask=mask,
                 size=size,

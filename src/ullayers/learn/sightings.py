@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +32,8 @@ class Sighting:
         objects: All objects, with their outlines, if several are followed; `values` and `mask` are
             then those of the main one. None otherwise.
         labels: (height, width) number of the object of each pixel of the same part of the frame.
+        rank: Collapse meter: number of independent directions in which the output varies; NaN
+            before the first step.
     """
 
     sequence: str
@@ -45,6 +48,7 @@ class Sighting:
     box: Box | None = None
     objects: tuple[LiveObject, ...] | None = None
     labels: NDArray[np.int32] | None = None
+    rank: float = math.nan
 
     @property
     def answer(self) -> Answer:

@@ -137,6 +137,11 @@ class Watcher:
         history = self.trainer.history
         return history[-1] if history else float("nan")
 
+    @property
+    def rank(self) -> float:
+        """Collapse meter: number of independent directions in which the output varies."""
+        return self.net.cost.health().rank if self.trainer.history else float("nan")
+
     def see(self, frame: Tensor) -> tuple[Values, Mask | None]:
         """Locate or encode a frame, then learn from it.
 

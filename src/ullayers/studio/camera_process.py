@@ -29,10 +29,16 @@ from numpy.typing import NDArray
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.learn.locks import locked
-from ullayers.learn.online import Sighting, watch
+from ullayers.learn.online import watch
 from ullayers.learn.results import TRACK
+from ullayers.learn.sightings import Sighting
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
-from ullayers.studio.live import mask_outlines
+from ullayers.studio.live_watch import (
+    SAVE_SECONDS,
+    SavedKernels,
+    progress_of,
+    sighting_outlines,
+)
 from ullayers.studio.workspace import Workspace
 from ullayers.video.frames import READ_AS_IS
 from ullayers.video.reader import Clip, Info, Reading, Source
@@ -42,6 +48,7 @@ HEADER = struct.Struct("<II d")  # sequence number, zero, seconds
 LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 2**22
 FPS = 10.0  # of the recording
+KERNEL_FRAMES = 20  # after which the kernels are sent again
 
 
 @dataclass(frozen=True)
@@ -103,27 +110,23 @@ class BrowserCamera(Source):
             return seconds, picture.astype(np.uint8, copy=False)
 
 
-def message(sighting: Sighting, sent: tuple[int, float], count: int, fps: float) -> dict[str, Any]:
+def message(sighting: Sighting, sent: tuple[int, float]) -> dict[str, Any]:
     """Return what the page shows of a frame."""
     number, arrived = sent
-    outlines: list[list[list[float]]] = [[]]
-    if sighting.mask is not None:
-        outlines = mask_outlines(sighting.mask[None], sighting.box)
-    is_track = sighting.columns == TRACK
     values = [float(value) for value in sighting.values]
-    objective = sighting.objective
+    if sighting.objects:
+        objects = [[each.number, each.x, each.y, each.confidence] for each in sighting.objects]
+    else:
+        objects = [[1, *values]] if sighting.columns == TRACK else []
     return {
         "type": "camera",
         "seq": number,
         "ms": round(1000 * (time.monotonic() - arrived), 1),
         "values": values,
-        "outlines": [[1, polygon] for polygon in outlines[0]],
-        "objects": [[1, *values]] if is_track else [],
-        "objective": objective if math.isfinite(objective) else None,
+        "outlines": sighting_outlines(sighting),
+        "objects": objects,
         "learning": sighting.learning,
-        "frames": count,
-        "fps": round(fps, 1),
-    }
+    } | progress_of(sighting)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -149,19 +152,24 @@ def main(arguments: Sequence[str]) -> int:
 
 def _watch(job: Job, video: Path, size: tuple[int, int]) -> None:
     config = Config(task=job.request.task, outputs=job.request.outputs)
+    objects = None if config.task == "locate" else 1
+    kernels = SavedKernels(job.run)
     count = 0
     began = time.monotonic()
     with ExitStack() as stack:
         stack.enter_context(locked(job.run))
         recording = stack.enter_context(VideoWriter(video, FPS))
         camera = BrowserCamera(video.stem, str(video), "live", size=size, recording=recording)
-        sightings = stack.enter_context(
-            closing(watch(camera, config=config, folder=job.run, force=True))
+        sightings = watch(
+            camera, config=config, objects=objects, folder=job.run, every=SAVE_SECONDS, force=True
         )
-        for sighting in sightings:
+        for sighting in stack.enter_context(closing(sightings)):
             count += 1
-            fps = count / max(1e-3, time.monotonic() - began)
-            print(json.dumps(message(sighting, camera.sent[0], count, fps)), flush=True)
+            answer = message(sighting, camera.sent[0])
+            answer |= {"frames": count, "fps": round(count / (time.monotonic() - began), 1)}
+            if count % KERNEL_FRAMES == 0:
+                answer["kernels"] = kernels.uri()
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

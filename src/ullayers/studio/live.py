@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ullayers.learn.apply import describe
+from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.models import Encoder, Locator, Model
 from ullayers.learn.results import TRACK, Answer
@@ -69,6 +71,16 @@ def _rounded(values: NDArray[Any]) -> NDArray[np.float64]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def saved_kernels(folder: Path) -> str | None:
+    """Return the kernels of a network that was saved while it watches; None if there is none."""
+    try:
+        saved = read_tensors(folder / "model.safetensors")
+    except RunError:
+        return None
+    first = [saved[name] for name in ("conv1.weight", "convs.0.weight") if name in saved]
+    return kernel_sheet(first[0].float().numpy()).picture.uri if first else None
 
 
 def kernels_uri(net: Model) -> str:

@@ -6,23 +6,26 @@ import os
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.learn.online import Sighting
 from ullayers.learn.results import TRACK
+from ullayers.learn.run_result import finite
+from ullayers.learn.sightings import Sighting
 from ullayers.output.display import display_size
 from ullayers.studio.jobs import Job
-from ullayers.studio.live import LiveView, mask_outlines
+from ullayers.studio.live import MIN_POINTS, LiveView, mask_outlines, saved_kernels
 from ullayers.video.atomic_files import partial_path
 from ullayers.video.frames import READ_AS_IS, Render
 from ullayers.video.reader import Clip, Reading, Source
 
 LIVE_PICTURE = "live.jpg"
 QUALITY = 80
+SAVE_SECONDS = 10.0  # between two checkpoints, from which the kernels are shown
 CODES = 400  # latest numbers of a code in the scatter
 
 
@@ -50,6 +53,53 @@ class Tapped(Source):
         return super().clips(length, replace(reading, tap=tap), ahead=1)
 
 
+def sighting_outlines(sighting: Sighting) -> list[tuple[int, list[float]]]:
+    """Return the number and the outline x0, y0, x1, y1, ... in 0..1 of each object in a frame.
+
+    Until the first object is certain, it is the mask of the network.
+    """
+    if sighting.objects:
+        return [
+            (each.number, np.round(each.outline, 5).ravel().tolist())
+            for each in sighting.objects
+            if len(each.outline) >= MIN_POINTS
+        ]
+    if sighting.mask is None:
+        return []
+    [polygons] = mask_outlines(sighting.mask[None], sighting.box)
+    return [(1, polygon) for polygon in polygons]
+
+
+def progress_of(sighting: Sighting) -> dict[str, Any]:
+    """Return J and the collapse meter; None before the first step."""
+    return {
+        "objective": finite(sighting.objective),
+        "rank": finite(sighting.rank),
+        "features": len(sighting.columns) - (sighting.columns == TRACK),
+    }
+
+
+class SavedKernels:
+    """Kernels of a run that watches, read again when they were saved.
+
+    Args:
+        folder: The run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._saved = 0
+        self._uri: str | None = None
+
+    def uri(self) -> str | None:
+        """Return the kernels as a data URI; None before the first checkpoint."""
+        path = self.folder / "model.safetensors"
+        saved = path.stat().st_mtime_ns if path.exists() else 0
+        if saved != self._saved:
+            self._saved, self._uri = saved, saved_kernels(self.folder)
+        return self._uri
+
+
 class WatchView(LiveView):
     """Writes state.json, live.json and live.jpg of a job that watches.
 
@@ -62,6 +112,7 @@ class WatchView(LiveView):
         super().__init__(job, {} if source.id is None else {source.name: source.id})
         self.source = source
         self.total = source.probe().frames
+        self.kernels = SavedKernels(job.run)
         self._codes: list[list[float]] = []
 
     def show(self, sighting: Sighting) -> None:
@@ -77,18 +128,13 @@ class WatchView(LiveView):
         preview["frames"] = [sighting.frame]
         if is_track:
             preview["places"] = [list(sighting.values)]
+            preview["outlines"] = [[polygon for _, polygon in sighting_outlines(sighting)]]
         else:
             preview["codes"] = self._codes
-        if sighting.mask is not None:
-            preview["outlines"] = mask_outlines(sighting.mask[None], sighting.box)
         if self.source.latest:
             self._write_picture(self.source.latest[0])
             preview["image"] = f"/api/runs/{self.job.name}/{LIVE_PICTURE}?{sighting.frame}"
-        objective = sighting.objective
-        self.live |= {
-            "preview": preview,
-            "objective": objective if np.isfinite(objective) else None,
-        }
+        self.live |= {"preview": preview, "kernels": self.kernels.uri()} | progress_of(sighting)
         self._write_live(began)
 
     def _write_picture(self, picture: NDArray[np.uint8]) -> None:

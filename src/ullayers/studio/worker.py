@@ -29,7 +29,7 @@ from ullayers.learn.runs import Run, load_run, plan_run, sources_of
 from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
 from ullayers.studio.live import LiveView
-from ullayers.studio.live_watch import Tapped, WatchView
+from ullayers.studio.live_watch import SAVE_SECONDS, Tapped, WatchView
 from ullayers.studio.workspace import Workspace
 from ullayers.video.reader import Source, find_sources, open_live
 
@@ -171,7 +171,15 @@ def _watch(job: Job, request: Request, stop: StopFlag) -> None:
     view = WatchView(job, tapped)
     config = _config(request)
     resume = (job.run / "config.json").exists()
-    frames = watch(tapped, config=config, folder=job.run, force=not resume, resume=resume)
+    frames = watch(
+        tapped,
+        config=config,
+        objects=request.objects if request.task == "locate" else 1,
+        folder=job.run,
+        every=SAVE_SECONDS,
+        force=not resume,
+        resume=resume,
+    )
     with closing(frames):
         for sighting in frames:
             view.show(sighting)
