@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ullayers.locate.blobs import find_blobs, measure
+from ullayers.locate.blobs import Blobs, find_blobs
 from ullayers.locate.crossings import find_crossings
 from ullayers.locate.identity import resolve
 from ullayers.locate.selection import choose_objects
@@ -30,12 +30,19 @@ def picture(
     return frame, mask > 0
 
 
+def step(tracker: Tracker, blobs: Blobs) -> np.ndarray:
+    """Return the number of the object of each pixel."""
+    owners = np.zeros((SIZE[1], SIZE[0]), np.uint16)
+    tracker.step(blobs, owners)
+    return owners
+
+
 def track(paths: np.ndarray, shades: tuple[int, ...] = ()) -> list[TrackedObject]:
     """Track ellipses along paths (time, objects, 3)."""
     tracker = Tracker(patience=10)
     for places in paths:
         frame, mask = picture(list(map(tuple, places)), shades)
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=100))
+        step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=100))
     return tracker.finish()
 
 
@@ -70,8 +77,7 @@ def test_a_frame_without_blobs() -> None:
     frame, mask = picture([])
     blobs = find_blobs(frame, mask, mask.astype(np.float32), 3.0, typical=100)
     assert blobs.areas.shape == (0,)
-    assert Tracker(5).step(blobs).max() == 0
-    assert measure(np.zeros((4, 4), np.int32), 0)[2].shape == (0,)
+    assert step(Tracker(5), blobs).max() == 0
 
 
 def test_objects_that_pass_each_other_keep_their_numbers() -> None:
@@ -92,12 +98,12 @@ def test_objects_that_pass_each_other_keep_their_numbers() -> None:
 
 def test_pixels_of_touching_objects_are_parted() -> None:
     tracker = Tracker(patience=10)
-    for step in crossing_paths():
-        frame, mask = picture(list(map(tuple, step)))
-        owners = tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
+    for now in crossing_paths():
+        frame, mask = picture(list(map(tuple, now)))
+        owners = step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
         assert ((owners > 0) == mask).all()
-        _, first = picture([tuple(step[0])])
-        _, second = picture([tuple(step[1])])
+        _, first = picture([tuple(now[0])])
+        _, second = picture([tuple(now[1])])
         wrong = ((owners == 1) & second & ~first) | ((owners == 2) & first & ~second)
         assert wrong.sum() < 0.15 * mask.sum()
 
@@ -114,10 +120,10 @@ def test_places_of_parted_pixels() -> None:
 def test_an_object_that_hides_is_the_same_when_it_returns() -> None:
     paths = crossing_paths(80)
     tracker = Tracker(patience=10)
-    for t, step in enumerate(paths):
-        seen = step[:1] if 10 < t < 16 else step
+    for t, now in enumerate(paths):
+        seen = now[:1] if 10 < t < 16 else now
         frame, mask = picture(list(map(tuple, seen)))
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
+        step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
     assert len(tracker.finish()) == 2
 
 
@@ -126,15 +132,15 @@ def test_fragments_and_noise_are_no_objects() -> None:
     rng = np.random.default_rng(0)
     tracker = Tracker(patience=10)
     paths = crossing_paths(100)[:, :1]
-    for t, step in enumerate(paths):
-        frame, mask = picture(list(map(tuple, step)))
-        x, y = step[0, :2].astype(int)
+    for t, now in enumerate(paths):
+        frame, mask = picture(list(map(tuple, now)))
+        x, y = now[0, :2].astype(int)
         if t % 3:
             mask[y - 6 : y + 7, x - 6 : x - 3] = False  # a stripe that cuts off a piece
         if t % 2:
             left, top = 200 + rng.integers(-1, 2), 140 + rng.integers(-1, 2)
             mask[top : top + 10, left : left + 10] = True
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
+        step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
     [one] = choose_objects(tracker.finish(), len(paths), SIZE)
     assert np.median(np.linalg.norm(places(one) - paths[:, 0, :2], axis=1)) < 5
 
@@ -156,7 +162,7 @@ def test_a_short_visit_beside_a_resident_is_not_counted() -> None:
     for n, place in enumerate(resident):
         visitor = [(10 + 3 * n, 140, 0)] if n < 25 else []
         frame, mask = picture([tuple(place), *visitor])
-        tracker.step(find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
+        step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, 100))
     assert len(choose_objects(tracker.finish(), len(t), SIZE)) == 1
 
 

@@ -22,8 +22,8 @@ from ullayers.learn.runs import Run
 from ullayers.learn.scenes import keep_scene, read_scenes
 from ullayers.learn.several import Several
 from ullayers.learn.survey import open_recording, outline_reading, patience_of, to_pixels
-from ullayers.locate.blobs import measure
 from ullayers.locate.judge import fill_gaps
+from ullayers.locate.outline import mask_moments
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.recording import MovingRecording, StillRecording
 from ullayers.locate.segment import Segments
@@ -161,10 +161,10 @@ def _locate(
                     for start in range(0, len(clip.index), FRAMES_PER_CALL):
                         yield answer.rows(slice(start, start + FRAMES_PER_CALL))
         finally:
-            finder = recording.finder if isinstance(recording, StillRecording) else None
-            if several is not None and finder is not None and done.count:
-                size = finder.scene.noise.shape[1], finder.scene.noise.shape[0]
-                several.finish(finder.tracker, done.read(), size, scale)
+            if isinstance(recording, StillRecording) and recording.finder and several:
+                height, width = recording.scene.noise.shape
+                if done.count:
+                    several.finish(recording.finder.tracker, done.read(), (width, height), scale)
 
 
 def _locate_in(
@@ -198,17 +198,10 @@ def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
 
 def _moments(masks: NDArray[np.bool_], scale: tuple[float, float]) -> NDArray[np.float64]:
     """Return (time, 4) moments of masks as in `Answer`, in pixels of the source; NaN if empty."""
-    moments = np.array(in_parallel(_mask_moments, masks))
+    moments = np.array(in_parallel(mask_moments, masks))[:, 2:]
     across, down = scale
     moments *= (across**2, across * down, down**2, across * down)
     return moments
-
-
-def _mask_moments(mask: NDArray[np.bool_]) -> tuple[float, ...]:
-    _, [spread], [area] = measure(mask.astype(np.int32), 1)
-    if area == 0:
-        return np.nan, np.nan, np.nan, 0.0
-    return spread[0, 0], spread[0, 1], spread[1, 1], area
 
 
 @torch.no_grad()
@@ -245,11 +238,14 @@ def _as_background(scene: StillScene, size: tuple[int, int], channels: int) -> T
 
 def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize frames to those that the network has learned from."""
-    planes = [
-        cv2.resize(plane, size[::-1], interpolation=cv2.INTER_AREA)
-        for plane in frames.flatten(0, 1).numpy()
-    ]
-    return torch.from_numpy(np.stack(planes)).view(*frames.shape[:2], *size)
+    small = np.empty((*frames.shape[:2], *size), np.uint8)
+
+    def shrink(planes: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
+        for plane, target in zip(planes, place, strict=True):
+            cv2.resize(plane, size[::-1], target, interpolation=cv2.INTER_AREA)
+
+    in_parallel(shrink, frames.numpy(), small)
+    return torch.from_numpy(small)
 
 
 def _values(found: Segments, located: Located) -> NDArray[np.float64]:

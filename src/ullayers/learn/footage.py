@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,11 +46,16 @@ class Spread(Generic[T]):
         self.count = 0
         self.items: dict[int, T] = {}
 
-    def extend(self, items: Iterable[T]) -> None:
-        """Add the next items of the stream."""
+    def extend(self, items: Iterable[Any], prepare: Callable[[Any], T] = lambda item: item) -> None:
+        """Add the next items of the stream.
+
+        Args:
+            items: The items.
+            prepare: Called for those that are kept.
+        """
         for item in items:
             if self.count % self.every == 0:
-                self.items[self.count] = item
+                self.items[self.count] = prepare(item)
             self.count += 1
             if len(self.items) > self.most:
                 self.every *= 2

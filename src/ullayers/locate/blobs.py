@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
-from ullayers.locate.objects import BRIDGE
+from ullayers.locate.objects import Labelled, label_parts
 from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.still import StillScene
 
@@ -25,15 +25,15 @@ PIECE = 0.6  # of the area of a typical object: a smaller component may be a pie
 WHOLE = 1.3  # if it and the rest of the object are not larger than this
 PIECE_GAP = 0.25  # of the root of the area of a typical object: how far pieces are apart
 
-Labels = NDArray[np.int32]
-
 
 @dataclass(frozen=True)
 class Blobs:
     """The blobs of one frame.
 
     Attributes:
-        labels: (height, width) number of the blob that each pixel belongs to, from 1; 0 for none.
+        rows: (pixels,) of all blobs, those of the first blob first.
+        columns: (pixels,) the same for the columns.
+        starts: (blobs + 1,) where the pixels of each blob begin, and the number of pixels.
         places: (blobs, 2) centroids x, y in pixels.
         spreads: (blobs, 2, 2) covariance of the pixels of each.
         areas: (blobs,) pixels.
@@ -43,7 +43,9 @@ class Blobs:
         typical: Area of a typical object in pixels; 0 if it is not known.
     """
 
-    labels: Labels
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    starts: NDArray[np.intp]
     places: NDArray[np.float64]
     spreads: NDArray[np.float64]
     areas: NDArray[np.float64]
@@ -54,31 +56,12 @@ class Blobs:
 
     def pixels(self, blob: int) -> NDArray[np.float64]:
         """Return (pixels, 2) places x, y of the pixels of a blob."""
-        radius = 3 * np.sqrt(np.diag(self.spreads[blob])) + 2
-        # A blob of several objects may be long and bent, so the box is generous.
-        height, width = self.labels.shape
-        left, top = np.maximum(self.places[blob] - radius, 0).astype(int)
-        right, bottom = np.minimum(self.places[blob] + radius + 1, (width, height)).astype(int)
-        rows, columns = np.nonzero(self.labels[top:bottom, left:right] == blob + 1)
-        return np.column_stack([columns + left + 0.5, rows + top + 0.5])
+        own = slice(self.starts[blob], self.starts[blob + 1])
+        return np.column_stack([self.columns[own] + 0.5, self.rows[own] + 0.5])
 
-
-def measure(labels: Labels, count: int) -> tuple[NDArray[np.float64], ...]:
-    """Return places, spreads and areas of the labelled pixels.
-
-    Args:
-        labels: (height, width), from 1.
-        count: The largest label.
-
-    Example:
-        >>> labels = np.zeros((8, 8), np.int32)
-        >>> labels[2:4, 1:5] = 1
-        >>> places, spreads, areas = measure(labels, 1)
-        >>> places.tolist(), areas.tolist()
-        ([[3.0, 3.0]], [8.0])
-    """
-    rows, columns = np.nonzero(labels)
-    return _moments(rows, columns, labels[rows, columns] - 1, count)
+    def paint(self, values: NDArray[np.uint16], image: NDArray[np.uint16]) -> None:
+        """Give the pixels of each blob its value, in a (height, width) image."""
+        image[self.rows, self.columns] = np.repeat(values, np.diff(self.starts))
 
 
 def _moments(
@@ -133,18 +116,17 @@ def outline_all(
         least: Least sum of the evidence of a part.
     """
     mask = np.zeros(frame.shape[:2], bool)
-    above = (evidence > threshold).astype(np.uint8)
-    count, joined = cv2.connectedComponents(
-        cv2.dilate(above, BRIDGE), connectivity=8, ltype=cv2.CV_32S
-    )
-    labels = joined * above
-    mass = np.bincount(labels.ravel(), evidence.ravel(), count)
-    mass[0] = 0
-    for part in np.argsort(-mass)[:MOST_BLOBS]:
-        if mass[part] < max(least, threshold):
-            break
-        mask |= contrast_outline(frame, scene, gain, labels == part) >= EDGE
+    labelled = label_parts(evidence, threshold)
+    for label in clear_labels(labelled, max(least, threshold)):
+        found = contrast_outline(frame, scene, gain, labelled.labels == label)
+        mask[found.box] |= found.soft >= EDGE
     return mask
+
+
+def clear_labels(labelled: Labelled, least: float) -> list[int]:
+    """Return the labels of the parts of at least this mass, largest first, but not very many."""
+    largest = np.argsort(-labelled.masses)[:MOST_BLOBS]
+    return [int(label) for label in largest if labelled.masses[label] >= least]
 
 
 def typical_area(areas: Sequence[float]) -> float:
@@ -171,41 +153,66 @@ def find_blobs(
         typical: Area of a typical object in pixels. Pieces of objects are joined, and blobs that
             are much smaller are left out.
     """
-    _, raw, stats, _ = cv2.connectedComponentsWithStats(
-        mask.astype(np.uint8), connectivity=8, ltype=cv2.CV_32S
-    )
-    lookup, boxes = _join_pieces(stats[1:], typical)
-    # Objects cover little of a frame: only their pixels are looked at from here on.
-    rows, columns = np.nonzero(mask)
-    number = lookup[raw[rows, columns] - 1]
-    rows, columns, number = (each[number > 0] for each in (rows, columns, number))
-    labels = np.zeros(mask.shape, np.int32)
-    labels[rows, columns] = number
-    number = number - 1
+    rows, columns, piece = _pixels_of_pieces(mask)
+    areas, boxes = _areas_and_boxes(rows, columns, piece)
+    lookup, boxes = _join_pieces(areas, boxes, typical)
+    number = lookup[piece]
+    order = np.argsort(number, kind="stable")
+    starts = np.searchsorted(number[order], np.arange(1, len(boxes) + 2))
+    rows, columns = (each[order[starts[0] :]] for each in (rows, columns))
+    starts -= starts[0]
+    number = np.repeat(np.arange(len(boxes)), np.diff(starts))
     places, spreads, areas = _moments(rows, columns, number, len(boxes))
     scale = np.array(strength.shape) / mask.shape
     near = strength[(rows * scale[0]).astype(int), (columns * scale[1]).astype(int)]
-    peaks = np.zeros(len(boxes))
-    np.maximum.at(peaks, number, near)
+    peaks = np.maximum.reduceat(near, starts[:-1]) if len(boxes) else np.zeros(0)
     clarity = np.clip(1 - UNCLEAR * threshold / np.maximum(peaks, 1e-9), 0, 1)
     colours = _appearance(frame[rows, columns], number, areas)
-    return Blobs(labels, places, spreads, areas, clarity, colours, boxes, typical)
+    return Blobs(rows, columns, starts, places, spreads, areas, clarity, colours, boxes, typical)
+
+
+def _pixels_of_pieces(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:
+    """Return row, column and connected component, from 0, of each pixel of a mask."""
+    # Objects cover little of a frame: only their pixels, and the box around them, are looked at.
+    left, top, width, height = cv2.boundingRect(mask.view(np.uint8))
+    part = np.ascontiguousarray(mask[top : top + height, left : left + width])
+    if not part.size:
+        return (np.zeros(0, np.intp),) * 3
+    _, labels = cv2.connectedComponents(part.view(np.uint8), connectivity=8, ltype=cv2.CV_32S)
+    pixels = np.flatnonzero(part)
+    rows, columns = np.divmod(pixels, width)
+    return rows + top, columns + left, labels.ravel()[pixels].astype(np.intp) - 1
+
+
+def _areas_and_boxes(
+    rows: NDArray[np.intp], columns: NDArray[np.intp], piece: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (pieces,) areas and (pieces, 4) boxes: left, top, right, bottom."""
+    if not len(piece):
+        return np.zeros(0), np.zeros((0, 4))
+    order = np.argsort(piece, kind="stable")
+    starts = np.searchsorted(piece[order], np.arange(piece.max() + 1))
+    areas = np.diff(starts, append=len(piece)).astype(float)
+    x, y = columns[order], rows[order]
+    least, most = np.minimum.reduceat, np.maximum.reduceat
+    ends = most(x, starts) + 1, most(y, starts) + 1
+    return areas, np.stack([least(x, starts), least(y, starts), *ends], 1).astype(float)
 
 
 def _join_pieces(
-    stats: NDArray[Any], typical: float
+    areas: NDArray[np.float64], boxes: NDArray[np.float64], typical: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Join small components to near ones that are not whole either.
 
     Args:
-        stats: (components, 5) left, top, width, height and area.
+        areas: (components,) pixels.
+        boxes: (components, 4) left, top, right, bottom.
         typical: Area of a typical object.
 
     Returns:
         The number of the blob of each component, from 1 for the largest, or 0; and the boxes.
     """
-    areas = stats[:, 4].astype(float)
-    boxes = np.concatenate([stats[:, :2], stats[:, :2] + stats[:, 2:4]], 1).astype(float)
+    areas, boxes = areas.copy(), boxes.copy()
     order = np.argsort(-areas, kind="stable")[:MOST_PIECES]
     group = np.arange(len(areas))
     for piece in order[::-1]:  # from the smallest

@@ -8,10 +8,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.blobs import LEAST_MASS, Blobs, find_blobs, outline_all, typical_area
+from ullayers.locate.blobs import Blobs, find_blobs, typical_area
 from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.parallel import in_parallel
-from ullayers.locate.still import StillScene
 from ullayers.locate.tracking import Tracker
 
 Owners = NDArray[np.uint16]
@@ -22,17 +21,11 @@ class ObjectFinder:
     """Finds and follows all objects before a still camera.
 
     Args:
-        scene: The scene at the size of the frames.
-        view: The scene at the size of the evidence.
         threshold: Evidence above which a pixel belongs to an object.
-        clear: Mass of a clear object.
         patience: Frames after which an object that is not seen is given up.
     """
 
-    scene: StillScene
-    view: StillScene
     threshold: float
-    clear: float
     patience: int
     tracker: Tracker = field(init=False)
     typical: float | None = None
@@ -40,36 +33,33 @@ class ObjectFinder:
     def __post_init__(self) -> None:
         self.tracker = Tracker(self.patience)
 
-    def follow(self, frames: Frames, small: Frames, evidence: Floats) -> Owners:
+    def follow(self, frames: Frames, masks: NDArray[np.bool_], evidence: Floats) -> Owners:
         """Follow all objects through the next window of frames.
 
         Args:
             frames: (time, height, width, 3) uint8.
-            small: The same frames at the size of the evidence.
+            masks: (time, height, width) everything that stands out.
             evidence: (time, rows, columns).
 
         Returns:
             (time, height, width) number of the track that each pixel belongs to; 0 for none.
         """
-        masks = in_parallel(self._mask, frames, small, evidence)
         if self.typical is None:
             self.typical = _typical_area(masks)
         blobs = in_parallel(self._blobs, frames, masks, evidence)
-        return np.stack([self.tracker.step(each) for each in blobs])
-
-    def _mask(self, frame: Pixels, small: Pixels, evidence: Floats) -> NDArray[np.bool_]:
-        gain = self.view.gain(small)
-        least = LEAST_MASS * self.clear
-        return outline_all(frame, self.scene, gain, evidence, self.threshold, least)
+        owners = np.zeros(masks.shape, np.uint16)
+        for each, owner in zip(blobs, owners, strict=True):
+            self.tracker.step(each, owner)
+        return owners
 
     def _blobs(self, frame: Pixels, mask: NDArray[np.bool_], evidence: Floats) -> Blobs:
         return find_blobs(frame, mask, evidence, self.threshold, self.typical or 0.0)
 
 
-def _typical_area(masks: list[NDArray[np.bool_]]) -> float | None:
+def _typical_area(masks: NDArray[np.bool_]) -> float | None:
     """Return the area to which half of all pixels of objects belong; None without objects."""
     areas = []
     for mask in masks:
-        stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2]
+        stats = cv2.connectedComponentsWithStats(mask.view(np.uint8))[2]
         areas += stats[1:, cv2.CC_STAT_AREA].tolist()
     return typical_area(areas) if areas else None

@@ -90,7 +90,8 @@ class LiveObjects:
         mask = self._outline(frame, look)
         typical = self._typical(mask, look)
         blobs = find_blobs(frame, mask, look.evidence, self.scene.threshold, typical)
-        owner = self.tracker.step(blobs)
+        owner = np.zeros(mask.shape, np.uint16)
+        self.tracker.step(blobs, owner)
         self._remember()
         height, width = mask.shape
         self._name_new((width, height))

@@ -40,10 +40,17 @@ class Part(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """The parts of one frame, largest mass first, with an image of their labels."""
+    """The parts of one frame.
+
+    Attributes:
+        labels: (height, width) number of the part of each pixel, from 1; 0 for none.
+        parts: Candidates for the object, largest mass first.
+        masses: (labels,) sum of the strength over the pixels of each label.
+    """
 
     labels: NDArray[np.int32]
     parts: list[Part]
+    masses: NDArray[np.float64]
 
 
 def label_parts(strength: Floats, threshold: float, attention: Floats | None = None) -> Labelled:
@@ -58,29 +65,32 @@ def label_parts(strength: Floats, threshold: float, attention: Floats | None = N
     joined = cv2.dilate(mask, BRIDGE)
     count, joined_labels = cv2.connectedComponents(joined, connectivity=8, ltype=cv2.CV_32S)
     labels = np.asarray(joined_labels * mask, np.int32)
-    rows, columns = np.nonzero(labels)
-    numbers = labels[rows, columns]
-    weight = strength[rows, columns].astype(float)
-    mass = np.bincount(numbers, weight, count)
+    pixels = np.flatnonzero(mask)
+    rows, columns = np.divmod(pixels, labels.shape[1])
+    numbers = labels.ravel()[pixels]
+    weight = strength.ravel()[pixels].astype(float)
+    mass = np.bincount(numbers, weight, count).astype(float)
     x = np.bincount(numbers, weight * (columns + 0.5), count)
     y = np.bincount(numbers, weight * (rows + 0.5), count)
-    shares = _shares(attention, labels, count)
+    shares = _shares(attention, labels, pixels, count)
     largest = np.argsort(-mass * shares)[:MOST_PARTS]
     parts = [
         Part(x[i] / mass[i], y[i] / mass[i], mass[i] * shares[i], int(i))
         for i in largest
         if mass[i] > 0
     ]
-    return Labelled(labels, parts)
+    return Labelled(labels, parts, mass)
 
 
-def _shares(attention: Floats | None, labels: NDArray[np.int32], count: int) -> NDArray[np.float64]:
+def _shares(
+    attention: Floats | None, labels: NDArray[np.int32], pixels: NDArray[np.intp], count: int
+) -> NDArray[np.float64]:
     """Return the factor by which each part gains from a network's attention."""
     if attention is None:
         return np.ones(count)
     height, width = labels.shape
     large = cv2.resize(attention, (width, height), interpolation=cv2.INTER_LINEAR)
-    inside = np.bincount(labels.ravel(), large.ravel(), count)
+    inside = np.bincount(labels.ravel()[pixels], large.ravel()[pixels], count)
     return UNATTENDED + inside / max(float(large.sum()), 1e-9)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import cv2
 import numpy as np
@@ -24,6 +24,37 @@ Mask = NDArray[np.bool_]
 Soft = NDArray[np.uint8]  # 255 on the object, `EDGE` at its outline
 
 
+class Outlined(NamedTuple):
+    """The soft mask of an object in a part of a frame; there is nothing of it elsewhere."""
+
+    box: tuple[slice, slice]
+    soft: Soft
+
+
+def mask_moments(mask: Mask) -> tuple[float, ...]:
+    """Return the centroid x, y, the variances xx, xy, yy and the area of a mask, in pixels.
+
+    Without any pixel, all but the area are NaN.
+
+    Example:
+        >>> mask = np.zeros((8, 8), bool)
+        >>> mask[2:4, 1:7] = True
+        >>> [round(value, 6) for value in mask_moments(mask)]  # 6**2 / 12 and 2**2 / 12
+        [4.0, 3.0, 3.0, 0.0, 0.333333, 12.0]
+    """
+    pixels = mask.view(np.uint8)
+    left, top, width, height = cv2.boundingRect(pixels)
+    if not width:
+        return (*[np.nan] * 5, 0.0)
+    found = cv2.moments(pixels[top : top + height, left : left + width], binaryImage=True)
+    area = found["m00"]
+    x, y = left + 0.5 + found["m10"] / area, top + 0.5 + found["m01"] / area
+    pixel = 1 / 12  # variance within a pixel
+    spread = (found[name] / area for name in ("mu20", "mu11", "mu02"))
+    xx, xy, yy = spread
+    return x, y, xx + pixel, xy, yy + pixel, area
+
+
 def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Soft:
     """Return the soft mask of an object whose chance is known for cells.
 
@@ -37,7 +68,7 @@ def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Soft:
     return _to_bytes(sharp)
 
 
-def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask) -> Soft:
+def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask) -> Outlined:
     """Return the soft mask of an object before a still camera: its contrast.
 
     Args:
@@ -46,22 +77,20 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
         gain: Gain of the light in this frame, one number or one for every row.
         part: (rows, columns) the object at a smaller size.
     """
-    height, width = frame.shape[:2]
-    soft = np.zeros((height, width), np.uint8)
-    box = _box(part, height, width)
+    box = _box(part, *frame.shape[:2])
     rows = gain if gain.shape[0] == 1 else _enlarge(gain[:, :, 0], frame)[:, :1, None]
     crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
     difference = crop.difference(frame[box], rows if len(rows) == 1 else rows[box[0]])
     difference = np.asarray(cv2.GaussianBlur(difference, (0, 0), NOISE_BLUR), np.float32)
-    inside = _enlarge(part.astype(np.float32), frame)[box] > 0.5
+    inside = _enlarged_part(part, box, *frame.shape[:2])
     if not inside.any():
-        return soft
+        return Outlined(box, np.zeros(inside.shape, np.uint8))
     contrast = difference / max(float(np.quantile(difference[inside], CORE)), 1e-9)
     body = _main_body(contrast > 0.5, inside)
     # Holes count as the object; beyond its outline, the mask ends within a pixel.
-    fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * 0.49
-    soft[box] = _to_bytes(np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe)))
-    return soft
+    fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * np.float32(0.49)
+    soft = np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe))
+    return Outlined(box, _to_bytes(soft))
 
 
 def _to_bytes(values: Floats) -> Soft:
@@ -82,6 +111,20 @@ def _box(part: Mask, height: int, width: int) -> tuple[slice, slice]:
     return slices[0], slices[1]
 
 
+def _enlarged_part(part: Mask, box: tuple[slice, slice], height: int, width: int) -> Mask:
+    """Return a box of a part that is enlarged to a size, by linear interpolation."""
+    values = part.astype(np.float32)
+    for axis, size in ((0, height), (1, width)):
+        count = part.shape[axis]
+        place = np.arange(box[axis].start, box[axis].stop)
+        place = ((place + 0.5) * count / size - 0.5).clip(0, count - 1).astype(np.float32)
+        first = place.astype(int)
+        second = np.minimum(first + 1, count - 1)
+        share = np.expand_dims(place - first, 1 - axis)
+        values = values.take(first, axis) * (1 - share) + values.take(second, axis) * share
+    return values > 0.5
+
+
 def _main_body(reached: Mask, inside: Mask) -> Mask:
     """Drop thin parts and parts that do not touch the object; fill holes."""
     body = reached.astype(np.uint8)
@@ -93,11 +136,14 @@ def _main_body(reached: Mask, inside: Mask) -> Mask:
         )
         if (opened.astype(bool) & inside).any():
             body = np.asarray(opened, np.uint8)
-    _, labels = cv2.connectedComponents(body, connectivity=8)
-    touching = np.unique(labels[inside & (body > 0)])
-    kept = np.isin(labels, touching[touching > 0]).astype(np.uint8)
+    count, labels = cv2.connectedComponents(body, connectivity=8)
+    touching = np.zeros(count, np.uint8)
+    touching[labels[inside]] = 1
+    touching[0] = 0
+    kept = touching[labels]
     edges, _ = cv2.findContours(kept, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-    return cv2.drawContours(kept, edges, -1, 1, thickness=cv2.FILLED).astype(bool)
+    filled: Mask = cv2.drawContours(kept, edges, -1, 1, thickness=cv2.FILLED).astype(bool)
+    return filled
 
 
 def _enlarge(values: Floats, frame: Pixels) -> Floats:

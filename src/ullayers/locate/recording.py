@@ -8,11 +8,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.locate.blobs import LEAST_MASS, clear_labels
 from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.judge import track_objective
 from ullayers.locate.movers import MoverChoice
-from ullayers.locate.objects import ObjectPath, label_parts
+from ullayers.locate.objects import Labelled, ObjectPath, label_parts
 from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.segment import (
@@ -152,32 +153,60 @@ class StillRecording:
         Args:
             patience: Frames after which an object that is not seen is given up.
         """
-        clear = self.path.clear
-        self.finder = ObjectFinder(self.scene, self.view, self.threshold, clear, patience)
+        self.finder = ObjectFinder(self.threshold, patience)
 
     def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
         """Find the object in the next window of frames; see `segment_motion`."""
         small = resized(frames, STILL_SIDE)
-        evidence = np.stack(in_parallel(self.view.evidence, small))
+        gains = in_parallel(self.view.gain, small)
+        evidence = np.stack(in_parallel(self.view.evidence, small, gains))
         labelled = label_all(evidence, self.threshold, attention)
         chosen = self.movers.follow(self.path, labelled)
         parts = part_masks(labelled, chosen)
-        soft = np.stack(in_parallel(self._outline, frames, small, parts))
+        soft = np.zeros(frames.shape[:3], np.uint8)
+        everything = np.zeros(frames.shape[:3], bool)
+        in_parallel(self._outline, frames, gains, labelled, chosen, soft, everything)
         objective = track_objective(part_places(labelled, chosen))
         confidence = _clarity(evidence, parts, self.threshold)
         others = other_masses(labelled, chosen)
-        owners = None if self.finder is None else self.finder.follow(frames, small, evidence)
+        owners = None if self.finder is None else self.finder.follow(frames, everything, evidence)
         return Segments(soft, centroids(soft >= EDGE), confidence, others, objective, owners)
 
-    def _outline(self, frame: Pixels, small: Pixels, part: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        if not part.any():
-            return np.zeros(frame.shape[:2], np.uint8)
-        return contrast_outline(frame, self.scene, self.view.gain(small), part)
+    def _outline(
+        self,
+        frame: Pixels,
+        gain: Floats,
+        parts: Labelled,
+        chosen: int | None,
+        soft: NDArray[np.uint8],
+        everything: NDArray[np.bool_],
+    ) -> None:
+        """Outline the parts of a frame.
+
+        Args:
+            frame: The frame.
+            gain: Gain of the light in it.
+            parts: Its parts.
+            chosen: Number of the part of the main object.
+            soft: Filled with the soft mask of the main object.
+            everything: Filled with the masks of all objects, if they are followed.
+        """
+        main = None if chosen is None else parts.parts[chosen].label
+        least = max(LEAST_MASS * self.path.clear, self.threshold)
+        others = [] if self.finder is None else clear_labels(parts, least)
+        for label in others if main is None or main in others else [main, *others]:
+            found = contrast_outline(frame, self.scene, gain, parts.labels == label)
+            if label == main:
+                soft[found.box] = found.soft
+            if label in others:
+                everything[found.box] |= found.soft >= EDGE
 
 
 def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> NDArray[np.float64]:
     """Return how far the evidence of an object exceeds the threshold at its peak: 0 to 1."""
-    peak = np.where(parts, evidence, 0).max(axis=(1, 2))
+    peak = np.array(
+        [values[part].max(initial=0) for values, part in zip(evidence, parts, strict=True)]
+    )
     clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
     found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)
     return found

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
 from ullayers.locate.evidence import clip_largest, motion_evidence
-from ullayers.locate.flow import Floats, Frames
+from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.judge import in_world, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts, trim_swollen
-from ullayers.locate.outline import EDGE, edge_outline
+from ullayers.locate.outline import EDGE, edge_outline, mask_moments
+from ullayers.locate.parallel import in_parallel
 
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 BINS = 256
@@ -172,9 +173,7 @@ def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypot
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:
     """Find the parts of every frame; see `label_parts`."""
     masks = [None] * len(strength) if attention is None else attention
-    return [
-        label_parts(values, threshold, mask) for values, mask in zip(strength, masks, strict=True)
-    ]
+    return in_parallel(label_parts, strength, [threshold] * len(strength), masks)
 
 
 def in_cells(path: NDArray[np.float64], cell: int) -> NDArray[np.float64]:
@@ -217,12 +216,10 @@ def other_masses(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[
 
 def part_masks(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[np.bool_]:
     """Return (time, height, width) masks of the chosen parts."""
-    labels = [
-        -1 if number is None else each.parts[number].label
-        for each, number in zip(labelled, chosen, strict=True)
-    ]
-    all_labels = np.stack([each.labels for each in labelled])
-    masks: NDArray[np.bool_] = all_labels == np.array(labels)[:, None, None]
+    masks = np.zeros((len(labelled), *labelled[0].labels.shape), bool)
+    for each, number, mask in zip(labelled, chosen, masks, strict=True):
+        if number is not None:
+            np.equal(each.labels, each.parts[number].label, out=mask)
     return masks
 
 
@@ -251,8 +248,13 @@ def resized(frames: Frames, longer_side: int) -> Frames:
     if scale >= 1:
         return frames
     size = round(width * scale), round(height * scale)
-    small = [cv2.resize(frame, size, interpolation=cv2.INTER_AREA) for frame in frames]
-    return np.asarray(small, np.uint8)
+    small = np.empty((len(frames), *size[::-1], 3), np.uint8)
+
+    def shrink(frame: Pixels, place: Pixels) -> None:
+        cv2.resize(frame, size, place, interpolation=cv2.INTER_AREA)
+
+    in_parallel(shrink, frames, small)
+    return small
 
 
 def otsu_threshold(values: Floats) -> float:
@@ -293,8 +295,5 @@ def centroids(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
     [[0.125, 0.125], [nan, nan]]
     """
     _, height, width = masks.shape
-    area = masks.sum(axis=(1, 2)).astype(float)
-    area[area == 0] = np.nan
-    x = masks.sum(axis=1) @ (np.arange(width) + 0.5) / width
-    y = masks.sum(axis=2) @ (np.arange(height) + 0.5) / height
-    return np.stack([x / area, y / area], axis=1)
+    places = np.array([mask_moments(mask)[:2] for mask in masks])  # faster than sums over windows
+    return places / (width, height)

@@ -9,6 +9,7 @@ light that flickers during the exposure, as a gain of every row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -56,13 +57,18 @@ class StillScene:
         averaged = min(1.0, float(np.sqrt(noise.size / self.noise.size)))
         return StillScene(backdrop, np.maximum(noise * averaged, NOISE_FLOOR), self.bands)
 
+    @cached_property
+    def _lightness(self) -> Floats:
+        return np.asarray(cv2.transform(self.backdrop, GREY) + DARK, np.float32)
+
     def gain(self, frame: Pixels) -> Floats:
         """Return the gain of the light: one number, or one for every row."""
-        behind = cv2.transform(self.backdrop, GREY)
-        ratio = (cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) + np.float32(DARK)) / (behind + DARK)
+        grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
         if not self.bands:
-            return np.full((1, 1, 1), np.median(ratio[::2, ::2]), np.float32)
-        rows = np.median(ratio[:, ::2], axis=1).astype(np.float32)
+            ratio = (grey[::2, ::2] + np.float32(DARK)) / self._lightness[::2, ::2]
+            return np.full((1, 1, 1), np.median(ratio), np.float32)
+        ratio = (grey[:, ::2] + np.float32(DARK)) / self._lightness[:, ::2]
+        rows = np.median(ratio, axis=1).astype(np.float32)
         sigma = max(0.5, BAND_SMOOTHING * len(rows))
         smooth = np.asarray(cv2.GaussianBlur(rows, (1, 0), 0, sigmaY=sigma), np.float32)
         return smooth.reshape(-1, 1, 1)
@@ -83,8 +89,12 @@ class StillScene:
         squares = np.asarray(cv2.transform(np.square(values, out=values), MEAN), np.float32)
         return np.sqrt(squares)
 
-    def evidence(self, frame: Pixels) -> Floats:
+    def evidence(self, frame: Pixels, gain: Floats | None = None) -> Floats:
         """Return the (height, width) difference of a frame in units of the noise.
+
+        Args:
+            frame: (height, width, 3) uint8.
+            gain: From `gain`, if it is known.
 
         Example:
             >>> rng = np.random.default_rng(0)
@@ -95,7 +105,7 @@ class StillScene:
             >>> bool(found[10:14, 10:14].min() > 5), bool(np.median(found) < 2)
             (True, True)
         """
-        squares = np.square(self.difference(frame) / self.noise)
+        squares = np.square(self.difference(frame, gain) / self.noise)
         blurred = np.asarray(cv2.GaussianBlur(squares, (0, 0), ENERGY_BLUR), np.float32)
         return np.sqrt(blurred)
 

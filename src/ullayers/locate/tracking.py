@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,7 +48,7 @@ class TrackedObject:
     @property
     def length(self) -> float:
         """Longer axis in pixels; that of a uniform ellipse is four standard deviations."""
-        return 4 * float(np.sqrt(np.linalg.eigvalsh(self.spread)[1]))
+        return 4 * math.sqrt(_axes(self.spread)[0])
 
     @property
     def expected(self) -> Floats:
@@ -79,19 +80,17 @@ class Tracker:
     count: int = 0
     frame: int = 0
 
-    def step(self, blobs: Blobs) -> NDArray[np.uint16]:
+    def step(self, blobs: Blobs, owner: NDArray[np.uint16]) -> None:
         """Follow all objects into the next frame.
 
-        Returns:
-            (height, width) number of the object that each pixel belongs to; 0 for none.
+        Args:
+            blobs: The blobs of the frame.
+            owner: (height, width) zeros; filled with the number of the object of each pixel.
         """
         self.latest = {}
         members = self._assign(blobs)
-        lookup = np.zeros(len(blobs.areas) + 1, np.uint16)
-        for blob, objects in enumerate(members):
-            if len(objects) == 1:
-                lookup[blob + 1] = objects[0].number
-        owner: NDArray[np.uint16] = lookup[blobs.labels]
+        alone = [objects[0].number if len(objects) == 1 else 0 for objects in members]
+        blobs.paint(np.array(alone, np.uint16), owner)
         for blob, objects in enumerate(members):
             if len(objects) == 1:
                 self._see_alone(objects[0], blobs, blob)
@@ -105,7 +104,6 @@ class Tracker:
         self.ended += lost
         self.active = [each for each in self.active if each not in lost]
         self.frame += 1
-        return owner
 
     def finish(self) -> list[TrackedObject]:
         """Return all objects."""
@@ -300,12 +298,25 @@ def _move(one: TrackedObject, measured: Floats, gain: float) -> None:
     one.unseen = 0
 
 
+def _axes(spread: Floats) -> tuple[float, float, float]:
+    """Return the variance along the longer and the shorter axis, and the angle of the longer."""
+    (xx, xy), (_, yy) = spread.tolist()
+    middle, half = (xx + yy) / 2, math.hypot((xx - yy) / 2, xy)
+    return middle + half, middle - half, math.atan2(2 * xy, xx - yy) / 2
+
+
 def _with_axes_of(lengths: Floats, axes: Floats) -> Floats:
     """Return a covariance with the eigenvalues of one matrix and the eigenvectors of another."""
-    values = np.linalg.eigvalsh(lengths)
-    _, vectors = np.linalg.eigh(axes)
-    turned: Floats = (vectors * np.maximum(values, 0.25)) @ vectors.T
-    return turned
+    longer, shorter = (max(value, 0.25) for value in _axes(lengths)[:2])
+    angle = _axes(axes)[2]
+    cosine, sine = math.cos(angle), math.sin(angle)
+    mixed = (longer - shorter) * cosine * sine
+    return np.array(
+        [
+            [longer * cosine**2 + shorter * sine**2, mixed],
+            [mixed, longer * sine**2 + shorter * cosine**2],
+        ]
+    )
 
 
 def _separation(places: Floats, spreads: Floats) -> Floats:

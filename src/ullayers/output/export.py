@@ -256,7 +256,7 @@ def _export_source(
             for part in job.answers(source, tap, several):
                 job.seen(part)
                 if part.masks is not None:
-                    kept_masks.extend(map(_thumbnail, part.masks))
+                    kept_masks.extend(part.masks, _thumbnail)
                 _keep_to_draw(job, spool, part, tap, outline)
                 rows.add(part)
                 yield len(part.index)

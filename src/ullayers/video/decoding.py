@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.video.frames import DEFAULT_FPS, Info, VideoError
@@ -178,9 +180,17 @@ def frame_to_tensor(
         raise VideoError(
             f"{path}: frames of format {frame.format.name} cannot be converted"
         ) from error
-    pixels = torch.from_numpy(small.to_ndarray())
-    upright = pixels[None] if grey else pixels.permute(2, 0, 1)
+    planes = [_plane(small, number) for number in ((0,) if grey else (2, 0, 1))]
+    upright = torch.from_numpy(np.stack(planes))
     return torch.rot90(upright, turns, (1, 2)) if turns else upright  # rot90 always copies
+
+
+def _plane(frame: VideoFrame, number: int) -> NDArray[np.uint8]:
+    """Return a plane of a frame without copying it; its rows may be padded."""
+    plane = frame.planes[number]
+    rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+    pixels: NDArray[np.uint8] = rows[: frame.height, : frame.width]
+    return pixels
 
 
 def _packets_to_show(
