@@ -131,6 +131,7 @@ def test_what_is_kept_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for t in range(max(128, CLIPS_PER_STEP * CLIP_FRAMES + 2 * 8 * FRAMES_PER_STEP)):
         watcher.see(ball(t))
+    watcher.catch_up()
     before = size()
     assert len(watcher.memory) == 128
     assert len(watcher.trainer.history) == 2 * 8
@@ -145,6 +146,7 @@ def test_learning_stops_when_it_has_settled(monkeypatch: pytest.MonkeyPatch) -> 
     frames = 0
     while watcher.learning:
         watcher.see(ball(frames))
+        watcher.catch_up()
         frames += 1
         assert len(watcher.trainer.history) == max(
             0, (frames - CLIPS_PER_STEP * CLIP_FRAMES) // FRAMES_PER_STEP + 1
@@ -154,6 +156,18 @@ def test_learning_stops_when_it_has_settled(monkeypatch: pytest.MonkeyPatch) -> 
     values, _ = watcher.see(ball(0))
     assert torch.equal(watcher.net.state_dict()["conv1.weight"], before)
     assert np.isfinite(values).all()
+
+
+def test_an_answer_does_not_wait_for_learning() -> None:
+    """A step of training happens after the answer for its frame."""
+    watcher = Watcher(Config(), 3, (24, 32))
+    for t in range(CLIPS_PER_STEP * CLIP_FRAMES):
+        watcher.see(ball(t))
+    assert len(watcher.trainer.history) == 0
+    watcher.catch_up()
+    assert len(watcher.trainer.history) == 1
+    watcher.catch_up()
+    assert len(watcher.trainer.history) == 1
 
 
 def test_live_backdrop_forgets_what_passes_and_follows_the_camera() -> None:

@@ -220,6 +220,7 @@ def _sightings(
                 labels=None if several is None else several.labels,
             )
             yield found if cut is None else found.placed(cut)
+            watcher.catch_up()  # the answer does not wait for it
     finally:
         clips.close()
 

@@ -120,6 +120,7 @@ class Watcher:
         self.backdrop = LiveBackdrop()
         self.count = 0
         self.learning = True
+        self.waiting: Tensor | None = None
 
     @property
     def net(self) -> Model:
@@ -143,12 +144,13 @@ class Watcher:
         return self.net.cost.health().rank if self.trainer.history else float("nan")
 
     def see(self, frame: Tensor) -> tuple[Values, Mask | None]:
-        """Locate or encode a frame, then learn from it.
+        """Locate or encode a frame; `catch_up` learns from it.
 
         Args:
             frame: (channels, height, width) uint8. If several objects are followed, it may be
                 larger than the frames to learn from.
         """
+        self.catch_up()
         picture = self._shrunk(frame).to(self.config.device).float() / 255
         if isinstance(self.net, Locator):
             picture = self.backdrop.foreground(picture)
@@ -159,8 +161,18 @@ class Watcher:
         if self.several is not None:
             self.objects = self._see_objects(self.several, frame, *answer)
         if self.learning:
-            self.learn(picture[None])
+            self.waiting = picture[None]
         return answer
+
+    def catch_up(self) -> None:
+        """Learn from the latest frame, if that is not done yet.
+
+        It takes longer than finding the objects, so call it while no frame waits. Otherwise, `see`
+        does it before the next frame.
+        """
+        if self.waiting is not None:
+            picture, self.waiting = self.waiting, None
+            self.learn(picture)
 
     def _shrunk(self, frame: Tensor) -> Tensor:
         if frame.shape[1:] == self.size:
@@ -211,6 +223,7 @@ class Watcher:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything needed to continue: tensors, and JSON values."""
+        self.catch_up()
         tensors = self.trainer.state()
         tensors |= {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
         for name in ("behind", "last"):

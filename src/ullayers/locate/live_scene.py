@@ -32,6 +32,7 @@ MARGIN = np.ones((5, 5), np.uint8)  # pixels around an object that do not change
 OUTLINE = np.ones((3, 3), np.uint8)
 CHECK_INTERVAL = 8  # frames between two updates of the threshold
 THRESHOLD_RATE = 0.1
+VACATED_INTERVAL = 4  # frames between two checks whether objects have left, if all are known
 CHANGED = 0.5  # share of the frame: if more stands out, the scene is another one
 
 Mask = NDArray[np.bool_]
@@ -153,7 +154,8 @@ class LiveScene:
         self.backdrop = self.backdrop + np.clip(rate * look.offset, -most, most)
         change = np.minimum(look.difference, OUTLIER * look.scene.noise) - self.level
         self.level = self.level + np.where(near, 0, rate * change).astype(np.float32)
-        self._forget_vacated(look, things)
+        if self.count % VACATED_INTERVAL == 0 or (things & ~held).any():
+            self._forget_vacated(look, things)
 
     def _forget_vacated(self, look: Look, things: Mask) -> None:
         """Show the frame in places whose outline has edges in the scene and not in the frame."""
