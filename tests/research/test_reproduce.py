@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,13 +150,10 @@ def check_learned(name: str, out: Path) -> None:
 @needs_data
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_an_experiment_learns_in_worker_processes(tmp_path: Path) -> None:
+def test_an_experiment_learns_in_worker_processes(tmp_path: Path, here: UlCommand) -> None:
     out = tmp_path / "out"
-    command = ["reproduce", "synthetic", "--data", DATA, "--quick", "--out", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "ullayers", *command], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
+    code, _, errors = here("reproduce", "synthetic", "--data", DATA, "--quick", "--out", out)
+    assert code == 0, errors
     check_learned("synthetic", out)
 
 
