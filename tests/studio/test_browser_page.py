@@ -218,6 +218,21 @@ def test_nothing_moves_that_need_not(gallery: Server, open_tab: OpenTab) -> None
     assert [duration for duration in tab.get(durations) if duration > 1] == []  # ms
 
 
+def test_a_broken_file_gives_one_line(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery)
+    tab.allowed += ("status of 400",)
+    tab.upload("broken.mp4", b"this is not a video" * 1000)
+    tab.wait("document.querySelectorAll('[data-testid=uploading] .bad').length === 1")
+    [sentence] = tab.texts("[data-testid=uploading] .bad")
+    assert sentence.startswith("broken.mp4: ")
+    assert "\n" not in sentence
+    assert str(gallery.folder) not in sentence
+    assert list((gallery.folder / "uploads").iterdir()) == []
+    tab.part("uploading").get_by_role("button", name="Close").click()
+    assert tab.part("uploading").count() == 0
+    tab.open_run("plain")  # the page still works
+
+
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[Server]:
     """A run of which every text that a file can hold is markup."""
