@@ -167,6 +167,10 @@ def test_a_phone(gallery: Server, open_tab: OpenTab) -> None:
     for name in PANELS:
         tab.part(f"panel-{name}").tap()
         check_narrow(tab)
+    tab.part("mark-first").tap()
+    tab.part("step-forward").tap()
+    tab.part("mark-last").tap()
+    assert tab.studio("range") == [0, 1]
     tab.part("panel-objects").tap()
     tab.part("object-1").tap()
     tab.part("object-2").tap()  # without a shift key, a second tap adds

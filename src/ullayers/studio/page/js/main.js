@@ -66,7 +66,13 @@ buildTabs(byId("inspector"), store, [
     id: "export",
     label: "Export",
     icon: "download",
-    panel: new ExportTab(store, stage, timeline, () => watchTab.scatter.points()).element,
+    panel: new ExportTab(
+      store,
+      stage,
+      timeline,
+      () => watchTab.scatter.points(),
+      (end) => session.mark(end),
+    ).element,
   },
 ]);
 

@@ -34,12 +34,14 @@ export class ExportTab {
    * @param {import("../stage.js").Stage} stage
    * @param {import("../timeline.js").Timeline} timeline
    * @param {() => import("../scatter_data.js").ScatterModel|null} points
+   * @param {(end: "first"|"last") => void} mark Marks one end of a range at the playhead.
    */
-  constructor(store, stage, timeline, points) {
+  constructor(store, stage, timeline, points, mark) {
     this.store = store;
     this.stage = stage;
     this.timeline = timeline;
     this.points = points;
+    this.mark = mark;
     this.files = h("ul", { class: "files", testid: "files" });
     this.made = h("ul", { class: "files", testid: "exports" });
     this.error = h("p", {
@@ -101,6 +103,12 @@ export class ExportTab {
           h("label", {}, this.whole, h("span", {}, "All")),
           h("label", {}, this.part, this.partText),
         ),
+        h(
+          "div",
+          { class: "marks" },
+          this.markButton("first", "Starts here (i)"),
+          this.markButton("last", "Ends here (o)"),
+        ),
       ),
       this.error,
       this.button,
@@ -110,6 +118,16 @@ export class ExportTab {
       this.export();
     });
     return h("section", { class: "card" }, h("header", {}, h("h2", {}, "Export")), form, this.made);
+  }
+
+  /** @param {"first"|"last"} end @param {string} label */
+  markButton(end, label) {
+    const onclick = () => this.mark(end);
+    return h(
+      "button",
+      { type: "button", class: "plain small", onclick, testid: `mark-${end}` },
+      label,
+    );
   }
 
   /**
@@ -244,7 +262,7 @@ export class ExportTab {
       range
         ? `Marked range, ${range[0]}–${range[1]}`
         : results
-          ? "Marked range: press i and o, or shift-drag in the time lines"
+          ? "Marked range: mark it here, or shift-drag in the time lines"
           : "",
     );
   }
