@@ -26,8 +26,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 30.0  # seconds
 WIDE, NARROW = (1440, 900), (390, 844)
 
-# Nothing but this computer can be reached, so a page that needs more than its server breaks.
-OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+# Nothing but this computer can be reached, so a page that needs more than its server breaks. One
+# name is that of an attacker who lets it point at this computer.
+REBOUND = "rebound.test"
+OFFLINE = f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 FAKE_CAMERA = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
 TELL_VIOLATIONS = """
 addEventListener("securitypolicyviolation", (event) =>
