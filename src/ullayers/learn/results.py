@@ -66,8 +66,8 @@ class Answer:
         moments: (time, 4) variances xx, xy and yy of the mask, and its area, in source pixels.
         owners: (time, height, width) number of the track of each pixel, if all are followed.
         shapes: (time, 5) as in `SHAPE`; if given, tables also contain them.
-        objects: (time,) number of the object of each row, if there are several; rows are sorted by
-            frame, then by object.
+        objects: (time,) number of the object of each row, if there are several, or if it is not 1;
+            rows are sorted by frame, then by object.
         several: Rows of all objects; None if there is one. The attributes above are then those of
             the main object.
     """
@@ -99,7 +99,7 @@ class Answer:
         joined = replace(parts[0], index=index, seconds=seconds, values=values, masks=None)
         return replace(joined, owners=None, others=others, crops=crops, moments=moments)
 
-    def rows(self, rows: slice | NDArray[np.bool_]) -> Answer:
+    def rows(self, rows: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Answer:
         """Return some of the rows."""
         chosen: dict[str, Any] = {
             name: None if (value := getattr(self, name)) is None else value[rows] for name in ARRAYS
@@ -278,7 +278,7 @@ def main_object(rows: Answer) -> Answer:
     assert rows.objects is not None
     numbers, counts = np.unique(rows.objects, return_counts=True)
     if len(numbers) == 1:
-        return replace(rows, objects=None)
+        return replace(rows, objects=None) if numbers[0] == 1 else rows
     main = rows.rows(rows.objects == numbers[counts.argmax()])
     return replace(main, objects=None, several=rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from ullayers.learn.results import TRACK, Answer
 from ullayers.locate.crossings import Crossing, find_crossings
 from ullayers.locate.identity import resolve
+from ullayers.locate.recognition import Portrait
 from ullayers.locate.recording import MIN_STILL_FRAMES
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
@@ -35,6 +37,8 @@ class Several:
         numbers: (sightings,) number of the object of each sighting.
         camera_moves: Whether objects could not be told apart because the camera moves.
         moving: Number of objects that move, whatever is wanted.
+        portraits: What each object looks like, also if there is one.
+        number: Number of a single object.
     """
 
     wanted: int | None
@@ -44,6 +48,8 @@ class Several:
     numbers: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     camera_moves: bool = False
     moving: int = 0
+    portraits: list[Portrait] = field(default_factory=list)
+    number: int = 1
 
     @property
     def notes(self) -> list[str]:
@@ -55,7 +61,7 @@ class Several:
                 "Only the main object was tracked: several need a camera that stands still, and at "
                 f"least {MIN_STILL_FRAMES} frames."
             ]
-        found = 0 if self.rows is None else int(self.numbers.max())
+        found = 0 if self.rows is None else len(self.portraits)
         if found < self.wanted:
             return [f"{max(found, 1)} of {self.wanted} objects found."]
         if self.moving > self.wanted:
@@ -76,10 +82,12 @@ class Several:
         tracked = tracker.finish()
         chosen = choose_objects(tracked, len(frames.index), size, self.wanted)
         self.moving = len(choose_objects(tracked, len(frames.index), size))
-        if len(chosen) < 2:
-            return
         pause = max(MIN_PAUSE, tracker.patience // 5)
         objects, found = resolve(chosen, find_crossings(chosen, pause))
+        across = float(np.sqrt(scale[0] * scale[1]))
+        self.portraits = [Portrait.of(each.sightings, across) for each in objects]
+        if len(objects) < 2:
+            return
         self._keep_keys(objects, frames)
         parts = [_rows(each, k, frames, size, scale) for k, each in enumerate(objects, 1)]
         order = np.lexsort(
@@ -99,7 +107,29 @@ class Several:
         )
         index = frames.index.tolist()
         placed = [replace(c, first=index[c.first], last=index[c.last]) for c in found]
-        self.crossings = sorted(placed, key=lambda each: (each.first, each.objects))
+        self.crossings = _sorted(placed)
+
+    def renumber(self, numbers: Sequence[int]) -> None:
+        """Give the objects other numbers.
+
+        Args:
+            numbers: Of the objects, which have the numbers 1, 2, ... now.
+        """
+        if self.rows is None:
+            self.number = numbers[0] if numbers else 1
+            return
+        lookup = np.array([0, *numbers])
+        assert self.rows.objects is not None
+        objects = lookup[self.rows.objects]
+        order = np.lexsort([objects, self.rows.index])
+        self.rows = replace(self.rows, objects=objects).rows(order)
+        self.numbers = lookup[self.numbers].astype(np.uint8)
+        self.crossings = _sorted(
+            [
+                replace(each, objects=tuple(sorted(lookup[list(each.objects)].tolist())))
+                for each in self.crossings
+            ]
+        )
 
     def _keep_keys(self, objects: list[TrackedObject], frames: Answer) -> None:
         seen = [each.sightings for each in objects]
@@ -123,6 +153,10 @@ class Several:
         inside = known <= tracks
         lookup[known[inside]] = self.numbers[first:last][inside]
         return lookup
+
+
+def _sorted(crossings: list[Crossing]) -> list[Crossing]:
+    return sorted(crossings, key=lambda each: (each.first, each.objects))
 
 
 def key(frame: Any, track: Any) -> Any:

@@ -114,7 +114,7 @@ def _stretches(
     found = {}
     for k, each in enumerate(objects):
         alone = each.sightings.where(each.sightings.column("company") == ALONE)
-        frames, looks = alone.column("frame"), _appearances(alone)
+        frames, looks = alone.column("frame"), appearances(alone)
         own = [n for n, crossing in enumerate(crossings) if k + 1 in crossing.objects]
         starts = [-1, *(crossings[n].last for n in own)]
         ends = [*(crossings[n].first for n in own), np.inf]
@@ -127,7 +127,7 @@ def _stretches(
     return found
 
 
-def _appearances(sightings: Sightings) -> Floats:
+def appearances(sightings: Sightings) -> Floats:
     """Return (sightings, 9) colours, and the logarithms of area and axes."""
     lengths = np.sqrt(np.linalg.eigvalsh(sightings.column("spread")))
     sizes = np.column_stack([sightings.column("area"), lengths])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ullayers.learn.checkpoint import RunError
@@ -100,6 +100,25 @@ def crossing_rows(crossings: Sequence[Crossing]) -> str:
         frames = each.first_frame, each.last_frame
         rows.writerow([each.sequence, *frames, *times, objects, f"{each.confidence:.3f}"])
     return text.getvalue()
+
+
+def renumbered(rows: str, numbers: Sequence[int]) -> str:
+    r"""Return rows of crossings.csv with other numbers of objects.
+
+    Args:
+        rows: From `crossing_rows`.
+        numbers: Of the objects that have the numbers 1, 2, ... in them.
+
+    >>> renumbered("a,10,20,0.400000,0.800000,1 3,0.950\n", [4, 5, 2])
+    'a,10,20,0.400000,0.800000,2 4,0.950\n'
+    """
+    lines = [",".join(NAMES) + "\n", *rows.splitlines(keepends=True)]
+    crossings = [_crossing(row) for row in csv.DictReader(lines, strict=True)]
+    found = [
+        replace(each, objects=tuple(sorted(numbers[number - 1] for number in each.objects)))
+        for each in crossings
+    ]
+    return crossing_rows(sorted(found, key=lambda each: (each.first_frame, each.objects)))
 
 
 def write_crossings(path: Path, rows: Sequence[str]) -> None:

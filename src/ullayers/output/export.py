@@ -22,6 +22,7 @@ from ullayers.learn.row_file import RowFile
 from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
+from ullayers.locate.recognition import Cast, Portrait
 from ullayers.output.crossing_table import CROSSINGS
 from ullayers.output.display import DisplayTap, display_size
 from ullayers.output.drawing import Outline
@@ -128,6 +129,7 @@ class _Job:
         self.options = options
         self.seen = seen
         self.done = Exported()
+        self.cast = Cast()
         self.video: Overlay | None = None
         self.overlay_frames = _overlay_share(options, len(sources))
         self.fps = _overlay_fps(sources[0].probe(), options.stride)
@@ -152,6 +154,13 @@ class _Job:
             keep_scenes=options.keep_scenes,
             several=several,
         )
+
+    def recognise(self, source: Source, portraits: Sequence[Portrait]) -> list[int]:
+        """Number the objects of the next source; some may be known from earlier ones."""
+        numbers, recognised = self.cast.meet(portraits, source.name)
+        if recognised:
+            self.done.recognised[source.name] = recognised
+        return numbers
 
     def outline(self, source: Source, info: Info) -> Outline | None:
         """Make the outline of the region of interest; None without a region."""
@@ -232,15 +241,17 @@ def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator
     """Export a source unless its rows are there; yield the number of frames of each part."""
     if table.has(source):
         job.done.add(table.answers[source.name], {}, source.probe())
+        numbers = job.recognise(source, table.portraits.get(source.name, []))
         if job.video is not None:
-            _draw_again(job, source)
+            _draw_again(job, source, numbers)
         return
     count = len(job.done.answers)
     several = Several(job.options.objects) if job.numbered else None
     yield from _export_source(job, source, several)
     if len(job.done.answers) > count:
         crossings = "" if several is None else crossing_lines(job.done.answers[-1], several)
-        table.write(job.done.answers[-1], source, crossings)
+        portraits = () if several is None else several.portraits
+        table.write(job.done.answers[-1], source, crossings, portraits)
 
 
 def _export_source(
@@ -265,6 +276,8 @@ def _export_source(
                 raise
             job.done.bad[source.name] = str(error)
         if rows.count:
+            if several is not None:
+                several.renumber(job.recognise(source, several.portraits))
             answer = _finished(rows.read(), info, several)
             job.done.add(answer, kept_masks.items, info)
             if several is not None and several.notes:
@@ -276,7 +289,7 @@ def _export_source(
 def _finished(answer: Answer, info: Info, several: Several | None) -> Answer:
     if answer.columns != TRACK:
         return answer
-    return complete(answer, info, None if several is None else several.rows)
+    return complete(answer, info, several)
 
 
 def _keep_to_draw(
@@ -314,7 +327,7 @@ def _draw_spool(
             job.video.add_objects(frames, shown, labels[: len(frames)], tracks, crossings)
 
 
-def _draw_again(job: _Job, source: Source) -> None:
+def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:
     """Draw a finished source when an export is resumed, as a video cannot be continued."""
     info = source.probe()
     tap = DisplayTap(display_size(info), job.overlay_frames, 0)
@@ -330,6 +343,8 @@ def _draw_again(job: _Job, source: Source) -> None:
                 if left == 0 and several is None:
                     break
         if rows.count:
+            if several is not None:
+                several.renumber(numbers)
             answer = _finished(rows.read(), info, several)
             _draw_spool(job, spool, source, answer, several)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.results import SURE, TRACK, Answer
+from ullayers.locate.recognition import Recognised
 from ullayers.output.motion import measure_motion
 from ullayers.output.ring import is_ring
 from ullayers.video.reader import Info
@@ -111,6 +113,11 @@ def describe_sequence(answer: Answer, info: Info) -> dict[str, Any]:
     }
 
 
+def describe_recognised(recognised: Sequence[Recognised]) -> dict[str, Any]:
+    """Return an entry of summary.json on the objects that were seen in an earlier sequence."""
+    return {"recognised": list(map(asdict, recognised))} if recognised else {}
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
@@ -128,6 +135,7 @@ class Exported:
         bad: Sources that could not be read completely, with the error.
         files: Files and folders that were written.
         notes: What to know about the objects of a sequence, by its name.
+        recognised: Objects that were seen in an earlier sequence, by the name of the later one.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -137,6 +145,7 @@ class Exported:
     bad: dict[str, str] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
+    recognised: dict[str, list[Recognised]] = field(default_factory=dict)
 
     def add(self, answer: Answer, masks: dict[int, NDArray[np.uint8]], info: Info) -> None:
         """Add a sequence."""
@@ -152,4 +161,8 @@ class Exported:
     @property
     def sequences(self) -> list[dict[str, Any]]:
         """Entries of the sequences in summary.json."""
-        return list(map(describe_sequence, self.answers, self.infos))
+        described = map(describe_sequence, self.answers, self.infos)
+        return [
+            entry | describe_recognised(self.recognised.get(entry["name"], []))
+            for entry in described
+        ]

@@ -144,7 +144,7 @@ def apply_to_video(
             return VideoResult(error=error, is_open=info is not None)
         answer = rows.read()
     if answer.columns == TRACK:
-        answer = complete(answer, info, None if several is None else several.rows)
+        answer = complete(answer, info, several)
     note = PartNote(
         request,
         stored_path(source),
@@ -154,6 +154,7 @@ def apply_to_video(
         error,
         "" if several is None else crossing_lines(answer, several),
         [] if several is None else several.notes,
+        [] if several is None else several.portraits,
     )
     return VideoResult(len(answer.index), to_parquet(answer, note), error)
 

@@ -12,14 +12,16 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ullayers.errors import MissingPackageError
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_inside, clear_parts
 from ullayers.learn.results import CROP, ROWS_AT_ONCE, SHAPE, TRACK, Answer, header
 from ullayers.learn.typed_json import from_json
-from ullayers.output.crossing_table import CROSSINGS, write_crossings
-from ullayers.output.exported import Totals
+from ullayers.locate.recognition import Cast, Portrait
+from ullayers.output.crossing_table import CROSSINGS, renumbered, write_crossings
+from ullayers.output.exported import Totals, describe_recognised
 from ullayers.video.atomic_files import replacing, sweep
 from ullayers.video.reader import Source
 from ullayers.video.remote import absolute_path, without_password
@@ -40,6 +42,7 @@ class PartNote:
         error: Why the video could not be read to its end; None if it could.
         crossings: Rows of crossings.csv, if there are several objects.
         notes: What to know about the objects.
+        portraits: What the objects look like.
     """
 
     request: list[str | int | None]
@@ -50,6 +53,7 @@ class PartNote:
     error: str | None = None
     crossings: str = ""
     notes: list[str] = field(default_factory=list)
+    portraits: list[Portrait] = field(default_factory=list)
 
     @property
     def objects(self) -> int:
@@ -169,24 +173,24 @@ class Parts:
 
         Memory does not grow with the number of rows.
         """
-        merged = Merged()
-        notes = [self._note(source) for source in sources if self._file(source).exists()]
-        numbered = any(note.objects > 1 for note in notes)
+        merged, cast = Merged(), Cast()
+        notes = {source: self._note(source) for source in sources if self._file(source).exists()}
+        met = {source: cast.meet(note.portraits, source.name) for source, note in notes.items()}
+        numbered = any(note.objects > 1 for note in notes.values())
         if numbered:
             crossings = self.table.with_name(CROSSINGS)
-            write_crossings(crossings, [note.crossings for note in notes])
+            rows = [renumbered(note.crossings, met[source][0]) for source, note in notes.items()]
+            write_crossings(crossings, rows)
             merged.files.append(crossings)
         with replacing(self.table) as file:
-            for source in sources:
-                if not self._file(source).exists():
-                    continue
-                note = self._note(source)
-                for answer in self._answers(source, note):
+            for source, note in notes.items():
+                numbers, recognised = met[source]
+                for answer in self._answers(source, note, numbers):
                     if not file.tell():
                         file.write(header(answer.table_columns, numbered=numbered))
                     file.write(answer.lines(numbered=numbered))
                 merged.totals += note.totals
-                merged.sequences.append(note.sequence)
+                merged.sequences.append({**note.sequence, **describe_recognised(recognised)})
                 if note.notes:
                     merged.notes[source.name] = note.notes
                 if note.error is not None:
@@ -228,26 +232,52 @@ class Parts:
             )
         return note
 
-    def _answers(self, source: Source, note: PartNote) -> Iterator[Answer]:
-        """Read the rows of a video, some at a time."""
+    def _answers(self, source: Source, note: PartNote, numbers: Sequence[int]) -> Iterator[Answer]:
+        """Read the rows of a video, some at a time.
+
+        Args:
+            source: The video.
+            note: Its note.
+            numbers: Of its objects, which have the numbers 1, 2, ... in the file.
+        """
+        lookup = np.array([0, *numbers])
+        for columns in self._whole_frames(source):
+            count = len(columns["frame"])
+            objects = columns.get("object")
+            if numbers and (objects is not None or numbers[0] != 1):
+                objects = lookup[np.ones(count, np.int64) if objects is None else objects]
+                order = np.lexsort([objects, columns["frame"]])
+                columns = {name: values[order] for name, values in columns.items()}
+                objects = objects[order]
+            more = [
+                np.stack([columns[name] for name in names], 1) if names[0] in columns else None
+                for names in (SHAPE, CROP)
+            ]
+            yield Answer(
+                source.name,
+                columns["frame"],
+                columns["time"],
+                tuple(note.columns),
+                np.stack([columns[name] for name in note.columns], 1),
+                size=_frame_size(note),
+                shapes=more[0],
+                crops=more[1],
+                objects=objects,
+            )
+
+    def _whole_frames(self, source: Source) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield the columns of some rows at a time; all rows of a frame are together."""
+        waiting: dict[str, NDArray[Any]] = {}
         with load_parquet().ParquetFile(self._file(source)) as file:
             for rows in file.iter_batches(ROWS_AT_ONCE):
                 columns = {name: rows.column(name).to_numpy() for name in rows.schema.names[1:]}
-                more = [
-                    np.stack([columns[name] for name in names], 1) if names[0] in columns else None
-                    for names in (SHAPE, CROP)
-                ]
-                yield Answer(
-                    source.name,
-                    columns["frame"],
-                    columns["time"],
-                    tuple(note.columns),
-                    np.stack([columns[name] for name in note.columns], 1),
-                    size=_frame_size(note),
-                    shapes=more[0],
-                    crops=more[1],
-                    objects=columns.get("object"),
-                )
+                if waiting:
+                    columns = {k: np.concatenate([waiting[k], v]) for k, v in columns.items()}
+                end = int(np.searchsorted(columns["frame"], columns["frame"][-1]))
+                yield {name: values[:end] for name, values in columns.items()}
+                waiting = {name: values[end:] for name, values in columns.items()}
+        if waiting:
+            yield waiting
 
 
 def _frame_size(note: PartNote) -> tuple[int, int] | None:

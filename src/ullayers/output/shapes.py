@@ -7,22 +7,26 @@ from dataclasses import replace
 import numpy as np
 
 from ullayers.learn.results import Answer
+from ullayers.learn.several import Several
 from ullayers.output.kinematics import ellipse, oriented, velocity
 from ullayers.output.track_table import Track
 from ullayers.video.reader import Info
 
 
-def complete(answer: Answer, info: Info, several: Answer | None = None) -> Answer:
+def complete(answer: Answer, info: Info, found: Several | None = None) -> Answer:
     """Return a finished track with all columns of its table.
 
     Args:
         answer: All rows of the main object, with moments.
         info: Size of the frames.
-        several: Rows of all objects; None if there is one.
+        found: All objects, if they were followed.
     """
     size = info.width, info.height
+    several = None if found is None else found.rows
     if several is None or several.objects is None:
-        return replace(answer, size=size, shapes=_shapes(answer, size))
+        number = 1 if found is None else found.number
+        objects = None if number == 1 else np.full(len(answer.index), number)
+        return replace(answer, size=size, shapes=_shapes(answer, size), objects=objects)
     shapes = np.empty((len(several.index), 5))
     for number in np.unique(several.objects):
         rows = several.objects == number

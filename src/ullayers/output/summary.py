@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +34,29 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
     if run.outcome.held_out_objective is not None:
         evaluation += f" ({run.outcome.held_out_objective:.2f} on held-out frames)"
-    return [
+    line = (
         f"{found}; trained on {trained_frames(run)}, evaluation J {evaluation}, long-term mean: "
         f"{run.kind}"
+    )
+    return [line, *_recognised_lines(exported)]
+
+
+def _recognised_lines(exported: Results) -> list[str]:
+    """Return a line on objects that were seen in an earlier sequence, if there are any."""
+    known = [each for each in map(_recognised, exported.sequences) if each]
+    if not known:
+        return []
+    sequences = "1 sequence" if len(known) == 1 else f"{len(known)} sequences"
+    least = min(each["confidence"] for some in known for each in some)
+    return [
+        f"In {sequences}, objects were recognised that an earlier one shows, and have the same "
+        f"numbers (confidence of at least {least:.2f}; see summary.json)"
     ]
+
+
+def _recognised(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = entry.get("recognised", [])
+    return found
 
 
 def trained_frames(run: Run) -> str:

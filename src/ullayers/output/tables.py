@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ullayers.learn.checkpoint import RunError, read_json
@@ -14,6 +14,7 @@ from ullayers.learn.folders import check_inside
 from ullayers.learn.regular_files import keep_beginning, open_regular, read_regular
 from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer, header, read_answers
 from ullayers.learn.typed_json import from_json
+from ullayers.locate.recognition import Portrait
 from ullayers.output.crossing_table import CROSSINGS, write_crossings
 from ullayers.video.atomic_files import replacing, write_json
 from ullayers.video.reader import Source
@@ -33,6 +34,7 @@ class PartialNote:
         places: Path of the source of each finished sequence.
         masks: Whether the finished sequences have masks.
         crossings: Rows of crossings.csv of each finished sequence with several objects.
+        portraits: What the objects of each finished sequence look like.
     """
 
     asked: list[str | int | None]
@@ -40,6 +42,7 @@ class PartialNote:
     places: dict[str, str]
     masks: bool = False
     crossings: dict[str, str] = field(default_factory=dict)
+    portraits: dict[str, list[Portrait]] = field(default_factory=dict)
 
 
 def read_note(path: Path) -> PartialNote:
@@ -115,6 +118,7 @@ class PartialTable:
         self.masks = masks
         self.numbered = numbered
         self.crossings: dict[str, str] = {}
+        self.portraits: dict[str, list[Portrait]] = {}
         self.finished: dict[str, str] = {}
         self.answers: dict[str, Answer] = {}
         self.header = ""
@@ -136,6 +140,7 @@ class PartialTable:
             raise _damaged(self.partial) from error
         self.finished = note.places
         self.crossings = note.crossings
+        self.portraits = note.portraits
         keep_beginning(self.partial, note.bytes)
 
     def _read_finished(self, note: PartialNote) -> None:
@@ -175,13 +180,20 @@ class PartialTable:
         self.file = open(self.partial, "ab" if self.finished else "xb")
         return self
 
-    def write(self, answer: Answer, source: Source, crossings: str = "") -> None:
+    def write(
+        self,
+        answer: Answer,
+        source: Source,
+        crossings: str = "",
+        portraits: Sequence[Portrait] = (),
+    ) -> None:
         """Add the rows of a sequence.
 
         Args:
             answer: The rows.
             source: Where they are from.
             crossings: Rows of crossings.csv, if there are several objects.
+            portraits: What the objects look like.
         """
         columns = header(answer.table_columns, numbered=self.numbered)
         if not self.finished:
@@ -193,6 +205,8 @@ class PartialTable:
             self.file.write(some.lines(numbered=self.numbered).encode())
         if answer.several is not None:
             self.crossings = {**self.crossings, answer.sequence: crossings}
+        if portraits:
+            self.portraits = {**self.portraits, answer.sequence: list(portraits)}
         self.file.flush()
         finished = {**self.finished, answer.sequence: absolute_path(source.path)}
         note = {
@@ -201,6 +215,7 @@ class PartialTable:
             "places": finished,
             "masks": self.masks,
             "crossings": self.crossings,
+            "portraits": {k: list(map(asdict, each)) for k, each in self.portraits.items()},
         }
         write_json(self.note, note)
         self.finished = finished

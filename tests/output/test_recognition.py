@@ -1,0 +1,150 @@
+"""The same animals in several videos of one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ullayers as ul
+from ullayers.learn.runs import Run, load_run
+from ullayers.output.crossing_table import read_crossings
+from ullayers.output.export import ExportOptions, export, request_of
+from ullayers.output.fleet import apply_to_video
+from ullayers.output.parts import Parts
+from ullayers.output.summary import summary_lines
+from ullayers.output.track_table import Track, read_tracks
+from ullayers.video.animal_scene import AnimalPaths, render_animals, walk
+from ullayers.video.reader import find_sources
+from ullayers.video.writer import VideoWriter
+
+SIDE = 160
+CUT = 150  # the second film starts here
+SEED = 5
+
+
+@pytest.fixture(scope="module")
+def paths() -> AnimalPaths:
+    found = walk(2, crossings=6, seed=SEED)
+    order = [np.argsort(found.x[t]).tolist() for t in (0, CUT)]
+    assert order[0] != order[1], "numbers by place would not be the same"
+    return found
+
+
+def write_films(folder: Path, paths: AnimalPaths, variety: float) -> list[str]:
+    """Write one scene as two films."""
+    files = [folder / "a.mp4", folder / "b.mp4"]
+    frames = list(render_animals(paths, SIDE, seed=SEED, variety=variety))[: 2 * CUT]
+    for file, part in zip(files, (frames[:CUT], frames[CUT:]), strict=True):
+        with VideoWriter(file, fps=25) as video:
+            for frame in part:
+                video.write(frame)
+    return list(map(str, files))
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory, paths: AnimalPaths) -> list[str]:
+    return write_films(tmp_path_factory.mktemp("films"), paths, variety=0.2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, films: list[str]) -> Run:
+    """A network that has hardly learned anything is enough before a still camera."""
+    folder = tmp_path_factory.mktemp("watched")
+    for _ in ul.watch(films[0], size=16, max_frames=5, folder=folder):
+        pass
+    return load_run(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(run: Run, films: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    export(run, find_sources(films), folder, ExportOptions(objects=None, masks=True))
+    return folder
+
+
+def animal_of(track: Track, paths: AnimalPaths) -> int:
+    """Return the animal that a track follows most of the time."""
+    start = CUT if track.sequence == "b" else 0
+    offset = paths.x[start + track.frame] * SIDE - track.x_px[:, None]
+    down = paths.y[start + track.frame] * SIDE - track.y_px[:, None]
+    return int(np.bincount(np.hypot(offset, down).argmin(1)).argmax())
+
+
+def recognised(folder: Path) -> dict[str, list[dict[str, object]]]:
+    entries = json.loads((folder / "summary.json").read_text())["sequences"]
+    return {entry["name"]: entry["recognised"] for entry in entries if "recognised" in entry}
+
+
+def test_animals_have_the_same_number_in_both_films(plain: Path, paths: AnimalPaths) -> None:
+    animals: dict[int, set[int]] = {}
+    for track in read_tracks(plain / "tracks.csv"):
+        animals.setdefault(track.object, set()).add(animal_of(track, paths))
+    assert sorted(animals) == [1, 2]
+    assert sorted(min(each) for each in animals.values()) == [0, 1]
+    assert all(len(each) == 1 for each in animals.values())
+    [(name, found)] = recognised(plain).items()
+    assert name == "b"
+    assert sorted(each["object"] for each in found) == [1, 2]  # type: ignore[type-var]
+    assert all(each["video"] == "a" and each["confidence"] >= 0.95 for each in found)  # type: ignore[operator]
+
+
+def test_masks_and_crossings_have_these_numbers(plain: Path) -> None:
+    tracks = [track for track in read_tracks(plain / "tracks.csv") if track.sequence == "b"]
+    mask = np.asarray(Image.open(plain / "masks" / "b" / "000090.png"))
+    for track in tracks:
+        row = int(np.flatnonzero(track.frame == 90)[0])
+        assert mask[int(track.y_px[row]), int(track.x_px[row])] == track.object
+    for crossing in read_crossings(plain / "crossings.csv"):
+        if crossing.sequence == "b":
+            first, second = (
+                next(each for each in tracks if each.object == number)
+                for number in crossing.objects
+            )
+            rows = [np.searchsorted(each.frame, crossing.first_frame) for each in (first, second)]
+            distance = np.hypot(
+                first.x_px[rows[0]] - second.x_px[rows[1]],
+                first.y_px[rows[0]] - second.y_px[rows[1]],
+            )
+            assert distance < 0.09 * SIDE, "one and a half lengths: they touch"
+
+
+def test_identical_animals_are_not_recognised(run: Run, paths: AnimalPaths, tmp_path: Path) -> None:
+    films = write_films(tmp_path, paths, variety=0.0)
+    out = tmp_path / "out"
+    export(run, find_sources(films), out, ExportOptions(objects=None))
+    assert [track.object for track in read_tracks(out / "tracks.csv")] == [1, 2] * 2
+    assert recognised(out) == {}
+
+
+def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
+    run: Run, plain: Path, films: list[str], tmp_path: Path
+) -> None:
+    sources = find_sources(films)
+    options = ExportOptions(objects=None)
+    request = request_of(run, options)
+    parts = Parts(tmp_path / "fleet" / "tracks.csv", request, resume=False)
+    for source in sources:
+        result = apply_to_video(run, source, options, request)
+        assert result.content is not None
+        parts.write(source, result.content)
+    merged = parts.merge(sources)
+    stopped = tmp_path / "stopped"
+
+    def stop(count: int) -> None:
+        if count > CUT:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(run, sources, stopped, options, stop)
+    again = ExportOptions(objects=None, overlay=4, resume=True)
+    resumed = export(run, sources, stopped, again)
+    assert resumed.sequences[1]["recognised"] == merged.sequences[1]["recognised"]
+    assert summary_lines(run, resumed)[1].startswith("In 1 sequence, objects were recognised")
+    for name in ("tracks.csv", "crossings.csv"):
+        expected = (plain / name).read_bytes()
+        assert (stopped / name).read_bytes() == expected
+        assert (tmp_path / "fleet" / name).read_bytes() == expected
