@@ -24,6 +24,7 @@ WRITTEN = {
     "overlay.mp4",
     "tracks.csv",
     "behaviour.csv",
+    "outlines.sqlite",
     "summary.json",
 }
 STOPPED = "stopped; finished work is kept; continue with --resume"

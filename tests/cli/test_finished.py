@@ -43,7 +43,7 @@ def test_a_finished_run_is_left_alone(
         ["report.html"],
         ["README.md"],
         ["summary.json"],
-        ["tracks.csv", "summary.json"],  # which are always written together
+        ["tracks.csv", "outlines.sqlite", "summary.json"],  # which are always written together
         ["overlay.mp4", "report.html"],
     ],
     ids="+".join,

@@ -139,8 +139,8 @@ def test_apply_gives_what_learn_gave(place: Path, tmp_path: Path, here: UlComman
         out = tmp_path / run
         assert here("apply", place / run, place / "ball.mp4", "--out", out, "--quiet")[0] == 0
         assert (out / table).read_bytes() == (place / run / table).read_bytes()
-        measures = {"behaviour.csv"} if run == "run" else set()
-        assert files_in(out) == {table, "summary.json"} | measures
+        more = {"behaviour.csv", "outlines.sqlite"} if run == "run" else set()
+        assert files_in(out) == {table, "summary.json"} | more
 
 
 SHAPES: dict[str, tuple[tuple[int, int], list[str], list[int]]] = {

@@ -12,6 +12,7 @@ from PIL import Image
 from tests.command import UlCommand, check_refused
 from ullayers.cli.main import main
 from ullayers.output.crossing_table import read_crossings
+from ullayers.output.outlines import read_outlines
 from ullayers.output.track_table import read_tracks
 from ullayers.video.writer import VideoWriter
 
@@ -95,6 +96,18 @@ def test_masks_are_numbered(run: Path) -> None:
             rows, columns = np.nonzero(mask == track.object)
             place = columns.mean() + 0.5, rows.mean() + 0.5
             assert np.hypot(place[0] - track.x_px[frame], place[1] - track.y_px[frame]) < 2
+
+
+def test_outlines_are_numbered(run: Path) -> None:
+    tracks = read_tracks(run / "tracks.csv")
+    outlines = read_outlines(run / "outlines.sqlite", "two", 0, FRAMES - 1)
+    assert list(outlines) == list(range(FRAMES))
+    for frame in (3, 100, FRAMES - 1):
+        assert [each.object for each in outlines[frame]] == [1, 2]
+        for outline, track in zip(outlines[frame], tracks, strict=True):
+            place = outline.points.min(0) / 2 + outline.points.max(0) / 2
+            assert np.hypot(place[0] - track.x_px[frame], place[1] - track.y_px[frame]) < 2
+            assert cv2.contourArea(outline.points) == pytest.approx(track.area[frame], rel=0.1)
 
 
 def test_one_object_on_request(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:

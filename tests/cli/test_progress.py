@@ -106,7 +106,8 @@ def test_apply_counts_what_it_does_and_sums_up_like_learn(
     summary, wrote = out.splitlines()
     assert summary.startswith("8 frames, object found in ")
     assert "trained on 40 frames, evaluation J -" in summary
-    files = (tmp_path / "out" / name for name in ("tracks.csv", "summary.json", "behaviour.csv"))
+    names = ("tracks.csv", "outlines.sqlite", "summary.json", "behaviour.csv")
+    files = (tmp_path / "out" / name for name in names)
     assert wrote == f"wrote {', '.join(map(str, files))}"
 
 

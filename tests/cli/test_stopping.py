@@ -133,13 +133,14 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
         wait_until(process, (out / "tracks.partial.json").exists)
         process.send_signal(signal.SIGINT)
         check_stopped(process)
-    assert files_in(out) == {"tracks.partial.csv", "tracks.partial.json"}
+    started = {"tracks.partial.csv", "tracks.partial.json", "outlines.partial.sqlite"}
+    assert files_in(out) == started
     assert {row["sequence"] for row in read_table(out / "tracks.partial.csv")} == {"ball"}
     done = here("apply", place / "run", *inputs, "--out", out, "--resume", "--quiet")
     assert done == (0, "", "")
     rows = [row["sequence"] for row in read_table(out / "tracks.csv")]
     assert rows == ["ball"] * 40 + ["long"] * 400
-    assert files_in(out) == {"tracks.csv", "behaviour.csv", "summary.json"}
+    assert files_in(out) == {"tracks.csv", "outlines.sqlite", "behaviour.csv", "summary.json"}
 
 
 def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path, here: UlCommand) -> None:

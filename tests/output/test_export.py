@@ -39,8 +39,9 @@ def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path)
     seen: list[int] = []
     done = export(either, sources, tmp_path / "out", ExportOptions(), seen.append)
     name = "tracks.csv" if either.config.task == "locate" else "codes.csv"
-    assert files_in(tmp_path / "out") == {name, "summary.json"}
-    assert done.files == [tmp_path / "out" / name, tmp_path / "out" / "summary.json"]
+    names = [name, *["outlines.sqlite"] * (name == "tracks.csv"), "summary.json"]
+    assert files_in(tmp_path / "out") == set(names)
+    assert done.files == [tmp_path / "out" / name for name in names]
     rows = read_table(tmp_path / "out" / name)
     wanted = ["x", "y", "confidence"] if either.config.task == "locate" else ["y0", "y1"]
     more = [*PIXELS, *SHAPE] if either.config.task == "locate" else list(CROP)  # the ball is small
@@ -177,7 +178,8 @@ def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_pa
         with pytest.raises(VideoError, match=r"film1.mp4: broken after frame"):
             export(either, sources, out, ExportOptions(overlay=overlay))
         name = "tracks" if either.config.task == "locate" else "codes"
-        assert files_in(out) == {f"{name}.partial.csv", f"{name}.partial.json"}
+        outlines = {"outlines.partial.sqlite"} if name == "tracks" else set()
+        assert files_in(out) == {f"{name}.partial.csv", f"{name}.partial.json"} | outlines
         kept = {row["sequence"] for row in read_table(out / f"{name}.partial.csv")}
         assert kept == {"film0"}
 
@@ -191,7 +193,8 @@ def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: LongMea
     rows = [row["sequence"] for row in read_table(tmp_path / "out" / "tracks.csv")]
     assert (rows.count("film0"), rows.count("film2")) == (12, 12)
     assert 3 < rows.count("film1") < 40
-    assert files_in(tmp_path / "out") == {"tracks.csv", "summary.json", "overlay.mp4"}
+    written = {"tracks.csv", "outlines.sqlite", "summary.json", "overlay.mp4"}
+    assert files_in(tmp_path / "out") == written
     report_run(replace(run, folder=with_metrics(run, tmp_path)), sources, done)
     assert (tmp_path / "report.html").exists()
 
@@ -235,7 +238,8 @@ def test_masks_of_another_time_do_not_stay(run: Run, tmp_path: Path) -> None:
     (out / "masks" / "film0" / stray.name).write_bytes(b"half")
     with pytest.raises(VideoError):
         export(run, broken_middle(tmp_path / "in")[1:2], out, ExportOptions(masks=True))
-    assert files_in(out) == {"tracks.csv", "summary.json"}, "nothing was finished"
+    written = {"tracks.csv", "outlines.sqlite", "summary.json"}
+    assert files_in(out) == written, "nothing was finished"
 
 
 def test_an_unfinished_run_leaves_no_trace(run: Run, tmp_path: Path) -> None:

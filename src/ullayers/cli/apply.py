@@ -21,6 +21,7 @@ from ullayers.learn.zones import check_measures
 from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.exported import Results
+from ullayers.output.outlines import OUTLINES
 from ullayers.output.tables import unfinished_sources
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading
@@ -32,6 +33,7 @@ RESULTS = (
     "crossings.csv",
     "behaviour.csv",
     "zones.csv",
+    OUTLINES,
     CORRECTIONS,
     "overlay.mp4",
     "tracks.parquet",

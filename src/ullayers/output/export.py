@@ -29,6 +29,7 @@ from ullayers.output.drawing import Outline
 from ullayers.output.exported import Exported as Exported
 from ullayers.output.identities import crossing_lines, crossings_of, identities
 from ullayers.output.mask_files import MaskWriter
+from ullayers.output.outlines import OUTLINES, OutlineWriter
 from ullayers.output.overlay import Overlay
 from ullayers.output.shapes import complete, to_tracks
 from ullayers.output.spool import Spool
@@ -131,6 +132,7 @@ class _Job:
         self.done = Exported()
         self.cast = Cast()
         self.video: Overlay | None = None
+        self.outlines: OutlineWriter | None = None
         self.overlay_frames = _overlay_share(options, len(sources))
         self.fps = _overlay_fps(sources[0].probe(), options.stride)
         self.sampled = _sampled(sources) if options.samples else []
@@ -180,6 +182,8 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
         table = _open_table(job)
         stack.enter_context(_only_finished_masks(job.place, table))
         stack.enter_context(table)
+        if job.run.config.task == "locate":
+            job.outlines = stack.enter_context(OutlineWriter(job.place, table.finished))
         if job.options.overlay and job.run.config.task == "locate":
             job.video = stack.enter_context(Overlay(job.place / "overlay.mp4", job.fps))
         for source in sources:
@@ -264,8 +268,12 @@ def _export_source(
             info = source.probe()
             tap = job.tap(source, info)
             outline = job.outline(source, info)
+            if job.outlines is not None:
+                job.outlines.start(source.name, info.width, info.height)
             for part in job.answers(source, tap, several):
                 job.seen(part)
+                if job.outlines is not None:
+                    job.outlines.add(part)
                 if part.masks is not None:
                     kept_masks.extend(part.masks, _thumbnail)
                 _keep_to_draw(job, spool, part, tap, outline)
@@ -280,6 +288,8 @@ def _export_source(
                 several.renumber(job.recognise(source, several.portraits))
             answer = _finished(rows.read(), info, several)
             job.done.add(answer, kept_masks.items, info)
+            if job.outlines is not None:
+                job.outlines.finish(several)
             if several is not None and several.notes:
                 job.done.notes[source.name] = several.notes
             job.done.frames_to_show[source.name] = tap.samples
@@ -396,6 +406,7 @@ def _written(job: _Job) -> list[Path]:
     names = {
         csv_name(job.run): True,
         CROSSINGS: (job.place / CROSSINGS).exists(),
+        OUTLINES: job.outlines is not None,
         "summary.json": True,
         "overlay.mp4": bool(job.options.overlay),
         "masks": masks,
