@@ -64,7 +64,7 @@ def test_polygons_enclose_the_masks_that_are_written(run: Run, tmp_path: Path) -
     for frame in range(40):
         mask = np.asarray(Image.open(tmp_path / f"out/masks/{source.name}/{frame:06d}.png")) > 0
         assert mask.any() == (frame in found)
-        shown = drawn([each.points for each in found[frame]], 64, 48)
+        shown = drawn([each.points for each in found[frame]], *mask.shape[::-1])
         assert (shown & mask).sum() >= 0.9 * (shown | mask).sum(), frame
     assert {each.object for some in found.values() for each in some} == {1}
     assert list(read_outlines(path, source.name, 7, 9)) == [7, 8, 9]
