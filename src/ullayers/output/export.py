@@ -23,6 +23,7 @@ from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
 from ullayers.locate.recognition import Cast, Portrait
+from ullayers.output.code_overlay import draw_codes, region_outline
 from ullayers.output.crossing_table import CROSSINGS
 from ullayers.output.display import DisplayTap, display_size
 from ullayers.output.drawing import Outline
@@ -37,9 +38,8 @@ from ullayers.output.summary import write_summary
 from ullayers.output.tables import PartialTable
 from ullayers.video.atomic_files import sweep
 from ullayers.video.frames import DEFAULT_FPS
-from ullayers.video.reader import Info, Reading, Source, VideoError
+from ullayers.video.reader import Info, Source, VideoError
 
-DRAWN_AT_ONCE = 64  # frames of a code's overlay in memory
 KEPT_MASKS = 64  # masks kept of each source, for the report
 MAX_KEPT_SIDE = 160  # pixels of a mask kept for the report
 KEPT_FRAMES = 16  # frames kept of each of up to SAMPLED_SOURCES sources, for the report
@@ -108,7 +108,8 @@ def export(
     job = _Job(run, place, options, sources, seen)
     _export_all(job, sources, progress)
     if options.overlay and run.config.task != "locate":
-        _draw_codes(job, sources)
+        stride, share = options.stride, job.overlay_frames
+        draw_codes(place / "overlay.mp4", run, sources, job.done, job.fps, stride, share)
     job.done.files = _written(job)
     write_summary(place / "summary.json", run, job.done)
     return job.done
@@ -163,11 +164,6 @@ class _Job:
         if recognised:
             self.done.recognised[source.name] = recognised
         return numbers
-
-    def outline(self, source: Source, info: Info) -> Outline | None:
-        """Make the outline of the region of interest; None without a region."""
-        cut = self.run.reading.cut(source.path, info.height, info.width)
-        return None if cut is None else Outline(cut, display_size(info))
 
     def tap(self, source: Source, info: Info) -> DisplayTap:
         """Make the tap that keeps the frames to draw and to show of a source."""
@@ -267,7 +263,7 @@ def _export_source(
         try:
             info = source.probe()
             tap = job.tap(source, info)
-            outline = job.outline(source, info)
+            outline = region_outline(job.run, source, info)
             if job.outlines is not None:
                 job.outlines.start(source.name, info.width, info.height)
             for part in job.answers(source, tap, several):
@@ -341,7 +337,7 @@ def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:
     """Draw a finished source when an export is resumed, as a video cannot be continued."""
     info = source.probe()
     tap = DisplayTap(display_size(info), job.overlay_frames, 0)
-    outline = job.outline(source, info)
+    outline = region_outline(job.run, source, info)
     left = job.overlay_frames
     several = Several(job.options.objects) if job.numbered else None
     with RowFile() as rows, Spool() as spool:
@@ -357,41 +353,6 @@ def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:
                 several.renumber(numbers)
             answer = _finished(rows.read(), info, several)
             _draw_spool(job, spool, source, answer, several)
-
-
-def _draw_codes(job: _Job, sources: Sequence[Source]) -> None:
-    """Write the overlay of codes: its panel shows all of them, so it needs a second pass."""
-    share = job.overlay_frames
-    done = zip(job.done.answers, job.done.infos, strict=True)
-    found = {answer.sequence: (answer.rows(slice(0, share)), info) for answer, info in done}
-    shown = [source for source in sources if source.name in found]
-    cloud = np.concatenate([found[source.name][0].values for source in shown])
-    with Overlay(job.place / "overlay.mp4", job.fps, cloud) as video:
-        for source in shown:
-            answer, info = found[source.name]
-            reading = Reading(
-                size=display_size(info),
-                start=job.run.reading.start,
-                end=job.run.reading.end,
-                stride=job.options.stride,
-                max_frames=share,
-            )
-            _draw_code(video, source, answer, reading, job.outline(source, info))
-
-
-def _draw_code(
-    video: Overlay, source: Source, answer: Answer, reading: Reading, outline: Outline | None
-) -> None:
-    start = 0
-    with closing(source.clips(DRAWN_AT_ONCE, reading)) as clips:
-        for clip in clips:
-            part = answer.rows(slice(start, start + len(clip.index)))
-            if outline is not None:
-                outline.paint(clip.frames)
-            video.add(clip.frames[: len(part.index)], part)
-            start += len(part.index)
-            if start == len(answer.index):  # what follows may be broken
-                break
 
 
 def _thumbnail(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -216,6 +216,9 @@ class OutlineWriter:
             if several is not None and several.rows is not None:
                 database.execute("DELETE FROM outlines WHERE sequence = ?", sequence)
                 self._insert(self._tracks.rows(several))
+            elif several is not None and several.number != 1:
+                number = (several.number, *sequence)
+                database.execute("UPDATE outlines SET object = ? WHERE sequence = ?", number)
             database.execute("UPDATE sequences SET finished = 1 WHERE id = ?", sequence)
         self._tracks.clear()
 
