@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,43 @@ def test_addresses_without_a_cluster(
         address = f"127.0.0.1:{server.getsockname()[1]}"
         check_refused(here(*command, address), "no answer within 0.5 seconds")
     assert not files_in(tmp_path)
+
+
+@contextmanager
+def ray_head() -> Iterator[str]:
+    """Start a cluster of one machine, and yield the address for clients outside of it."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
+        ports = [str(each.getsockname()[1]) for each in (one, two)]
+    options = ["--head", "--block", "--num-cpus", "1", "--include-dashboard", "false"]
+    options += ["--port", ports[0], "--ray-client-server-port", ports[1]]
+    options += ["--min-worker-port", "0", "--max-worker-port", "0"]  # any, also those of clients
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
+    env = os.environ | {"RAY_AUTH_MODE": "disabled", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as head:
+        try:
+            wait_until(head, lambda: is_listening(int(ports[1])))
+            yield f"ray://127.0.0.1:{ports[1]}"
+        finally:
+            head.terminate()
+
+
+def is_listening(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
+
+
+def test_a_client_outside_the_cluster(place: Path, tmp_path: Path, here: UlCommand) -> None:
+    command = ("apply", place / "codes", write_ball(tmp_path / "film.mp4", 12), "--quiet")
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    with ray_head() as address:
+        env = os.environ | {"RAY_AUTH_MODE": "disabled"}
+        code, said, errors = ul(*command, "--out", out, "--ray", address, env=env)
+    assert (code, said) == (0, ""), errors
+    assert here(*command, "--out", plain)[0] == 0
+    for name in ("codes.csv", "summary.json"):
+        assert (out / name).read_bytes() == (plain / name).read_bytes()
 
 
 def test_what_a_fleet_does_not_do(

@@ -1,5 +1,6 @@
 """Several objects: tracking through crossings, their number, and identities."""
 
+import tracemalloc
 from dataclasses import replace
 
 import cv2
@@ -199,3 +200,19 @@ def test_objects_that_look_alike_are_not_exchanged() -> None:
     resolved, _ = resolve(found, find_crossings(found, pause=3))
     for before, after in zip(found, resolved, strict=True):
         assert np.allclose(places(before), places(after))
+
+
+def test_sightings_do_not_pile_up_in_memory() -> None:
+    """Hours of video are followed; a Python object for each frame would take a kilobyte."""
+    frame, mask = picture([(60, 50, 0), (180, 90, 90)])
+    blobs = find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=100)
+    tracker, owners = Tracker(patience=10), np.zeros(mask.shape, np.uint16)
+    for _ in range(1500):  # until Python's own lists of free objects are full
+        tracker.step(blobs, owners)
+    tracemalloc.start()
+    for _ in range(500):
+        tracker.step(blobs, owners)
+    growth = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert growth / 1000 < 50, "bytes for each object and frame"
+    assert [len(one.sightings) for one in tracker.finish()] == [2000, 2000]

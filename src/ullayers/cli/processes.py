@@ -58,19 +58,35 @@ def together(arguments: Namespace) -> Iterator[None]:
     import torch.distributed as dist
 
     try:
-        _connect()
-        with _own_folder(arguments):
+        with _explained(
+            "cannot connect to the other processes; on several machines, set GLOO_SOCKET_IFNAME "
+            "(NCCL_SOCKET_IFNAME for GPUs) to the network interface between them, such as eth0"
+        ):
+            _connect()
+        with (
+            _explained(
+                "the connection to another process was lost; continue with --resume, or let "
+                "torchrun --max-restarts do so"
+            ),
+            _own_folder(arguments),
+        ):
             yield
-    except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
-            raise
-        raise UserError(
-            "the connection to another process was lost; continue with --resume, or let "
-            "torchrun --max-restarts do so"
-        ) from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def _explained(message: str) -> Iterator[None]:
+    """Replace errors of the connection by one that says what to do."""
+    import torch.distributed as dist
+
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+            raise
+        raise UserError(message) from error
 
 
 def _connect() -> None:

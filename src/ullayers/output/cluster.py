@@ -11,13 +11,17 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
+from typing import Any
 
 from ullayers.errors import MissingPackageError, UserError
 
 LOCAL = "local"
+CLIENT = "ray://"
+CLIENT_ATTEMPTS = 3  # gRPC, in the head, sometimes breaks the process that it starts for a client
 CONNECT_SECONDS = 10.0  # to reach the machine
 JOIN_SECONDS = 40.0  # to join the cluster
 POLL_SECONDS = 1.0
@@ -79,7 +83,8 @@ class ClusterCpus:
 
     def _keep_asking(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
-            with suppress(self._ray.exceptions.RayError, ConnectionError):  # as good as no answer
+            # Whatever the error, also one of gRPC, it is as good as no answer; see `count`.
+            with suppress(Exception):
                 self._ask()
 
     def count(self) -> int:
@@ -119,7 +124,7 @@ def cluster(address: str = LOCAL, cpus: int | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {
             "num_cpus": cpus or len(os.sched_getaffinity(0)),
@@ -131,7 +136,7 @@ def cluster(address: str = LOCAL, cpus: int | None = None) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         try:
-            ray.init(address, **options)
+            _connect(address, options)
         except (ConnectionError, RuntimeError, OSError, ValueError) as error:
             raise _cannot_connect(address, str(error)) from error
         finally:
@@ -140,6 +145,19 @@ def cluster(address: str = LOCAL, cpus: int | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(address: str, options: dict[str, Any]) -> None:
+    ray = load_ray()
+    attempts = CLIENT_ATTEMPTS if address.startswith(CLIENT) else 1
+    for attempt in range(1, attempts + 1):
+        try:
+            with warnings.catch_warnings(action="ignore"):  # the error says the same
+                ray.init(address, **options)
+            return
+        except ConnectionAbortedError:  # the head could not start its process for this client
+            if attempt == attempts:
+                raise
 
 
 def check_address(address: str) -> None:
@@ -160,6 +178,8 @@ def check_address(address: str) -> None:
             socket.create_connection((host, port), CONNECT_SECONDS).close()
         except (OSError, OverflowError) as error:
             raise _cannot_connect(address, str(error)) from error
+    if address.startswith(CLIENT):  # fails by itself, after 30 seconds
+        return
     try:
         trial = subprocess.run(
             [sys.executable, "-c", TRIAL, address],

@@ -1,0 +1,82 @@
+"""Memory of long videos: nothing may pile up with the number of frames."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ullayers.learn.results as results
+from tests.films import write_ball
+from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.runs import Run
+from ullayers.output.export import ExportOptions, export
+from ullayers.output.tables import PartialTable
+from ullayers.output.track_table import read_tracks
+from ullayers.video.reader import Source, find_sources
+
+ROWS = 8_000
+
+
+@dataclass
+class Peak:
+    """Largest memory that was allocated by Python and numpy."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def traced() -> Iterator[Peak]:
+    peak = Peak()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield peak
+        peak.bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_results_are_not_kept_in_memory(either: Run, tmp_path: Path) -> None:
+    """Small arrays between large blocks would keep these from being used again."""
+    film = write_ball(tmp_path / "film.mp4", 400)
+    alive = []
+
+    def count_results(_: int) -> None:
+        alive.append(sum(type(each) is Answer for each in gc.get_objects()))
+
+    options = ExportOptions(objects=1)
+    export(either, find_sources([film]), tmp_path / "out", options, count_results)
+    half = len(alive) // 2
+    assert max(alive[half:]) <= max(alive[:half])
+
+
+def long_track() -> Answer:
+    frame = np.arange(ROWS)
+    values = np.stack([frame / ROWS, frame / ROWS, np.ones(ROWS)], 1)
+    shapes = np.repeat(values[:, :1], 5, 1)
+    return Answer("a", frame, frame / 25, TRACK, values, size=(320, 240), shapes=shapes)
+
+
+def test_tables_are_written_and_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = long_track()
+    source = Source("a", str(tmp_path / "a.mp4"), "video")
+    monkeypatch.setattr(results, "ROWS_AT_ONCE", 200)
+    monkeypatch.setattr("ullayers.output.track_table.ROWS_AT_ONCE", 200)
+    table = PartialTable(tmp_path / "tracks.csv", [], TRACK, resume=False)
+    with table, traced() as writing:
+        table.write(answer, source)
+    with traced() as reading:
+        [track] = read_tracks(tmp_path / "tracks.csv")
+    assert np.allclose(track.x, answer.values[:, 0], atol=1e-6)
+    assert writing.bytes < 1e6
+    numbers = 8 * 12 * ROWS
+    assert reading.bytes < 2 * numbers + 1e6, "parts, and their concatenation"
