@@ -127,7 +127,7 @@ class Tab:
         self.page = page
         self.server = server
         self.problems: list[str] = []
-        self.allowed: tuple[str, ...] = ("/outlines/",)  # TEMPORARY
+        self.allowed: tuple[str, ...] = ()
         self.origin = f"http://127.0.0.1:{server.port}/"
         page.add_init_script(TELL_VIOLATIONS)
         page.on("console", self._note_console)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, wanderers, write_tables
 from ullayers.learn.config import Config
+from ullayers.output.outlines import OUTLINES, SCHEMA, _encoded
 from ullayers.output.track_table import Track
 from ullayers.video.writer import VideoWriter
 
@@ -21,6 +24,7 @@ SEQUENCE = "numbered"
 BITS = 9
 BLOCK = WIDTH // BITS
 RADIUS = 12  # pixels of an object
+OUTLINE = 14  # pixels from its place to the sides of its outline, a square
 
 
 def made_tracks() -> list[Track]:
@@ -64,6 +68,21 @@ def read_number(colours: NDArray[np.int64]) -> int:
     return int((bits << np.arange(BITS)).sum())
 
 
+def write_outlines(folder: Path, sequence: str, tracks: list[Track]) -> None:
+    """Write outlines.sqlite, with a square around every object."""
+    square = OUTLINE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    rows = [
+        (frame, number, _encoded([np.rint(square + place).astype(np.int32)]))
+        for frame in range(FRAMES)
+        for number, place in places(tracks, frame).items()
+    ]
+    with closing(sqlite3.connect(folder / OUTLINES)) as database, database:
+        for each in SCHEMA:
+            database.execute(each)
+        database.execute("INSERT INTO sequences VALUES (1, ?, 1)", (sequence,))
+        database.executemany("INSERT INTO outlines VALUES (1, ?, ?, ?)", rows)
+
+
 def write_run(folder: Path, video: Path, *, reason: str = "", sequence: str = SEQUENCE) -> Path:
     """Write a run folder as `ul learn` leaves it, as far as the page reads it.
 
@@ -76,6 +95,7 @@ def write_run(folder: Path, video: Path, *, reason: str = "", sequence: str = SE
     folder.mkdir()
     tracks, crossings = wanderers(OBJECTS, FRAMES, sequence)
     write_tables(folder, tracks, crossings)
+    write_outlines(folder, sequence, tracks)
     size = {"frames": FRAMES, "width": WIDTH, "height": HEIGHT, "fps": FPS}
     summary = {
         "task": "locate",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.studio.browser import OpenTab, Server, Tab
-from tests.studio.numbered import FRAMES, SEQUENCE, made_tracks, places
+from tests.studio.numbered import FRAMES, OUTLINE, SEQUENCE, made_tracks, places
 from ullayers.output.identity_colours import identity_colour
 from ullayers.output.track_table import read_tracks
 
@@ -38,6 +38,11 @@ def number_at(tab: Tab, place: tuple[float, float]) -> int | None:
     return None
 
 
+def outline_at(tab: Tab, place: tuple[float, float]) -> int | None:
+    """Return the object whose outline is drawn around a place."""
+    return number_at(tab, (round(place[0]) - OUTLINE, round(place[1])))
+
+
 def wait_for_history(tab: Tab, *sentences: str) -> None:
     """Wait until the list of corrections is this one."""
     tab.wait_for_texts(f"{HISTORY} li:not(.undone)", *sentences)
@@ -58,7 +63,8 @@ def test_corrections_in_two_pages_and_in_exports(
     run = next(path for path in gallery.inputs if path.name == "corrected")
     kept = run / "corrections.json"
     table = (run / "tracks.csv").read_bytes()
-    assert [number_at(one, where[number]) for number in (1, 2, 3)] == [1, 2, 3]
+    for look in (number_at, outline_at):
+        assert [look(one, where[number]) for number in (1, 2, 3)] == [1, 2, 3]
 
     # With the keyboard; the other page follows.
     one.press("1", "Shift+2")
@@ -67,7 +73,8 @@ def test_corrections_in_two_pages_and_in_exports(
     swapped = f"Swapped 1 and 2 from frame {frame} on"
     for tab in (one, two):
         wait_for_history(tab, swapped)
-        assert [number_at(tab, where[number]) for number in (1, 2, 3)] == [2, 1, 3]
+        for look in (number_at, outline_at):
+            assert [look(tab, where[number]) for number in (1, 2, 3)] == [2, 1, 3]
     swap = {"op": "swap", "sequence": SEQUENCE, "objects": [1, 2], "first": frame}
     assert json.loads(kept.read_text())["applied"] == [swap]
 
@@ -92,6 +99,7 @@ def test_corrections_in_two_pages_and_in_exports(
     wait_for_history(one, swapped, moved)
     assert number_at(one, (320, 20)) == 3
     assert number_at(one, before[3]) is None
+    assert outline_at(one, before[3]) is None  # it belongs to the place that was wrong
 
     # Moved with the keyboard.
     one.press("m", *["Shift+ArrowDown"] * 3, "ArrowRight", "Enter")

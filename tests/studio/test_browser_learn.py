@@ -127,6 +127,8 @@ def test_the_demo_from_the_first_click_to_the_end(empty: Server, open_tab: OpenT
         tab.part("frame-input").fill(str(frame))
         tab.press("Enter")
         tab.wait_for_frame(frame)
+        tab.wait("ulStudio.outlined")
+        assert offset(tab, "l") < REACH
         assert offset(tab, "p") < REACH
 
 

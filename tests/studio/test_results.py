@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from tests.output.made_tracks import wanderers, write_tables
 from tests.studio.conftest import HOST
+from tests.studio.numbered import write_outlines
 from ullayers.output.track_table import read_tracks
 from ullayers.studio.app import make_app
 from ullayers.studio.studio import Studio
@@ -125,6 +126,29 @@ def test_corrections_that_do_not_fit(
     assert answer.json()["error"]
     assert not (run / "corrections.json").exists()
     assert client.post(f"{address}/corrections/undo").status_code == 400
+
+
+def test_outlines_have_the_numbers_after_corrections(
+    opened: tuple[TestClient, str], run: Path
+) -> None:
+    client, address = opened
+    some = f"{address}/outlines/a?first=0&last=199"
+    assert client.get(some).json() == {"frames": {}}  # a run without outlines
+    write_outlines(run, "a", read_tracks(run / "tracks.csv"))
+    frames = client.get(some).json()["frames"]
+    assert len(frames) == 200
+    [first, second] = frames["20"]
+    assert (first[0], second[0], len(first[1])) == (1, 2, 8)
+    swap = {"op": "swap", "sequence": "a", "objects": [1, 2], "first": 20}
+    delete = {"op": "delete", "sequence": "a", "object": 1, "first": 30, "last": None}
+    for correction in (swap, delete):
+        assert client.post(f"{address}/corrections", json=correction).status_code == 200
+    frames = client.get(some).json()["frames"]
+    assert [object for object, _ in frames["19"]] == [1, 2]
+    assert frames["20"] == [[2, first[1]], [1, second[1]]]
+    assert [object for object, _ in frames["30"]] == [2]
+    for wrong in ("first=0&last=5000", "first=x&last=1", "first=-1&last=3", "first=0"):
+        assert client.get(f"{address}/outlines/a?{wrong}").status_code == 400
 
 
 def test_exports_contain_corrections(opened: tuple[TestClient, str], tmp_path: Path) -> None:

@@ -20,7 +20,14 @@ from starlette.staticfiles import StaticFiles
 from ullayers.errors import UserError
 from ullayers.studio import run_view
 from ullayers.studio.access import FILE_POLICY, POLICY, AccessControl
-from ullayers.studio.editing import correct, corrections_of, read_edited, redo, undo
+from ullayers.studio.editing import (
+    correct,
+    corrections_of,
+    outlines_of,
+    read_edited,
+    redo,
+    undo,
+)
 from ullayers.studio.exporting import export_run, exported_file
 from ullayers.studio.jobs import LIVE, describe
 from ullayers.studio.library import TooLargeError
@@ -136,6 +143,7 @@ class _Api:
             ("GET", f"/api/runs/{{id}}/{LIVE_PICTURE}", self.live_picture),
             ("GET", "/api/runs/{id}/tracks/{sequence}", self.tracks),
             ("GET", "/api/runs/{id}/codes/{sequence}", self.codes),
+            ("GET", "/api/runs/{id}/outlines/{sequence}", self.outlines),
             ("GET", "/api/runs/{id}/file/{name}", self.file),
             ("POST", "/api/runs/{id}/export", self.export),
             ("GET", "/api/runs/{id}/exports/{name}", self.exported),
@@ -240,6 +248,14 @@ class _Api:
             return run_view.pack_codes(found[0]) if found else run_view.pack_table([], [])
 
         return Response(await run_in_threadpool(pack), media_type="application/octet-stream")
+
+    async def outlines(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        frames = _whole(request, "first"), _whole(request, "last")
+        sequence = request.path_params["sequence"]
+        return JSONResponse(
+            {"frames": await run_in_threadpool(outlines_of, folder, sequence, *frames)}
+        )
 
     async def file(self, request: Request) -> Response:
         folder = self.studio.folder(request.path_params["id"])

@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ullayers.errors import UserError
 from ullayers.learn.folders import CORRECTIONS
 from ullayers.output.corrected_tracks import (
@@ -23,12 +25,14 @@ from ullayers.output.corrections import (
     write_corrections,
 )
 from ullayers.output.crossing_table import Crossing
+from ullayers.output.outlines import find_outlines, read_outlines
 from ullayers.output.track_table import Track
 from ullayers.output.tracked_video import Numbers, TrackedVideo, read_videos
 from ullayers.studio.run_view import Version, tracks_of, version_of
 
 FILES = ("tracks.csv", "summary.json", "crossings.csv", CORRECTIONS)
 KEPT = 4
+MAX_OUTLINED = 1000  # frames of one answer
 
 _writing = threading.Lock()  # two pages may correct the same run
 
@@ -102,6 +106,38 @@ def corrections_of(folder: Path) -> dict[str, Any]:
         UserError: The file is damaged.
     """
     return read_corrections(folder).to_json()
+
+
+def outlines_of(folder: Path, sequence: str, first: int, last: int) -> dict[int, list[Any]]:
+    """Return the outlines in some frames, with the numbers of objects after corrections.
+
+    Args:
+        folder: The run.
+        sequence: Name of the sequence.
+        first: Number of the first frame.
+        last: Number of the last frame.
+
+    Returns:
+        For each frame with outlines, a list of objects, each with its points x0, y0, x1, y1, ...;
+        empty if the run has none.
+
+    Raises:
+        UserError: A file is damaged, or too many frames are asked for.
+    """
+    if last - first >= MAX_OUTLINED:
+        raise UserError(f"expected at most {MAX_OUTLINED} frames, got {last - first + 1}")
+    path = find_outlines(folder)
+    if path is None:
+        return {}
+    numbers = read_edited(folder).numbers(sequence)
+    answer = {}
+    for frame, found in read_outlines(path, sequence, first, last).items():
+        objects = np.array([outline.object for outline in found])
+        if numbers is not None:
+            objects = numbers(np.full(len(found), frame), objects)
+        pairs = zip(objects.tolist(), found, strict=True)
+        answer[frame] = [[object, each.points.ravel().tolist()] for object, each in pairs if object]
+    return answer
 
 
 def correct(folder: Path, content: Any) -> None:
