@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STEPS = 12  # of training, instead of 240
 SECONDS = "2.8"  # of the demo that are learned from
 REACH = 12.0  # pixels: half of the length of the beetle
-LOST = ("ERR_CONNECTION_REFUSED", "WebSocket connection", "ERR_EMPTY_RESPONSE", "ERR_SOCKET")
+LOST = ("net::ERR_", "WebSocket connection")  # while there is no server
 
 # Where the page draws a layer (by its key), in pixels of the video: the middle of the pixels that
 # change when the layer is switched off. Other layers are switched off meanwhile.
