@@ -83,6 +83,19 @@ def check_same_options(arguments: Namespace, run: Run, probe: Callable[[], Info]
             )
 
 
+def check_corrections_alone(arguments: Namespace) -> None:
+    """Refuse inputs and settings beside --corrections, which takes those of the corrected run."""
+    given = [option_name(name) for name in (*config_values(arguments), *reading_values(arguments))]
+    others = ("masks", "skip_bad", "zones", "mm_per_pixel")
+    given += [option_name(name) for name in others if getattr(arguments, name)]
+    given = [*arguments.inputs, *(name for name in given if name != "--device")]
+    if given:
+        raise UserError(
+            f"--corrections uses the inputs and settings of the run that was corrected; leave "
+            f"{given[0]} out"
+        )
+
+
 def _described(name: str, value: Any) -> str:
     option = option_name(name)
     if value is None or value is False:

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ullayers.cli.checks import (
+    check_corrections_alone,
     check_same_inputs,
     check_same_options,
     given_reading,
@@ -28,6 +29,7 @@ from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
 from ullayers.learn.training import Learner, Record
 from ullayers.learn.zones import check_measures
+from ullayers.output.relearning import plan_relearning
 from ullayers.output.run_outputs import (
     MEASURES,
     apply_to_inputs,
@@ -51,6 +53,8 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
         truth: Table of true positions to compare with.
     """
     if arguments.resume:
+        if arguments.corrections is not None:
+            raise UserError("--resume continues with the corrections of the run; leave them out")
         planned = _load(arguments)
         if planned.finished:
             _report_finished(arguments, planned, truth)
@@ -97,6 +101,12 @@ def _measure_anew(arguments: Namespace, run: Run) -> None:
 
 
 def _plan(arguments: Namespace) -> tuple[Run, list[Source]]:
+    if arguments.corrections is not None:
+        check_corrections_alone(arguments)
+        folder = Path(arguments.corrections)
+        return plan_relearning(
+            folder, arguments.out, device=arguments.device, force=arguments.force
+        )
     if not arguments.inputs:
         raise UserError("give a video file, a folder or a pattern to learn from")
     return plan_run(

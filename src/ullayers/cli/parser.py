@@ -128,10 +128,18 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
   ul learn 'day*/*.mp4' --skip-bad --out run
   ul learn heads/ --task orient --out turn
   ul learn day.mp4 --start 1:30 --end 12:00 --roi 100,50,640,480 --out arena
+  ul learn --corrections run --out run2 learn again, also from corrections
   ul learn --resume --out run           continue a run that was stopped""",
     )
     parser.add_argument("inputs", nargs="*", type=path, metavar="INPUT", help=INPUTS_HELP)
     add_out_option(parser, "run", "RUN")
+    parser.add_argument(
+        "--corrections",
+        type=path,
+        metavar="RUN",
+        help="Learn again from the inputs of RUN with its settings, and from places of the object "
+        "that a person has corrected (corrections.json in RUN). RUN stays as it is.",
+    )
     add_config_option(parser, "task")
     add_objects_option(parser, "auto")
     parser.add_argument("--masks", action="store_true", help=MASKS_HELP)

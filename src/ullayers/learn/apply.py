@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import repeat
 
 import cv2
 import numpy as np
@@ -22,6 +24,9 @@ from ullayers.learn.runs import Run
 from ullayers.learn.scenes import keep_scene, read_scenes
 from ullayers.learn.several import Several
 from ullayers.learn.survey import open_recording, outline_reading, patience_of, to_pixels
+from ullayers.learn.teaching import Teaching
+from ullayers.locate.anchors import Anchors
+from ullayers.locate.guided import Window, guided_choices
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.outline import mask_moments
 from ullayers.locate.parallel import in_parallel
@@ -29,10 +34,12 @@ from ullayers.locate.recording import MovingRecording, StillRecording
 from ullayers.locate.segment import Segments
 from ullayers.locate.still import StillScene
 from ullayers.video.frames import Render
-from ullayers.video.reader import Clip, Reading, Source
+from ullayers.video.reader import Clip, Reading, Source, VideoError
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
+
+Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # what a person says of some frames
 
 
 def answers(
@@ -44,6 +51,7 @@ def answers(
     tap: Callable[[Render], None] | None = None,
     keep_scenes: bool = False,
     several: Several | None = None,
+    teaching: Teaching | None = None,
 ) -> Generator[Answer, None, None]:
     """Apply a run to a source, some hundred frames at a time, in bounded memory.
 
@@ -59,16 +67,19 @@ def answers(
         keep_scenes: Keep the scenes of still cameras in the run, for short clips of them.
         several: Collects all objects, if more than the main one are wanted; complete after the
             last answer.
+        teaching: Places that a person has given in sources of these names; None for none.
     """
     reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
+    info = source.probe()
+    cut = reading.cut(source.path, info.height, info.width)
     if isinstance(run.net, Locator):
-        found = _locate(run, run.net, source, reading, keep_scenes, several)
+        is_told = teaching is not None and source.name in teaching.places
+        told = partial(teaching.anchors, source.name, cut) if teaching and is_told else None
+        found = _locate(run, run.net, source, reading, keep_scenes, several, told)
     elif isinstance(run.net, Encoder):
         found = _encode(run, run.net, source, reading)
     else:
         raise RunError(f"{run.folder}: learning has not ended; continue with --resume")
-    info = source.probe()
-    cut = reading.cut(source.path, info.height, info.width)
     for answer in found:
         yield answer if cut is None else answer.placed(cut)
     if several is not None and several.rows is not None and cut is not None:
@@ -140,6 +151,7 @@ def _locate(
     reading: Reading,
     keep_scenes: bool,
     several: Several | None,
+    told: Told,
 ) -> Generator[Answer, None, None]:
     outlines = outline_reading(source.probe(), reading)
     recording = open_recording(source, outlines, read_scenes(run.folder))
@@ -153,9 +165,17 @@ def _locate(
     scale = _source_pixels(source, outlines)
     with RowFile() as done:
         try:
-            with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
+            with (
+                closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips,
+                closing(_choices(run, net, source, outlines, recording, told)) as choices,
+            ):
                 for clip in clips:
-                    answer = _locate_in(clip, run, net, source, recording, scale)
+                    anchors = None if told is None else told(clip.index.numpy())
+                    located = attend(net, clip, run, recording)
+                    pixels, attention = to_pixels(clip.frames), located.mask.numpy()
+                    found = recording.segment(pixels, attention, anchors, next(choices))
+                    answer = _answer(source, clip, TRACK, _values(found, located, anchors))
+                    answer = _with_masks(answer, found, scale)
                     if several is not None:
                         done.add(answer)
                     for start in range(0, len(clip.index), FRAMES_PER_CALL):
@@ -167,24 +187,48 @@ def _locate(
                     several.finish(recording.finder.tracker, done.read(), (width, height), scale)
 
 
-def _locate_in(
-    clip: Clip,
-    run: Run,
-    net: Locator,
-    source: Source,
-    recording: StillRecording | MovingRecording,
-    scale: tuple[float, float],
-) -> Answer:
-    """Locate the object in the next window of frames."""
-    located = attend(net, clip, run, recording)
-    found = recording.segment(to_pixels(clip.frames), located.mask.numpy())
+def _with_masks(answer: Answer, found: Segments, scale: tuple[float, float]) -> Answer:
     return replace(
-        _answer(source, clip, TRACK, _values(found, located)),
+        answer,
         masks=found.soft,
         others=found.others,
         owners=found.owners,
         moments=_moments(found.masks, scale),
     )
+
+
+def _choices(
+    run: Run,
+    net: Locator,
+    source: Source,
+    outlines: Reading,
+    recording: StillRecording | MovingRecording,
+    told: Told,
+) -> Generator[list[int | None] | None, None, None]:
+    """Yield which part the object is in each frame of every window; None where it is not known."""
+    if told is not None and isinstance(recording, StillRecording):
+        ahead = _ahead(run, net, source, outlines, recording, told)
+        yield from guided_choices(recording, ahead)
+    yield from repeat(None)
+
+
+def _ahead(
+    run: Run,
+    net: Locator,
+    source: Source,
+    outlines: Reading,
+    recording: StillRecording,
+    told: Callable[[NDArray[np.int64]], Anchors | None],
+) -> Generator[Window, None, None]:
+    """Read a source ahead of its answers, as far as it can be read."""
+    reading = replace(outlines, tap=None)
+    with (
+        suppress(VideoError),  # reading it for the answers raises it again
+        closing(cut(source, reading, WINDOW_FRAMES, WINDOW_BYTES)) as clips,
+    ):
+        for clip in clips:
+            attention = attend(net, clip, run, recording).mask.numpy()
+            yield to_pixels(clip.frames), attention, told(clip.index.numpy())
 
 
 def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
@@ -248,12 +292,20 @@ def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.from_numpy(small)
 
 
-def _values(found: Segments, located: Located) -> NDArray[np.float64]:
-    """Return (time, 3) values as in `TRACK`; what was not found has a confidence of 0."""
-    places = fill_gaps(found.positions)
+def _values(found: Segments, located: Located, anchors: Anchors | None) -> NDArray[np.float64]:
+    """Return (time, 3) values as in `TRACK`; what was not found has a confidence of 0.
+
+    An object that a person sees where nothing stands out is there.
+    """
+    places, confidence = found.positions, found.confidence.copy()
+    if anchors is not None:
+        told = anchors.given & np.isnan(places[:, 0])
+        places = np.where(told[:, None], anchors.places, places)
+        confidence[told] = 1.0
+    places = fill_gaps(places)
     unknown = np.isnan(places[:, 0])
     places[unknown] = located.centroid.double().numpy()[unknown]
-    return np.column_stack([places, found.confidence])
+    return np.column_stack([places, confidence])
 
 
 @torch.no_grad()

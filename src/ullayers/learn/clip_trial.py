@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, Piece
 from ullayers.learn.held_out import held_out_stretches
+from ullayers.learn.models import Locator
+from ullayers.learn.teaching import Lesson
 from ullayers.learn.trial import Check, Trial
 
 EVALUATION_CLIPS = 16  # clips on which trials are compared
@@ -32,6 +36,16 @@ class ClipTrial(Trial):
         left = [n - len(apart) for n, apart in zip(lengths, self.held_out, strict=True)]
         self.shares = torch.tensor(left, dtype=torch.float32)
         self.net.get_ready(torch.cat(self._evaluation_clips()))
+        self.lesson = self._lesson()
+
+    def _lesson(self) -> Lesson | None:
+        """Return the corrected frames as the network sees them; None if there are none."""
+        taught = self.footage.taught
+        if not taught:
+            return None
+        frames = torch.cat([self.read(each.piece, slice(None)) for each in taught])
+        places = torch.tensor(np.stack([each.place for each in taught]), dtype=torch.float32)
+        return Lesson(frames, places.to(frames.device))
 
     @property
     def held_out_count(self) -> int:
@@ -83,7 +97,11 @@ class ClipTrial(Trial):
         # An object may be anywhere, but a mirrored orientation is a different one.
         if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
             frames = frames.flip(-1)
-        self.trainer.step(frames, [len(clip) for clip in clips])
+        lesson, net = self.lesson, self.net
+        loss = None
+        if lesson is not None and isinstance(net, Locator):
+            loss = partial(lesson.loss, net, self.generator)
+        self.trainer.step(frames, [len(clip) for clip in clips], loss=loss)
 
     def _objective(self, clips: list[Tensor]) -> float:
         """Return J of some clips, with their statistics only."""
@@ -94,14 +112,23 @@ class ClipTrial(Trial):
             judge.learn_from(torch.cat(clips), [len(clip) for clip in clips])
         return float(judge.cost.objective)
 
+    def _taught_loss(self) -> float:
+        """Return the loss on all corrected frames; 0 if there are none."""
+        if self.lesson is None or not isinstance(self.net, Locator):
+            return 0.0
+        with torch.no_grad():
+            return float(self.lesson.loss(self.net))
+
     def score(self) -> float:
         """Return the evaluation J: on the same clips for all trials.
 
-        They are training clips, since there may be few that are held out.
+        They are training clips, since there may be few that are held out. The loss on corrected
+        frames is added to it.
         """
-        return self._objective(self._evaluation_clips())
+        return self._objective(self._evaluation_clips()) + self._taught_loss()
 
     def check(self) -> Check:
         """Return J of the network as it is now."""
+        training = self._objective(self._evaluation_clips())
         held_out = self._objective(self._held_out_clips()) if self.held_out_count else None
-        return Check(self.score(), held_out)
+        return Check(training, held_out, self._taught_loss())

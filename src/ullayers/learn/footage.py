@@ -7,7 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.config import LongMean as LongMean
@@ -95,6 +97,19 @@ class Piece:
         return foreground(frames, self.behind if behind is None else behind)
 
 
+@dataclass(frozen=True)
+class TaughtFrame:
+    """A frame that a person has corrected.
+
+    Attributes:
+        piece: The frame, with the camera's position and the background of the frames around it.
+        place: (2,) x and y of the object in 0..1 of the frame; NaN if nothing is there.
+    """
+
+    piece: Piece
+    place: NDArray[np.float64]
+
+
 @dataclass
 class Footage:
     """Pieces of one or more sources.
@@ -105,6 +120,7 @@ class Footage:
         bad: Name and error of every source that could not be read to its end.
         seen: Number of frames that were read; not all of them are kept.
         readings: How each source was read, by its number.
+        taught: Frames that a person has corrected, to learn from.
     """
 
     names: list[str]
@@ -112,6 +128,7 @@ class Footage:
     bad: dict[str, str] = field(default_factory=dict)
     seen: int = 0
     readings: dict[int, Reading] = field(default_factory=dict)
+    taught: list[TaughtFrame] = field(default_factory=list)
 
     def size(self) -> int:
         """Return the number of bytes of all frames."""

@@ -18,6 +18,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
 from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_result import RunResult, clean_result
+from ullayers.learn.teaching import Teaching
 from ullayers.learn.typed_json import from_json
 from ullayers.learn.zones import Zones
 from ullayers.video.frames import Reading, check_pixels, kept_frames
@@ -152,6 +153,7 @@ class ConfigEntries:
     masks: bool = False
     zones: Zones | None = None
     mm_per_pixel: float | None = None
+    semi_supervised: Teaching | None = None
 
 
 def read_config(folder: Path) -> ConfigEntries:

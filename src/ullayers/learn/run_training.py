@@ -21,6 +21,7 @@ from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_config import MAX_METRICS_BYTES
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run
+from ullayers.learn.teaching import read_taught
 from ullayers.learn.trainer import check_weights
 from ullayers.learn.training import Learner, LearnerState, Record
 from ullayers.learn.trial import Trial
@@ -72,6 +73,8 @@ def learn_run(
     """
     check_links(run.folder)
     footage = _gather(run, sources, progress)
+    if run.teaching is not None:
+        footage.taught = read_taught(run.teaching, sources, run.reading, footage)
     learner = Learner(footage, run.config)
     run.config = learner.config
     saved = (run.folder / "checkpoint" / "state.json").exists() and not run.fresh

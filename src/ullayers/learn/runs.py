@@ -25,6 +25,7 @@ from ullayers.learn.run_config import (
     read_metrics,
 )
 from ullayers.learn.run_result import RunResult
+from ullayers.learn.teaching import Teaching
 from ullayers.learn.trainer import build
 from ullayers.learn.zones import Zones, check_measures
 from ullayers.video.atomic_files import write_json
@@ -59,6 +60,7 @@ class Run:
         fresh: Whether learning starts from the beginning, whatever is in the folder.
         natural: Whether each source has a stride of its own, chosen from its header.
         pieces: Frames by source and reading, if learning has just read and kept all of them.
+        teaching: Corrections of an earlier run that this one learns from; None for none.
     """
 
     folder: Path
@@ -76,6 +78,7 @@ class Run:
     fresh: bool = False
     natural: bool = False
     pieces: dict[tuple[Source, Reading], list[Piece]] = field(default_factory=dict)
+    teaching: Teaching | None = None
 
     @property
     def outcome(self) -> RunResult:
@@ -136,6 +139,7 @@ class Run:
             "zones": None if self.zones is None else asdict(self.zones),
             "mm_per_pixel": self.mm_per_pixel,
             "reading": asdict(ReadingEntry.of(self.reading, self.stride, self.max_frames)),
+            "semi_supervised": None if self.teaching is None else asdict(self.teaching),
             "learn": asdict(self.config),
             "result": {} if self.result is None else asdict(self.result),
         }
@@ -309,6 +313,37 @@ def small_size(
     return shape
 
 
+def plan_again(
+    run: Run, folder: str | os.PathLike[str], teaching: Teaching, *, force: bool = False
+) -> tuple[Run, list[Source]]:
+    """Plan to learn again from the inputs of a run with its settings; nothing is written yet.
+
+    Args:
+        run: A run whose learning has ended.
+        folder: Folder of the new run.
+        teaching: Corrections of the run to learn from.
+        force: Replace an existing run.
+
+    Returns:
+        The new run and its sources.
+
+    Raises:
+        RunError: The run has no places, or the folder cannot be used.
+    """
+    if run.config.task != "locate" or run.watched:
+        raise RunError(f"{run.folder}: expected a run of ul learn --task locate")
+    _ = run.outcome  # raises an error if learning has not ended
+    if os.path.realpath(folder) == os.path.realpath(run.folder):
+        raise RunError(f"{folder}: is the run that was corrected; give another folder with --out")
+    sources = sources_of(run)
+    check_free(folder, force, RUN_NAMES)
+    check_apart(folder, sources)
+    planned = replace(
+        run, folder=Path(folder), result=None, net=None, fresh=True, pieces={}, teaching=teaching
+    )
+    return planned, sources
+
+
 def sources_of(run: Run) -> list[Source]:
     """Return the sources of a run to be resumed.
 
@@ -361,6 +396,7 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         zones=entries.zones,
         mm_per_pixel=entries.mm_per_pixel,
         natural=entries.reading.stride is None,
+        teaching=entries.semi_supervised,
     )
     run.config = replace(run.config, device=choose_device(device or run.config.device))
     check_device(run.config.device)

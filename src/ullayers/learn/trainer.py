@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -96,7 +96,13 @@ class Trainer:
         self.tolerance = config.tolerance
         self.window = window
 
-    def step(self, frames: Tensor, lengths: Sequence[int], rows: Tensor | None = None) -> None:
+    def step(
+        self,
+        frames: Tensor,
+        lengths: Sequence[int],
+        rows: Tensor | None = None,
+        loss: Callable[[], Tensor] | None = None,
+    ) -> None:
         """Learn from a batch of clips.
 
         Args:
@@ -104,11 +110,14 @@ class Trainer:
             lengths: Length of each clip.
             rows: (frames,) number of each frame in its sequence, if frames are left out; for a code
                 only.
+            loss: Returns a loss to add to J.
 
         Raises:
             RunError: Training diverged.
         """
         self.optimizer.zero_grad()
+        if loss is not None:
+            loss().backward()
         more = () if rows is None else (rows,)
         try:
             backward(self.net.learn_from(frames, list(lengths), *more))

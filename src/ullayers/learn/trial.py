@@ -32,10 +32,18 @@ class Check:
     Attributes:
         training: On training frames.
         held_out: On frames that are held out; None if there are none.
+        taught: Loss on frames that a person has corrected.
     """
 
     training: AnyFloat
     held_out: AnyFloat | None
+    taught: AnyFloat = 0.0
+
+    @property
+    def cost(self) -> float:
+        """What training lowers, on held-out frames; infinite if it is unknown."""
+        total = math.inf if self.held_out is None else self.held_out + self.taught
+        return total if math.isfinite(total) else math.inf
 
 
 class Trial(ABC):
@@ -109,8 +117,8 @@ class Trial(ABC):
             self._best = {k: v.detach().clone() for k, v in self.net.named_parameters()}
 
     def _best_check(self) -> int:
-        """Return the number of the check with the lowest J on held-out frames; the last if none."""
-        known = [_or_infinity(check.held_out) for check in self.checks]
+        """Return the number of the check with the lowest cost; the last if none is known."""
+        known = [check.cost for check in self.checks]
         best = min(known)
         return known.index(best) if math.isfinite(best) else len(self.checks) - 1
 
@@ -128,7 +136,7 @@ class Trial(ABC):
         recent = round(patience / CHECK_STEPS)
         if not self.held_out_count or len(self.checks) <= recent:
             return False
-        known = [_or_infinity(check.held_out) for check in self.checks]
+        known = [check.cost for check in self.checks]
         return min(known[:-recent]) - min(known[-recent:]) < MIN_FALL
 
     def finish(self) -> None:
@@ -172,8 +180,3 @@ class Trial(ABC):
         names = {name for name, _ in self.net.named_parameters()}
         if self._best.keys() != (names if checks else set()):
             raise ValueError("expected the best weights so far")
-
-
-def _or_infinity(objective: float | None) -> float:
-    """Return a J to compare; one that is unknown or not finite is the worst."""
-    return objective if objective is not None and math.isfinite(objective) else math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ MOST_PARTS = 8  # parts of a frame that are considered
 MOST_STATES = 16  # states of the path that are kept from frame to frame
 REACH = 0.1  # of the longer side: a step of this length costs as much as a clear part is worth
 LARGEST_COST = 0.9  # of any step: a clear part is always worth a jump
+TAUGHT_COST = 10.0  # the same if a person has shown which object is meant
+CERTAIN = 1000.0  # worth of a part that a person has chosen: more than any path without it
 
 
 class Part(NamedTuple):
@@ -109,20 +112,29 @@ class ObjectPath:
     Args:
         longer_side: Of the frames, in pixels.
         clear: Mass of a part that is clear.
+        taught: Whether a person has shown which object is meant. A clear part is then as large as
+            that object, and the path leaves it only for good reasons.
     """
 
     longer_side: float
     clear: float
     states: list[_State] = field(default_factory=list)
+    taught: bool = False
 
-    def follow(self, frames: list[list[Part]]) -> list[int | None]:
+    def follow(
+        self, frames: list[list[Part]], certain: Sequence[bool] | None = None
+    ) -> list[int | None]:
         """Return the number of the chosen part of each frame, None where there is none.
 
         The next call continues where this one ended.
+
+        Args:
+            frames: Parts of each frame.
+            certain: Whether the path leads through the part of a frame, which is then its only one.
         """
         choices: list[list[tuple[int, int | None]]] = []  # previous state, part
-        for parts in frames:
-            states, origins = self._step(parts)
+        for t, parts in enumerate(frames):
+            states, origins = self._step(parts, CERTAIN if certain and certain[t] else 0.0)
             self.states = states
             choices.append(origins)
         chosen: list[int | None] = []
@@ -137,16 +149,19 @@ class ObjectPath:
 
     def gain(self, part: Part) -> float:
         """Return what a part is worth to a path: 1 if it is clear."""
-        return float(np.sqrt(min(part.mass / self.clear, 1)))
+        share = part.mass / self.clear
+        return float(np.sqrt(min(share, 1 / share if self.taught else 1)))
 
-    def _step(self, parts: list[Part]) -> tuple[list[_State], list[tuple[int, int | None]]]:
+    def _step(
+        self, parts: list[Part], bonus: float
+    ) -> tuple[list[_State], list[tuple[int, int | None]]]:
         """Extend all paths by a frame: to one of its parts, or staying where they are."""
         states = [_State(s.score, s.x, s.y) for s in self.states]
         origins: list[tuple[int, int | None]] = [(i, None) for i in range(len(states))]
         if parts:
             best, origin = self._arrive(parts)
             for i, part in enumerate(parts):
-                states.append(_State(best[i], part.x, part.y))
+                states.append(_State(best[i] + bonus, part.x, part.y))
                 origins.append((int(origin[i]), i))
         order = sorted(range(len(states)), key=lambda i: -states[i].score)[:MOST_STATES]
         top = states[order[0]].score if order else 0.0
@@ -161,7 +176,8 @@ class ObjectPath:
         before = np.array([(s.x, s.y) for s in self.states])
         here = np.array([(part.x, part.y) for part in parts])
         distance = np.linalg.norm(here[:, None] - before, axis=2) / (REACH * self.longer_side)
-        score = np.array([s.score for s in self.states]) - np.minimum(distance**2, LARGEST_COST)
+        cost = np.minimum(distance**2, TAUGHT_COST if self.taught else LARGEST_COST)
+        score = np.array([s.score for s in self.states]) - cost
         origin = score.argmax(1)
         return score[np.arange(len(parts)), origin] + gain, origin
 

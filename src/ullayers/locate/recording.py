@@ -8,12 +8,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.locate.anchors import NO_LABEL, Anchors
 from ullayers.locate.blobs import LEAST_MASS, clear_labels
 from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.judge import track_objective
 from ullayers.locate.movers import MoverChoice
-from ullayers.locate.objects import Labelled, ObjectPath, label_parts
+from ullayers.locate.objects import Labelled, ObjectPath, Part, label_parts
 from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.segment import (
@@ -155,13 +156,29 @@ class StillRecording:
         """
         self.finder = ObjectFinder(self.threshold, patience)
 
-    def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
-        """Find the object in the next window of frames; see `segment_motion`."""
+    def segment(
+        self,
+        frames: Frames,
+        attention: Floats | None = None,
+        anchors: Anchors | None = None,
+        chosen: list[int | None] | None = None,
+    ) -> Segments:
+        """Find the object in the next window of frames; see `segment_motion`.
+
+        Args:
+            frames: As in `segment_motion`.
+            attention: As in `segment_motion`.
+            anchors: As in `segment_motion`.
+            chosen: Part of `parts` that the object is in each frame; None to find it.
+        """
         small = resized(frames, STILL_SIDE)
         gains = in_parallel(self.view.gain, small)
         evidence = np.stack(in_parallel(self.view.evidence, small, gains))
         labelled = label_all(evidence, self.threshold, attention)
-        chosen = self.movers.follow(self.path, labelled)
+        if anchors is not None:
+            labelled = anchors.choose(labelled, evidence)
+        if chosen is None:
+            chosen = self.movers.follow(self.path, labelled)
         parts = part_masks(labelled, chosen)
         soft = np.zeros(frames.shape[:3], np.uint8)
         everything = np.zeros(frames.shape[:3], bool)
@@ -171,6 +188,18 @@ class StillRecording:
         others = other_masses(labelled, chosen)
         owners = None if self.finder is None else self.finder.follow(frames, everything, evidence)
         return Segments(soft, centroids(soft >= EDGE), confidence, others, objective, owners)
+
+    def parts(
+        self, frames: Frames, attention: Floats | None = None, anchors: Anchors | None = None
+    ) -> list[list[Part]]:
+        """Return what may be the object in each frame of a window; arguments as in `segment`."""
+        small = resized(frames, STILL_SIDE)
+        gains = in_parallel(self.view.gain, small)
+        evidence = np.stack(in_parallel(self.view.evidence, small, gains))
+        labelled = label_all(evidence, self.threshold, attention)
+        if anchors is not None:
+            labelled = anchors.choose(labelled, evidence)
+        return [each.parts for each in labelled]
 
     def _outline(
         self,
@@ -192,6 +221,7 @@ class StillRecording:
             everything: Filled with the masks of all objects, if they are followed.
         """
         main = None if chosen is None else parts.parts[chosen].label
+        main = None if main == NO_LABEL else main
         least = max(LEAST_MASS * self.path.clear, self.threshold)
         others = [] if self.finder is None else clear_labels(parts, least)
         for label in others if main is None or main in others else [main, *others]:
@@ -215,13 +245,20 @@ def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> ND
 class MovingRecording:
     """Finds the main object before a moving camera, or in few frames, window by window."""
 
-    def segment(self, frames: Frames, attention: Floats | None = None) -> Segments:
+    def segment(
+        self,
+        frames: Frames,
+        attention: Floats | None = None,
+        anchors: Anchors | None = None,
+        chosen: list[int | None] | None = None,
+    ) -> Segments:
         """Find the object in the next window of frames; see `segment_motion`.
 
+        Windows are independent of each other, so that no choice can be made ahead.
         Nothing is found in a single frame, which shows no motion.
         """
         if len(frames) > 1:
-            return segment_motion(frames, attention)
+            return segment_motion(frames, attention, anchors=anchors)
         nothing = np.zeros(len(frames))
         places = np.full((len(frames), 2), np.nan)
         return Segments(np.zeros(frames.shape[:3], np.uint8), places, nothing, nothing, np.nan)

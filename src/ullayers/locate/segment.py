@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.locate.anchors import Anchors, taught_path
 from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
 from ullayers.locate.evidence import clip_largest, motion_evidence
 from ullayers.locate.flow import Floats, Frames, Pixels
@@ -79,7 +81,12 @@ class _Hypothesis:
         return self.objective + MISSING_COST * float(np.mean(~self.parts.any(axis=(1, 2))))
 
 
-def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 0) -> Segments:
+def segment_motion(
+    frames: Frames,
+    attention: Floats | None = None,
+    seed: int = 0,
+    anchors: Anchors | None = None,
+) -> Segments:
     """Find what moves against the camera in a window of consecutive frames, without training.
 
     Args:
@@ -87,6 +94,7 @@ def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 
         attention: (time, rows, columns) masks of a network, of any size: of several objects, the
             one that it attends to is preferred.
         seed: Seed of the random choice of cells in `cell_chain`.
+        anchors: Places of the object that a person has given.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -109,6 +117,7 @@ def segment_motion(frames: Frames, attention: Floats | None = None, seed: int = 
         chain,
         in_cells(evidence.path, cell),
         attention,
+        anchors,
     )
     best = _best_hypothesis(window)
     soft = np.stack(
@@ -138,12 +147,14 @@ class _Window:
         chain: The chain of the cells.
         path: Homographies of cells along the camera's path.
         attention: Masks of a network.
+        anchors: Places that a person has given.
     """
 
     strengths: list[Floats]
     chain: CellChain
     path: NDArray[np.float64]
     attention: Floats | None
+    anchors: Anchors | None
 
 
 def _best_hypothesis(window: _Window) -> _Hypothesis:
@@ -162,7 +173,11 @@ def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypot
     threshold = selectivity * max(otsu_threshold(strength), MIN_EVIDENCE)
     chance = window.chain.reach(strength, BACKGROUND * threshold, OBJECT * threshold)
     labelled = label_all(np.where(chance > 0.5, strength, 0), 0.0, window.attention)
-    chosen = follow_object(labelled, max(strength.shape[1:]))
+    certain = None
+    if window.anchors is not None:
+        labelled = window.anchors.choose(labelled, strength)
+        certain = window.anchors.given.tolist()
+    chosen = follow_object(labelled, max(strength.shape[1:]), certain)
     parts = trim_swollen(part_masks(labelled, chosen))
     parts[parts.mean(axis=(1, 2)) > LARGEST_OBJECT] = False
     world = in_world(centroids(parts) * parts.shape[:0:-1], window.path)
@@ -232,13 +247,24 @@ def part_places(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[n
     return places
 
 
-def follow_object(labelled: list[Labelled], longer_side: float) -> list[int | None]:
-    """Return which part of each frame the main object is."""
+def follow_object(
+    labelled: list[Labelled], longer_side: float, certain: Sequence[bool] | None = None
+) -> list[int | None]:
+    """Return which part of each frame the main object is.
+
+    Args:
+        labelled: Parts of the frames.
+        longer_side: Of the frames, in pixels.
+        certain: As in `ObjectPath.follow`.
+    """
     largest = [each.parts[0].mass for each in labelled if each.parts]
     if not largest:
         return [None] * len(labelled)
-    path = ObjectPath(longer_side, float(np.median(largest)))
-    return path.follow([each.parts for each in labelled])
+    if certain is not None and any(certain):
+        path = taught_path(longer_side, [each.parts for each in labelled], certain)
+    else:
+        path = ObjectPath(longer_side, float(np.median(largest)))
+    return path.follow([each.parts for each in labelled], certain)
 
 
 def resized(frames: Frames, longer_side: int) -> Frames:

@@ -35,18 +35,32 @@ def apply_corrections(
     Raises:
         UserError: A correction does not fit.
     """
-    if not corrections.applied:
-        return list(videos)
-    known = {video.name: CorrectedRows(video) for video in videos}
+    rows = corrected_rows(videos, corrections)
+    return [
+        _corrected(video, rows[video.name]) if video.name in rows else video for video in videos
+    ]
+
+
+def corrected_rows(
+    videos: Sequence[TrackedVideo], corrections: Corrections
+) -> dict[str, CorrectedRows]:
+    """Return the rows of each video that has corrections, after them.
+
+    Args:
+        videos: From `read_videos`.
+        corrections: The corrections.
+
+    Raises:
+        UserError: A correction does not fit.
+    """
+    touched = {correction.sequence for correction in corrections.applied}
+    known = {video.name: CorrectedRows(video) for video in videos if video.name in touched}
     for number, correction in enumerate(corrections.applied, 1):
         try:
             _rows_of(known, correction).apply(correction)
         except UserError as error:
             raise UserError(f"correction {number} ({correction.op}): {error}") from error
-    touched = {correction.sequence for correction in corrections.applied}
-    return [
-        _corrected(video, known[video.name]) if video.name in touched else video for video in videos
-    ]
+    return known
 
 
 def check_correction(

@@ -22,6 +22,7 @@ from ullayers.learn.row_file import RowFile
 from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
+from ullayers.learn.teaching import Teaching
 from ullayers.locate.recognition import Cast, Portrait
 from ullayers.output.code_overlay import draw_codes, region_outline
 from ullayers.output.crossing_table import CROSSINGS
@@ -61,6 +62,7 @@ class ExportOptions:
         resume: Keep the rows of a partial table.
         keep_scenes: Keep the scenes of still cameras in the run; see `answers`.
         objects: Number of objects to track; None to find it.
+        teaching: Places that a person has given; None for none.
     """
 
     stride: int = 1
@@ -73,6 +75,7 @@ class ExportOptions:
     resume: bool = False
     keep_scenes: bool = False
     objects: int | None = 1
+    teaching: Teaching | None = None
 
 
 def export(
@@ -156,6 +159,7 @@ class _Job:
             tap=tap,
             keep_scenes=options.keep_scenes,
             several=several,
+            teaching=options.teaching,
         )
 
     def recognise(self, source: Source, portraits: Sequence[Portrait]) -> list[int]:

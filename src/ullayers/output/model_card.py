@@ -49,7 +49,8 @@ def write_card(run: Run, exported: Exported) -> None:
     parts = [
         _front_matter(run),
         f"# {escaped(run_title(run))}",
-        f"A network for video, trained without labels by `ul learn` of ullayers {__version__}. "
+        f"A network for video, trained {_supervision(run)} by `ul learn` of ullayers "
+        f"{__version__}. "
         f"Its result is {TASKS[run.config.task]}.",
         "## Results",
         _table(["", ""], _figures(run, exported)),
@@ -61,6 +62,13 @@ def write_card(run: Run, exported: Exported) -> None:
     ]
     with replacing(run.folder / "README.md") as file:
         file.write("\n\n".join(parts) + "\n")
+
+
+def _supervision(run: Run) -> str:
+    if run.teaching is None:
+        return "without labels"
+    count = run.teaching.corrections
+    return f"from {count} correction{'s' * (count != 1)} of a person beside the UL layers"
 
 
 def escaped(text: str) -> str:

@@ -66,6 +66,7 @@ def apply_to_inputs(
         resume=resume,
         keep_scenes=True,
         objects=run.config.objects,
+        teaching=run.teaching,
     )
     if csv_name(run) in missing:
         return export(run, sources, run.folder, options, progress, seen)

@@ -160,6 +160,8 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
         *_training_facts(records, run.outcome.trial or 0),
         ("long-term mean", run.kind),
     ]
+    if run.teaching is not None:
+        facts.append(("corrections learned from", f"{run.teaching.corrections:,}"))
     if run.config.task == "locate":
         confidence = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(confidence):.2f}"))

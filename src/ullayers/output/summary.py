@@ -38,7 +38,8 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
         f"{found}; trained on {trained_frames(run)}, evaluation J {evaluation}, long-term mean: "
         f"{run.kind}"
     )
-    return [line, *_recognised_lines(exported)]
+    taught = [] if run.teaching is None else [f"semi-supervised: {run.teaching}"]
+    return [line, *_recognised_lines(exported), *taught]
 
 
 def _recognised_lines(exported: Results) -> list[str]:
@@ -156,9 +157,12 @@ def _fold_reasons(run: Run) -> list[str]:
 
 
 def risen_objective(run: Run) -> tuple[float, float] | None:
-    """Return J before and after training if it rose so much that training has failed."""
+    """Return J before and after training if it rose so much that training has failed.
+
+    Corrections may lead to an object with a higher J.
+    """
     start, objective = run.outcome.start, run.outcome.objective
-    if start is None or objective is None or objective <= start + MAX_RISE:
+    if start is None or objective is None or objective <= start + MAX_RISE or run.teaching:
         return None
     return start, objective
 
@@ -197,6 +201,7 @@ def write_summary(path: Path, run: Run, exported: Results) -> None:
         "trusted": not reasons,
         "reasons": reasons,
         **(training if path.resolve().is_relative_to(run.folder.resolve()) else {}),
+        "semi_supervised": None if run.teaching is None else str(run.teaching),
         "ring": is_trusted_ring(run, exported),
         "notes": exported.notes,
         "sequences": exported.sequences,

@@ -1,0 +1,93 @@
+"""Learning again from the corrections of a run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.learn.checkpoint import RunError
+from ullayers.learn.runs import Run, load_run, plan_again
+from ullayers.learn.teaching import Place, Teaching
+from ullayers.output.corrected_rows import CorrectedRows
+from ullayers.output.corrected_tracks import corrected_rows
+from ullayers.output.corrections import read_corrections
+from ullayers.output.tracked_video import TrackedVideo, read_videos
+from ullayers.video.reader import Source
+
+
+def plan_relearning(
+    folder: Path,
+    out: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    force: bool = False,
+) -> tuple[Run, list[Source]]:
+    """Plan a new run from the inputs, settings and corrections of a run; nothing is written yet.
+
+    Train it with `learn_run`, and write its results with `apply_to_inputs` and `write_reports`.
+
+    Args:
+        folder: Folder of the run that was corrected; it stays as it is.
+        out: Folder of the new run.
+        device: Device to train on, or "auto"; None for that of the run.
+        force: Replace an existing run in `out`.
+
+    Returns:
+        The new run and its sources.
+
+    Raises:
+        RunError: The run cannot be used, or has no corrections to learn from.
+        UserError: A correction does not fit.
+    """
+    run = load_run(folder, device)
+    teaching = read_teaching(folder)
+    run.config = replace(run.config, objects=1)  # others that were found have been deleted
+    return plan_again(run, out, teaching, force=force)
+
+
+def read_teaching(folder: Path) -> Teaching:
+    """Return what can be learned from the corrections of a results folder.
+
+    These are the places that were given by a person, and the frames with nothing.
+
+    Raises:
+        RunError: There is nothing to learn from, or there are several objects.
+        UserError: A correction does not fit.
+    """
+    corrections = read_corrections(folder)
+    videos = read_videos(folder)
+    rows = corrected_rows(videos, corrections)
+    for video in videos:
+        numbers = rows[video.name].number if video.name in rows else _numbers(video)
+        if len(np.unique(numbers[numbers > 0])) > 1:
+            raise RunError(
+                f"{folder}: {video.name} has several objects, and one can be learned from "
+                "corrections; delete the others, or learn with --objects 1"
+            )
+    places = {name: _places(rows[name]) for name in sorted(rows)}
+    places = {name: each for name, each in places.items() if each}
+    if not places:
+        raise RunError(
+            f"{folder}: has no corrections to learn from; move an object, or mark frames in which "
+            "there is nothing"
+        )
+    return Teaching(os.path.abspath(folder), len(corrections.applied), places)
+
+
+def _numbers(video: TrackedVideo) -> NDArray[np.int64]:
+    return np.array([track.object for track in video.tracks], np.int64)
+
+
+def _places(rows: CorrectedRows) -> list[Place]:
+    """Return the corrected frames of a sequence, in ascending order."""
+    told = np.flatnonzero(rows.placed & (rows.number > 0))
+    told = told[np.argsort(rows.frame[told])]
+    scaled = rows.place[told] / (rows.video.width, rows.video.height)
+    return [
+        (frame, None, None) if np.isnan(x) else (frame, x, y)
+        for frame, (x, y) in zip(rows.frame[told].tolist(), scaled.tolist(), strict=True)
+    ]

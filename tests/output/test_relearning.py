@@ -1,0 +1,142 @@
+"""Learning again from corrections, on a video whose larger mover is not the one that is meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.results import walk, write_results
+from ullayers.errors import UserError
+from ullayers.learn.config import Config
+from ullayers.learn.run_training import learn_run
+from ullayers.learn.runs import Run, load_run, plan_run
+from ullayers.output.changes import compare_runs
+from ullayers.output.corrections import (
+    Corrections,
+    Delete,
+    Merge,
+    Move,
+    Nothing,
+    Split,
+    Swap,
+    write_corrections,
+)
+from ullayers.output.relearning import plan_relearning, read_teaching
+from ullayers.output.run_outputs import apply_to_inputs, write_reports
+from ullayers.output.track_table import read_tracks
+from ullayers.video.reader import Source
+from ullayers.video.writer import VideoWriter
+
+FRAMES, HEIGHT, WIDTH = 160, 72, 96
+CORRECTED = (20, 80, 140)
+
+
+def places() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Centres of the small object and of the large one, in pixels."""
+    t = np.arange(FRAMES)
+    small = np.stack([12 + 0.45 * t, 20 + 8 * np.sin(t / 9)], 1)
+    large = np.stack([84 - 0.45 * t, 54 + 6 * np.sin(t / 13)], 1)
+    return small, large
+
+
+def learn(run: Run, sources: list[Source]) -> None:
+    for _ in learn_run(run, sources):
+        pass
+    exported = apply_to_inputs(run, sources)
+    write_reports(run, sources, exported)
+
+
+@pytest.fixture(scope="module", name="run")
+def fixture_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    random = np.random.default_rng(0)
+    wall = random.integers(90, 150, (HEIGHT // 4, WIDTH // 4, 3)).repeat(4, 0).repeat(4, 1)
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH] + 0.5
+    with VideoWriter(folder / "two.mp4", fps=25) as video:
+        for small, large in zip(*places(), strict=True):
+            frame = wall.copy()
+            for (x, y), radius, colour in ((large, 8, (40, 60, 230)), (small, 5, (230, 60, 40))):
+                frame[np.hypot(columns - x, rows - y) < radius] = colour
+            noisy = frame + random.normal(0, 4, frame.shape)
+            video.write(noisy.clip(0, 255).astype(np.uint8))
+    config = Config(objects=1, steps=25, trial_steps=5, restarts=1)
+    run, sources = plan_run([str(folder / "two.mp4")], folder / "run", config)
+    learn(run, sources)
+    return folder / "run"
+
+
+def right(folder: Path) -> float:
+    """Share of all frames in which the small object was found."""
+    [track] = read_tracks(folder / "tracks.csv")
+    small, _ = places()
+    return float((np.hypot(track.x_px - small[:, 0], track.y_px - small[:, 1]) < 5).mean())
+
+
+def test_three_corrections_lead_to_the_object_that_is_meant(run: Path, tmp_path: Path) -> None:
+    small, _ = places()
+    moves = [Move("two", 1, n, *small[n].tolist()) for n in CORRECTED]
+    corrections = Corrections((*moves, Nothing("two", 158, 159)))
+    write_corrections(run, corrections)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    new, sources = plan_relearning(run, tmp_path / "new")
+    assert not new.folder.exists()
+    learn(new, sources)
+
+    assert right(run) < 0.1
+    assert right(new.folder) > 0.9
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    [track] = read_tracks(new.folder / "tracks.csv")
+    assert (track.confidence[158:] == 0).all()
+
+    told = f"4 corrections of {run}"
+    assert json.loads((new.folder / "summary.json").read_text())["semi_supervised"] == told
+    config = json.loads((new.folder / "config.json").read_text())
+    assert config["semi_supervised"]["places"]["two"][-1] == [159, None, None]
+    assert config["learn"] == json.loads((run / "config.json").read_text())["learn"]
+    assert "4 corrections of a person" in (new.folder / "README.md").read_text()
+    loaded = load_run(new.folder)
+    assert loaded.teaching == new.teaching
+    assert loaded.finished
+
+    changes = compare_runs(run, new.folder, corrections)
+    assert changes.frames == FRAMES
+    assert changes.share > 0.9
+    assert changes.corrected_before_px is not None
+    assert changes.corrected_after_px is not None
+    assert changes.corrected_after_px < 3 < changes.corrected_before_px
+    assert "corrected places" in changes.sentence
+    same = compare_runs(run, run, corrections)
+    assert (same.moved, same.median_px) == (0, 0)
+
+
+def test_what_cannot_be_learned_from(run: Path, tmp_path: Path) -> None:
+    write_corrections(run, Corrections((Split("two", 1, 10), Merge("two", (1, 2)))))
+    with pytest.raises(UserError, match="no corrections to learn from"):
+        plan_relearning(run, tmp_path / "new")
+    write_corrections(run, Corrections((Move("two", 1, 5, 10, 10),)))
+    with pytest.raises(UserError, match="is the run that was corrected"):
+        plan_relearning(run, run, force=True)
+    write_corrections(run, Corrections((Move("two", 3, 5, 10, 10),)))
+    with pytest.raises(UserError, match="correction 1"):
+        plan_relearning(run, tmp_path / "new")
+
+
+def test_places_of_the_object_that_is_left(tmp_path: Path) -> None:
+    rows = [*walk(1), *walk(2)]
+    folder = write_results(tmp_path / "run", {"a": rows, "b": walk(1)})
+    moves = [Move("a", 1, 3, 48, 32), Move("a", 2, 5, 24, 16), Move("a", 2, 8, 12, 16)]
+    corrections = Corrections((*moves, Swap("a", (1, 2), 4), Nothing("a", 10, 10)))
+    write_corrections(folder, corrections)
+    with pytest.raises(UserError, match="a has several objects"):
+        read_teaching(folder)
+    write_corrections(folder, corrections.add(Delete("a", 2)))
+    teaching = read_teaching(folder)
+    assert teaching.corrections == 6
+    # After the swap, all three places are of object 1.
+    assert teaching.places == {
+        "a": [(3, 0.5, 0.5), (5, 0.25, 0.25), (8, 0.125, 0.25), (10, None, None)]
+    }
