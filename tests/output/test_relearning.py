@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.command import UlCommand, check_refused
 from tests.results import walk, write_results
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
@@ -76,15 +77,19 @@ def right(folder: Path) -> float:
     return float((np.hypot(track.x_px - small[:, 0], track.y_px - small[:, 1]) < 5).mean())
 
 
-def test_three_corrections_lead_to_the_object_that_is_meant(run: Path, tmp_path: Path) -> None:
+def test_three_corrections_lead_to_the_object_that_is_meant(
+    here: UlCommand, run: Path, tmp_path: Path
+) -> None:
     small, _ = places()
     moves = [Move("two", 1, n, *small[n].tolist()) for n in CORRECTED]
     corrections = Corrections((*moves, Nothing("two", 158, 159)))
     write_corrections(run, corrections)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    new, sources = plan_relearning(run, tmp_path / "new")
-    assert not new.folder.exists()
-    learn(new, sources)
+    code, out, _ = here("learn", "--corrections", run, "--out", tmp_path / "new")
+    assert code == 0
+    assert f"semi-supervised: 4 corrections of {run}" in out
+    new = load_run(tmp_path / "new")
+    assert new.finished
 
     assert right(run) < 0.1
     assert right(new.folder) > 0.9
@@ -98,10 +103,6 @@ def test_three_corrections_lead_to_the_object_that_is_meant(run: Path, tmp_path:
     assert config["semi_supervised"]["places"]["two"][-1] == [159, None, None]
     assert config["learn"] == json.loads((run / "config.json").read_text())["learn"]
     assert "4 corrections of a person" in (new.folder / "README.md").read_text()
-    loaded = load_run(new.folder)
-    assert loaded.teaching == new.teaching
-    assert loaded.finished
-
     changes = compare_runs(run, new.folder, corrections)
     assert changes.frames == FRAMES
     assert changes.share > 0.9
@@ -113,7 +114,10 @@ def test_three_corrections_lead_to_the_object_that_is_meant(run: Path, tmp_path:
     assert (same.moved, same.median_px) == (0, 0)
 
 
-def test_what_cannot_be_learned_from(run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_learned_from(here: UlCommand, run: Path, tmp_path: Path) -> None:
+    for more in (["two.mp4"], ["--steps", "5"], ["--masks"], ["--resume"]):
+        command = ("learn", "--corrections", run, "--out", tmp_path / "new", *more)
+        check_refused(here(*command), "leave")
     write_corrections(run, Corrections((Split("two", 1, 10), Merge("two", (1, 2)))))
     with pytest.raises(UserError, match="no corrections to learn from"):
         plan_relearning(run, tmp_path / "new")

@@ -313,37 +313,6 @@ def small_size(
     return shape
 
 
-def plan_again(
-    run: Run, folder: str | os.PathLike[str], teaching: Teaching, *, force: bool = False
-) -> tuple[Run, list[Source]]:
-    """Plan to learn again from the inputs of a run with its settings; nothing is written yet.
-
-    Args:
-        run: A run whose learning has ended.
-        folder: Folder of the new run.
-        teaching: Corrections of the run to learn from.
-        force: Replace an existing run.
-
-    Returns:
-        The new run and its sources.
-
-    Raises:
-        RunError: The run has no places, or the folder cannot be used.
-    """
-    if run.config.task != "locate" or run.watched:
-        raise RunError(f"{run.folder}: expected a run of ul learn --task locate")
-    _ = run.outcome  # raises an error if learning has not ended
-    if os.path.realpath(folder) == os.path.realpath(run.folder):
-        raise RunError(f"{folder}: is the run that was corrected; give another folder with --out")
-    sources = sources_of(run)
-    check_free(folder, force, RUN_NAMES)
-    check_apart(folder, sources)
-    planned = replace(
-        run, folder=Path(folder), result=None, net=None, fresh=True, pieces={}, teaching=teaching
-    )
-    return planned, sources
-
-
 def sources_of(run: Run) -> list[Source]:
     """Return the sources of a run to be resumed.
 

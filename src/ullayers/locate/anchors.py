@@ -47,7 +47,7 @@ class Anchors:
             >>> labelled = [label_parts(frame, 0.5) for frame in strength]
             >>> anchors = Anchors(np.array([[0.1, 0.3], [np.nan, np.nan]]), np.array([False, True]))
             >>> small, nothing = anchors.choose(labelled, strength)
-            >>> [round(part.x, 1) for part in labelled[0].parts], [p.x for p in small.parts]
+            >>> [float(part.x) for part in labelled[0].parts], [float(p.x) for p in small.parts]
             ([23.0, 3.5], [3.5])
             >>> nothing.parts
             []
@@ -55,9 +55,9 @@ class Anchors:
         chosen = list(labelled)
         for t in np.flatnonzero(self.given):
             place = self.places[t] * strength.shape[:0:-1]
-            chosen[t] = Labelled(labelled[t].labels, [_part_at(labelled[t], strength[t], place)])
+            chosen[t] = labelled[t]._replace(parts=[_part_at(labelled[t], strength[t], place)])
         for t in np.flatnonzero(self.nothing):
-            chosen[t] = Labelled(labelled[t].labels, [])
+            chosen[t] = labelled[t]._replace(parts=[])
         return chosen
 
 

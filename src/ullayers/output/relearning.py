@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.runs import Run, load_run, plan_again
+from ullayers.learn.folders import RUN_NAMES, check_apart, check_free
+from ullayers.learn.runs import Run, load_run, sources_of
 from ullayers.learn.teaching import Place, Teaching
 from ullayers.output.corrected_rows import CorrectedRows
 from ullayers.output.corrected_tracks import corrected_rows
@@ -44,9 +45,26 @@ def plan_relearning(
         UserError: A correction does not fit.
     """
     run = load_run(folder, device)
+    if run.config.task != "locate" or run.watched:
+        raise RunError(f"{folder}: expected a run of ul learn --task locate")
+    _ = run.outcome  # raises an error if learning has not ended
     teaching = read_teaching(folder)
-    run.config = replace(run.config, objects=1)  # others that were found have been deleted
-    return plan_again(run, out, teaching, force=force)
+    if os.path.realpath(out) == os.path.realpath(folder):
+        raise RunError(f"{out}: is the run that was corrected; give another folder with --out")
+    sources = sources_of(run)
+    check_free(out, force, RUN_NAMES)
+    check_apart(out, sources)
+    planned = replace(
+        run,
+        folder=Path(out),
+        config=replace(run.config, objects=1),  # others that were found have been deleted
+        result=None,
+        net=None,
+        fresh=True,
+        pieces={},
+        teaching=teaching,
+    )
+    return planned, sources
 
 
 def read_teaching(folder: Path) -> Teaching:
