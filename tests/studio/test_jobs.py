@@ -13,9 +13,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from ullayers.errors import UserError
+from ullayers.studio.editing import correct, outlines_of
 from ullayers.studio.jobs import Job, Jobs, JobState, Request
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
+from ullayers.video.reader import Source, read_all
 from ullayers.video.scene import write_scene
 
 PATIENCE = 120.0  # seconds
@@ -79,9 +81,32 @@ def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
     assert details["trusted"] is not None
     [sequence] = details["sequences"]
     assert (sequence["source"], sequence["first"], sequence["last"]) == (entry.id, 0, 79)
+    outlines = outlines_of(job.run, sequence["name"], 0, 79)
+    assert len(outlines) > 40
+    check_overlay(studio, job)
+    check_relearning(studio, job)
     job.delete()
     assert not job.run.exists()
     assert not job.folder.exists()
+
+
+def check_overlay(studio: Studio, job: Job) -> None:
+    """An overlay of some frames has these frames."""
+    [path] = studio.export(job.name, {"format": "overlay", "first": 10, "last": 29})
+    assert len(read_all(Source("overlay", str(path), "video")).index) == 20
+
+
+def check_relearning(studio: Studio, job: Job) -> None:
+    """A run that learns from corrections is queued with the videos of the other one."""
+    with pytest.raises(UserError, match="no corrections"):
+        studio.relearn(job.name)
+    name = studio.details(job.name)["sequences"][0]["name"]
+    move = {"op": "move", "sequence": name, "object": 1, "frame": 40, "x": 30.0, "y": 40.0}
+    correct(job.run, move)
+    taught = studio.relearn(job.name)
+    assert taught.request.parent == job.name
+    assert taught.request.inputs == job.request.inputs
+    taught.delete()
 
 
 def test_failures_are_one_line(tmp_path: Path, video: Path) -> None:

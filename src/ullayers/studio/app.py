@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +19,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 from ullayers.errors import UserError
+from ullayers.output.changes import compare_runs
+from ullayers.output.corrections import read_corrections
 from ullayers.studio import run_view
 from ullayers.studio.access import FILE_POLICY, POLICY, AccessControl
 from ullayers.studio.editing import (
@@ -28,7 +31,7 @@ from ullayers.studio.editing import (
     redo,
     undo,
 )
-from ullayers.studio.exporting import export_run, exported_file
+from ullayers.studio.exporting import exported_file
 from ullayers.studio.jobs import LIVE, describe
 from ullayers.studio.library import TooLargeError
 from ullayers.studio.live_watch import LIVE_PICTURE
@@ -147,6 +150,8 @@ class _Api:
             ("GET", "/api/runs/{id}/file/{name}", self.file),
             ("POST", "/api/runs/{id}/export", self.export),
             ("GET", "/api/runs/{id}/exports/{name}", self.exported),
+            ("POST", "/api/runs/{id}/relearn", self.relearn),
+            ("GET", "/api/runs/{id}/changes", self.changes),
             ("GET", "/api/runs/{id}/corrections", self.corrections),
             ("POST", "/api/runs/{id}/corrections", self.correct),
             ("POST", "/api/runs/{id}/corrections/undo", self.undo),
@@ -266,7 +271,7 @@ class _Api:
 
     async def export(self, request: Request) -> Response:
         id = request.path_params["id"]
-        paths = await run_in_threadpool(export_run, self.studio.folder(id), await _body(request))
+        paths = await run_in_threadpool(self.studio.export, id, await _body(request))
         files = [
             {
                 "name": path.name,
@@ -280,6 +285,20 @@ class _Api:
     async def exported(self, request: Request) -> Response:
         folder = self.studio.folder(request.path_params["id"])
         return _file(exported_file(folder, request.path_params["name"]), download=True)
+
+    async def relearn(self, request: Request) -> Response:
+        job = await run_in_threadpool(self.studio.relearn, request.path_params["id"])
+        await self.pages.changed()
+        return JSONResponse(self.studio.run(job.name), 201)
+
+    async def changes(self, request: Request) -> Response:
+        folder = self.studio.folder(request.path_params["id"])
+        other = self.studio.folder(request.query_params.get("with", ""))
+
+        def compare() -> dict[str, Any]:
+            return asdict(compare_runs(folder, other, read_corrections(folder)))
+
+        return JSONResponse(await run_in_threadpool(compare))
 
     async def corrections(self, request: Request) -> Response:
         folder = self.studio.folder(request.path_params["id"])

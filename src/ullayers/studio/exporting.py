@@ -12,7 +12,10 @@ from ullayers.learn.folders import check_inside
 from ullayers.output.corrected_tables import write_corrected
 from ullayers.output.formats.names import FORMATS
 from ullayers.output.formats.write import FOLDER, plan_files, write_files
+from ullayers.output.tracked_video import TrackedVideo
+from ullayers.studio.editing import read_edited
 
+OVERLAY = "overlay"
 REQUESTED = {"format", "sequence", "first", "last"}
 
 
@@ -27,14 +30,43 @@ def export_run(folder: Path, content: Mapping[str, Any]) -> list[Path]:
         UserError: The format is unknown, its package is not installed, or nothing is there.
     """
     name, sequence, first, last = _checked(content)
-    target = folder / FOLDER
-    target.mkdir(exist_ok=True)
-    check_inside(folder, target)
+    target = export_folder(folder)
     if name == "csv":
         return write_corrected(folder, target, sequence=sequence, first=first, last=last)
     files = plan_files(folder, name, target, sequence=sequence, first=first, last=last)
     write_files(name, files)
     return [path for file in files for path in file.paths]
+
+
+def export_folder(folder: Path) -> Path:
+    """Return the folder of exported files of a run, which is created if needed."""
+    target = folder / FOLDER
+    target.mkdir(exist_ok=True)
+    check_inside(folder, target)
+    return target
+
+
+def overlay_range(folder: Path, content: Mapping[str, Any]) -> tuple[TrackedVideo, int, int]:
+    """Return the corrected tracks of a sequence, and the first and last frame of an overlay.
+
+    Args:
+        folder: The run.
+        content: Optionally sequence, first and last frame.
+
+    Raises:
+        UserError: There is no such sequence, or no such frames.
+    """
+    _, sequence, first, last = _checked({"format": "csv"} | dict(content))
+    videos = [video for video in read_edited(folder).videos if sequence in (None, video.name)]
+    if not videos or not len(videos[0].frames):
+        raise UserError("there are no tracks to draw")
+    frames = videos[0].frames
+    lowest, highest = int(frames[0]), int(frames[-1])
+    first = lowest if first is None else max(lowest, first)
+    last = highest if last is None else min(highest, last)
+    if last < first:
+        raise UserError(f"the tracks are in frames {lowest} to {highest}")
+    return videos[0], first, last
 
 
 def _checked(content: Mapping[str, Any]) -> tuple[str, str | None, int | None, int | None]:

@@ -15,10 +15,18 @@ from ullayers import __version__
 from ullayers.errors import UserError
 from ullayers.learn.config import MAX_OBJECTS
 from ullayers.learn.typed_json import from_json
+from ullayers.output.relearning import read_teaching
 from ullayers.studio import run_view
 from ullayers.studio.editing import read_edited
+from ullayers.studio.exporting import (
+    OVERLAY,
+    export_folder,
+    export_run,
+    overlay_range,
+)
 from ullayers.studio.jobs import Job, Jobs, Request, describe
 from ullayers.studio.library import Library
+from ullayers.studio.range_overlay import write_overlay
 from ullayers.studio.workspace import Workspace
 from ullayers.video.finding import safe_name
 from ullayers.video.frame_access import FrameAccess
@@ -198,6 +206,46 @@ class Studio:
         inputs = [entry.source.path for entry in entries]
         return self.jobs.add(replace(request, inputs=inputs, sources=ids))
 
+    def relearn(self, id: str) -> Job:
+        """Queue a run that learns from the corrections of another one.
+
+        Raises:
+            KeyError: There is no such run.
+            UserError: It has no corrections to learn from.
+        """
+        folder = self.folder(id)
+        read_teaching(folder)  # refuses what cannot be learned from
+        run = self.run(id)
+        return self.jobs.add(
+            Request(
+                name=f"{run['name']}-taught",
+                inputs=run_view.inputs_of(folder),
+                sources=run["sources"],
+                task=run["task"],
+                parent=id,
+                parent_folder=str(folder),
+            )
+        )
+
+    def export(self, id: str, content: Mapping[str, Any]) -> list[Path]:
+        """Write files for other programs, or an overlay; returns the files.
+
+        Raises:
+            KeyError: There is no such run.
+            UserError: The request cannot be fulfilled.
+        """
+        folder = self.folder(id)
+        if content.get("format") != OVERLAY:
+            return export_run(folder, content)
+        wanted = {key: value for key, value in content.items() if key != "format"}
+        video, first, last = overlay_range(folder, wanted)
+        source = self.sequence_ids(folder, id).get(video.name)
+        if source is None:
+            raise UserError(f"{video.name}: the video is not there any more")
+        path = export_folder(folder) / f"{video.name}-{first}-{last}.mp4"
+        write_overlay(path, folder, video, self._access(source), first, last)
+        return [path]
+
     def jpeg(self, id: str, number: int, width: int | None) -> bytes:
         """Return a frame of a video.
 
@@ -205,6 +253,11 @@ class Studio:
             KeyError: There is no such video.
             VideoError: There is no such frame.
         """
+        access = self._access(id)
+        return access.jpeg(number, None if width is None else min(max(width, 16), MAX_WIDTH))
+
+    def _access(self, id: str) -> FrameAccess:
+        """Return the frames of a video; the latest videos stay open."""
         entry = self.library.get(id)
         if entry.source.kind == "live":
             raise VideoError(f"{entry.source.name}: a camera has no frames to go back to")
@@ -213,7 +266,7 @@ class Studio:
             self._videos[id] = access
             while len(self._videos) > OPEN_VIDEOS:
                 self._videos.popitem(last=False)[1].close()
-        return access.jpeg(number, None if width is None else min(max(width, 16), MAX_WIDTH))
+        return access
 
     def close(self) -> None:
         """Close all videos."""

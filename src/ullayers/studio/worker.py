@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 import torch
@@ -26,6 +27,7 @@ from ullayers.learn.locks import locked
 from ullayers.learn.online import watch
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, load_run, plan_run, sources_of
+from ullayers.output.relearning import plan_relearning
 from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
 from ullayers.studio.live import LiveView
@@ -123,6 +125,8 @@ def _resumed(job: Job) -> tuple[Run, list[Source]]:
 
 
 def _planned(job: Job, request: Request) -> tuple[Run, list[Source]]:
+    if request.parent_folder is not None:
+        return plan_relearning(Path(request.parent_folder), job.run)
     return plan_run(
         request.inputs,
         job.run,
