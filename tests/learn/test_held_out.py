@@ -127,7 +127,7 @@ def test_clips_to_locate_from_leave_out_the_held_out_stretch() -> None:
     trial = ClipTrial(as_footage(frames), config, "clip", 0)
     assert trial.held_out == [range(40, 60)]
     starts = []
-    trial._read = lambda piece, rows: starts.append(rows.start) or torch.zeros(1)  # type: ignore
+    trial.read = lambda piece, rows: starts.append(rows.start) or torch.zeros(1)  # type: ignore
     trial.draw(2000, torch.Generator().manual_seed(0))
     assert set(starts) == set(range(21)) | set(range(60, 81))
 

@@ -39,6 +39,7 @@ def _learn_arguments(arguments: Namespace, out: Path) -> Namespace:
         "masks": False,
         "zones": None,
         "mm_per_pixel": None,
+        "corrections": None,
         "resume": arguments.resume and (out / RUN / "config.json").exists(),
     }
     return Namespace(**values)

@@ -103,7 +103,7 @@ def pack_table(
     Example:
         >>> data = pack_table(["frame"], [(1, [np.array([0, 1])])])
         >>> int.from_bytes(data[:4], "little"), len(data) % 4
-        (54, 0)
+        (61, 0)
     """
     parts = list(objects)
     entries = [{"object": number, "rows": len(values[0])} for number, values in parts]
