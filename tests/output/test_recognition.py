@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,6 +15,7 @@ from ullayers.learn.runs import Run, load_run
 from ullayers.output.crossing_table import read_crossings
 from ullayers.output.export import ExportOptions, export, request_of
 from ullayers.output.fleet import apply_to_video
+from ullayers.output.outlines import read_outlines
 from ullayers.output.parts import Parts
 from ullayers.output.summary import summary_lines
 from ullayers.output.track_table import Track, read_tracks
@@ -92,12 +94,16 @@ def test_animals_have_the_same_number_in_both_films(plain: Path, paths: AnimalPa
     assert all(each["video"] == "a" and each["confidence"] >= 0.95 for each in found)  # type: ignore[operator]
 
 
-def test_masks_and_crossings_have_these_numbers(plain: Path) -> None:
+def test_masks_outlines_and_crossings_have_these_numbers(plain: Path) -> None:
     tracks = [track for track in read_tracks(plain / "tracks.csv") if track.sequence == "b"]
     mask = np.asarray(Image.open(plain / "masks" / "b" / "000090.png"))
+    outlines = read_outlines(plain / "outlines.sqlite", "b", 90, 90)
     for track in tracks:
         row = int(np.flatnonzero(track.frame == 90)[0])
         assert mask[int(track.y_px[row]), int(track.x_px[row])] == track.object
+        [outline] = (each for each in outlines[90] if each.object == track.object)
+        place = float(track.x_px[row]), float(track.y_px[row])
+        assert cv2.pointPolygonTest(outline.points, place, False) > 0
     for crossing in read_crossings(plain / "crossings.csv"):
         if crossing.sequence == "b":
             first, second = (
