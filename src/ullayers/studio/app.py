@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 from ullayers.errors import UserError
@@ -60,18 +60,13 @@ def make_app(studio: Studio, hosts: Collection[str]) -> Starlette:
             yield
         studio.close()
 
+    page = StaticFiles(directory=PAGE, html=True)
     return Starlette(
-        routes=[*api.routes(), WebSocketRoute("/ws", pages.connect), *_page_routes()],
+        routes=[*api.routes(), WebSocketRoute("/ws", pages.connect), Mount("/", page)],
         middleware=[Middleware(AccessControl, token=studio.workspace.token, hosts=hosts)],
         exception_handlers={UserError: _user_error, KeyError: _not_found, 404: _not_found},
         lifespan=lifespan,
     )
-
-
-def _page_routes() -> list[Any]:
-    from starlette.routing import Mount
-
-    return [Mount("/", StaticFiles(directory=PAGE, html=True))]
 
 
 async def _user_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ullayers.learn.checkpoint import RunError, read_tensors
 from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.models import Encoder, Locator, Model
 from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.run_result import finite
 from ullayers.learn.training import Learner, Record
 from ullayers.learn.trial import Trial
 from ullayers.locate.outline import EDGE
@@ -67,10 +67,6 @@ def mask_outlines(masks: NDArray[np.uint8], box: Box | None = None) -> list[list
 def _rounded(values: NDArray[Any]) -> NDArray[np.float64]:
     rounded: NDArray[np.float64] = np.round(np.nan_to_num(values).astype(np.float64), 5)
     return rounded
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def saved_kernels(folder: Path) -> str | None:
@@ -148,8 +144,8 @@ class LiveView:
                 "seed": record.seed,
                 "best": record.step > learner.trial_steps or len(learner.plan) == 1,
             },
-            "objective": _finite(record.objective),
-            "rank": _finite(record.rank),
+            "objective": finite(record.objective),
+            "rank": finite(record.rank),
             "features": record.features,
             "kernels": kernels_uri(trial.net),
             "preview": self._preview(learner, trial),
