@@ -91,20 +91,24 @@ class RunningCalls(LayerBase):
             return y
         call = self._begin_call(wants_gradient(y, scatter))
         self._warn_of_single_frames(y)
-        if self._replay is not None:
-            self._replay = None
-        if not wants_gradient(y, scatter):
-            self._replay, _ = self._learn(y, scatter)
-            return y
+        with self._one_thread():
+            if self._replay is not None:
+                self._replay = None
+            if not wants_gradient(y, scatter):
+                self._replay, _ = self._learn(y, scatter)
+                return y
+            signal = self._learn_with_gradient(y, scatter)
+        return add_gradient(y, scatter, signal, call)
+
+    def _learn_with_gradient(self, y: Tensor, scatter: Tensor | None) -> Signal:
         chosen = self._choose(y, scatter)
         if chosen.kernel == TRITON:
-            signal: Signal | None = self._learn_on_gpu(y)
-        elif chosen.loop is not None:
-            signal = self._learn_in_loop(y, scatter, chosen.loop)
-        else:
-            _, signal = self._learn(y, scatter)
+            return self._learn_on_gpu(y)
+        if chosen.loop is not None:
+            return self._learn_in_loop(y, scatter, chosen.loop)
+        _, signal = self._learn(y, scatter)
         assert signal is not None
-        return add_gradient(y, scatter, signal, call)
+        return signal
 
     def _begin_call(self, gradient: bool) -> LayerCall | None:
         return self._open_calls.begin(self.weight, gradient, lambda: self.objective)
@@ -160,9 +164,8 @@ class RunningCalls(LayerBase):
         if kernel == NUMBA:
             rates, scale = self._rates(1), self._scale(request.steps)
             loop = prepare(buffers, rates, self._known, self._largest(), scale)
-        chosen = _Chosen(key, kernel, tuple(buffers.values()), loop)
-        self._chosen = chosen  # not read again: another thread may replace it
-        return chosen
+        self._chosen = _Chosen(key, kernel, tuple(buffers.values()), loop)
+        return self._chosen
 
     def _running_request(self, y: Tensor, scatter: Tensor | None) -> RunningRequest:
         frames = self._to_positions(y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
 from typing import Any, Literal, cast
 
 import torch
@@ -12,6 +13,16 @@ from torch import Tensor, nn
 from ullayers.kernels.schema import STATISTICS
 from ullayers.kernels.state import Covariance, State, fitting, is_full
 from ullayers.nn.health import Health, effective_rank, log_det_ratio
+
+
+class LayerLock:
+    """A lock of one layer; copies and pickles of the layer get locks of their own."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+    def __reduce__(self) -> tuple[type[LayerLock], tuple[()]]:
+        return LayerLock, ()
 
 
 class Statistics(nn.Module):
@@ -52,6 +63,7 @@ class Statistics(nn.Module):
         if not 0 <= self.ridge < 1:
             raise ValueError(f"expected 0 <= ridge < 1, got {self.ridge}")
         self._layout: torch.Size | None = None  # shape of the last input without time
+        self._lock = LayerLock()
         with normal_tensors():
             self._register_buffers()
         self.reset()
@@ -89,6 +101,10 @@ class Statistics(nn.Module):
             skipped=skipped,
             singular=singular,
         )
+
+    def _one_thread(self) -> AbstractContextManager[Any]:
+        """Return a context in which no other thread resizes or writes the statistics."""
+        return nullcontext() if torch.compiler.is_compiling() else self._lock.lock
 
     @property
     def _known(self) -> float:

@@ -45,7 +45,7 @@ class Loop:
     addresses: list[int]  # of the buffers
     arrays: Any  # the buffers as a StatisticsTuple of arrays
     settings: tuple[Any, Any]  # for streams that do not carry on, and for those that do
-    workspaces: list[Any]  # memory for W, B and their factors, which is slow to allocate
+    workspace: Any  # array for W, B and their factors, which is slow to allocate
 
     def is_in_place(self) -> bool:
         """Return whether the buffers are still where they were."""
@@ -69,14 +69,9 @@ class Loop:
         if scatter is not None:
             scatter_gradient = torch.empty_like(scatter)
             extra, extra_gradient = scatter.numpy(), scatter_gradient.numpy()
-        try:
-            workspace = self.workspaces.pop()  # one for each thread
-        except IndexError:
-            workspace = np.empty((2, 2, *self.arrays.short_cov.shape))
         y, out = frames.numpy(force=True), gradient.numpy()
         settings = self.settings[carry_on]
-        run(_loop()[0], y, out, extra, extra_gradient, self.arrays, settings, workspace)
-        self.workspaces.append(workspace)
+        run(_loop()[0], y, out, extra, extra_gradient, self.arrays, settings, self.workspace)
         increment_version(self.buffers)
         return gradient, scatter_gradient
 
@@ -113,4 +108,4 @@ def prepare(
         scale=float(scale),
     )
     both = settings, settings._replace(carry_on=True)
-    return Loop(ours, [b.data_ptr() for b in ours], arrays, both, [])
+    return Loop(ours, [b.data_ptr() for b in ours], arrays, both, np.empty((2, 2, d, d)))
