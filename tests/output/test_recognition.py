@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 import ullayers as ul
+from ullayers.learn.checkpoint import RunError
+from ullayers.learn.folders import clear_run
 from ullayers.learn.runs import Run, load_run
 from ullayers.output.crossing_table import read_crossings
 from ullayers.output.export import ExportOptions, export, request_of
@@ -19,6 +21,7 @@ from ullayers.output.outlines import read_outlines
 from ullayers.output.parts import Parts
 from ullayers.output.summary import summary_lines
 from ullayers.output.track_table import Track, read_tracks
+from ullayers.output.tracked_video import read_videos
 from ullayers.video.animal_scene import AnimalPaths, render_animals, walk
 from ullayers.video.reader import find_sources
 from ullayers.video.writer import VideoWriter
@@ -154,3 +157,24 @@ def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
         expected = (plain / name).read_bytes()
         assert (stopped / name).read_bytes() == expected
         assert (tmp_path / "fleet" / name).read_bytes() == expected
+
+
+def test_a_table_that_was_cut_is_refused(plain: Path, tmp_path: Path) -> None:
+    """Also at the end of a row, where its rows alone do not show it."""
+    table = (plain / "tracks.csv").read_text()
+    (tmp_path / "summary.json").write_bytes((plain / "summary.json").read_bytes())
+    (tmp_path / "tracks.csv").write_text(table)
+    assert len(read_videos(tmp_path)) == 2
+    (tmp_path / "tracks.csv").write_text(table[: table.rindex("\n", 0, -1) + 1])
+    with pytest.raises(RunError, match=r"tracks.csv: has \d+ of \d+ rows of b; write it again"):
+        read_videos(tmp_path)
+
+
+def test_exports_of_an_earlier_run_are_removed_with_it(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "tracks.csv").write_text("sequence,frame,time,x,y,confidence\n")
+    names = "tracks.slp", "a.dlc.csv", "tracks.csv", "crossings.csv", "mine.txt"
+    for name in names:
+        (tmp_path / "export" / name).touch()
+    clear_run(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["export", "mine.txt"]

@@ -58,6 +58,19 @@ APPLY_FILES = (
     "tracks.parquet",
     "codes.parquet",
 )  # what `ul apply` writes
+EXPORT_FOLDER = "export"
+EXPORT_FILES = (  # what `ul export --format` writes to this folder
+    "tracks*.csv",
+    "*crossings.csv",
+    "*.movement.nc",
+    "*.slp",
+    "*.dlc.csv",
+    "*.mot.txt",
+    "*.coco.json",
+    "*.nwb",
+    "*.napari.csv",
+    "tracks*.parquet",
+)
 RUN_NAMES = {*(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)), "masks"}
 DEMO_FILES = ("scene.mp4", "truth.csv")
 MASK_FILES = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
@@ -229,6 +242,7 @@ def clear_run(folder: Path) -> None:
     ]
     check_links(folder)
     clear_masks(folder)
+    _clear_exports(folder / EXPORT_FOLDER)
     sweep(folder)
     sweep(folder / "checkpoint")
     for pattern in patterns:
@@ -240,6 +254,18 @@ def clear_run(folder: Path) -> None:
     for name in ("checkpoint", "tensorboard"):
         with suppress(OSError):
             (folder / name).rmdir()
+
+
+def _clear_exports(folder: Path) -> None:
+    """Remove exported tracks, which are those of the earlier run; other files stay."""
+    if folder.is_symlink():
+        return
+    for pattern in EXPORT_FILES:
+        for path in folder.glob(pattern):
+            if path.is_file():
+                path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def clear_parts(folder: Path) -> None:

@@ -104,6 +104,7 @@ def describe_sequence(answer: Answer, info: Info) -> dict[str, Any]:
     if answer.columns != TRACK:
         return content
     content["objects"] = len(answer.of_objects()) if Totals.of(answer).sure else 0
+    content["rows"] = len((answer.several or answer).index)
     if answer.several is not None:  # behaviour.csv has the distance of each
         return content
     motion = measure_motion(answer, info.width, info.height)

@@ -205,21 +205,34 @@ def read_videos(folder: Path) -> list[TrackedVideo]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f"{summary}: is damaged; write it again with --force") from error
     crossings = read_crossings(folder / CROSSINGS)
-    videos = [_video(folder, entry, tracks, crossings) for entry in sorted(entries)]
+    _check_complete(folder / "tracks.csv", tracks, entries)
+    videos = [_video(folder, entry[:5], tracks, crossings) for entry in sorted(entries)]
     unknown = {track.sequence for track in tracks} - {video.name for video in videos}
     if unknown:
         raise RunError(f"{summary}: has no entry for {min(unknown)}; write it again with --force")
     return videos
 
 
-def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int]:
+def _check_complete(
+    path: Path, tracks: list[Track], entries: list[tuple[str, int, int, float, int, int]]
+) -> None:
+    """Refuse a table from which rows are missing; older versions do not say how many it has."""
+    for name, *_, expected in entries:
+        rows = sum(len(track.frame) for track in tracks if track.sequence == name)
+        if expected >= 0 and rows != expected:
+            raise RunError(
+                f"{path}: has {rows} of {expected} rows of {name}; write it again with --force"
+            )
+
+
+def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int, int]:
     name, width, height = entry["name"], int(entry["width"]), int(entry["height"])
     fps, count = float(entry["fps"]), int(entry["frames"])
     if not isinstance(name, str) or name != Path(name).name:  # it becomes a part of paths
         raise ValueError("expected the name of a sequence")
     if min(width, height) < 1 or not 0 < fps < np.inf or count < 0:
         raise ValueError("expected name, width, height, fps and frames of each sequence")
-    return name, width, height, fps, count
+    return name, width, height, fps, count, int(entry.get("rows", -1))
 
 
 def _video(

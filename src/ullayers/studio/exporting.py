@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ullayers.errors import UserError
-from ullayers.learn.folders import check_inside
+from ullayers.learn.folders import EXPORT_FOLDER, check_inside
 from ullayers.output.corrected_tables import write_corrected
 from ullayers.output.formats.names import FORMATS
-from ullayers.output.formats.write import FOLDER, plan_files, write_files
+from ullayers.output.formats.write import plan_files, write_files
 from ullayers.output.tracked_video import TrackedVideo
 from ullayers.studio.editing import read_edited
 
@@ -40,7 +40,7 @@ def export_run(folder: Path, content: Mapping[str, Any]) -> list[Path]:
 
 def export_folder(folder: Path) -> Path:
     """Return the folder of exported files of a run, which is created if needed."""
-    target = folder / FOLDER
+    target = folder / EXPORT_FOLDER
     target.mkdir(exist_ok=True)
     check_inside(folder, target)
     return target
@@ -91,7 +91,7 @@ def exported_file(folder: Path, name: str) -> Path:
     Raises:
         KeyError: There is no such file.
     """
-    path = folder / FOLDER / name
+    path = folder / EXPORT_FOLDER / name
     if os.path.basename(name) != name or not path.is_file() or path.is_symlink():
         raise KeyError(name)
     return path

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ullayers.errors import UserError
 from ullayers.learn.checkpoint import RunError
+from ullayers.learn.folders import EXPORT_FOLDER
 from ullayers.output.corrected_tracks import read_corrected
 from ullayers.output.crossing_table import CROSSINGS, crossing_rows, write_crossings
 from ullayers.output.formats.coco import write_coco
@@ -18,8 +19,6 @@ from ullayers.output.formats.parquet import write_parquet
 from ullayers.output.formats.poses import write_movement, write_nwb, write_sleap
 from ullayers.output.formats.text import write_csv, write_dlc, write_mot, write_napari
 from ullayers.output.tracked_video import TrackedVideo, cut_video
-
-FOLDER = "export"  # in the results folder, for files without a name
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def plan_files(
     """
     videos = _part(folder, sequence, first, last)
     form = TABLE[name]
-    target = folder / FOLDER if out is None else out
+    target = folder / EXPORT_FOLDER if out is None else out
     in_folder = out is None or out.is_dir()
     # Parts of a video have names of their own.
     frames = "" if first is last is None else f"-{_shown(first)}-{_shown(last)}"
