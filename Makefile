@@ -1,6 +1,7 @@
 # make demo                 learn from a synthetic video and write a report
 # make check                lint, types and import contracts
-# make test                 all tests, one worker per core
+# make test                 all tests but those on real data, one worker per core
+# make test-data DATA=folder  tests on real data, with small versions of all experiments
 # make test-ray             tests of fleets on Ray; installs ray and pyarrow (410 MB) first
 # make bench                benchmarks, compared with other packages
 # make results DATA=folder  all experiments, for docs/results.md
@@ -8,7 +9,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-ray check bench results clean
+.PHONY: demo test test-data test-ray check bench results clean
 
 # torch is installed first and pinned exactly: a looser requirement downloads gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
@@ -24,7 +25,10 @@ demo: $(READY)
 	$(VENV)/bin/ul demo --force
 
 test: $(READY)
-	$(PY) -m pytest --numprocesses auto --dist worksteal
+	$(PY) -m pytest --numprocesses auto --dist worksteal -m "not data"
+
+test-data: $(READY)
+	ULLAYERS_DATA=$(DATA) $(PY) -m pytest tests --numprocesses auto --dist worksteal -m data
 
 $(VENV)/.ray: $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,ray]'

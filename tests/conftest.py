@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.command import QUICK, UlCommand
 from tests.films import BALL, write_ball
+from tests.real_data import DATA
 from ullayers.cli.main import main
 
 # A test must give the same verdict every time it runs; example counts are set where they matter.
@@ -29,6 +30,10 @@ torch.set_num_threads(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run long tests first: at the end, one process would wait for another."""
+    if not DATA.is_dir():
+        for item in items:
+            if item.get_closest_marker("data"):
+                item.add_marker(pytest.mark.skip(reason="set ULLAYERS_DATA to the data sets"))
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from tests.films import (
     column,
     contents,
 )
+from tests.real_data import DATA
 from ullayers.cli.parser import make_parser
 from ullayers.video.scene import write_scene
 
@@ -70,15 +70,14 @@ def test_the_demo_is_careful_with_its_folder(demo: Path, here: UlCommand) -> Non
     assert (demo / "run" / "tracks.csv").read_bytes() == before["run/tracks.csv"]
 
 
-DATA = os.environ.get("ULLAYERS_DATA", "")
 MOUSE_FRAMES = 160
 
 
-@pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
+@pytest.mark.data
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_mouse_is_found(tmp_path: Path, here: UlCommand) -> None:
-    video = Path(DATA) / "tracktor" / "videos" / "mouse_video.mp4"
+    video = DATA / "tracktor" / "videos" / "mouse_video.mp4"
     short = "--max-frames", str(MOUSE_FRAMES), "--steps", "40"
     assert here("learn", video, "--out", tmp_path / "run", "--quiet", *short) == (0, "", "")
     with open(video.parent.parent / "output" / "mouse_video_tracked.csv", newline="") as file:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -12,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.real_data import DATA
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.segment import segment_motion
 from ullayers.research.datasets import walking
 
-DATA = os.environ.get("ULLAYERS_DATA", "")
 SCENES = ("0_DaSide0811-seq2-119", "1_DaSide0811-seq10-396")  # a still and a panning camera
 
 Frames = NDArray[np.uint8]
@@ -55,7 +53,7 @@ def truth() -> list[NDArray[np.float64]]:
     return [np.asarray(s.truth["x"], float) for s in walking(DATA) if s.name in SCENES]
 
 
-@pytest.mark.skipif(not Path(DATA, "labelfree").is_dir(), reason="needs ULLAYERS_DATA")
+@pytest.mark.data
 @pytest.mark.parametrize("name", VARIANTS)
 def test_walking_people_are_found_in_any_version(name: str) -> None:
     for x, expected in zip(found_x(VARIANTS[name]), truth(), strict=True):

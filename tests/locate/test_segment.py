@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.locate.moving_scene import HEIGHT, WIDTH, film, homography
+from tests.real_data import DATA
 from ullayers.locate.consensus import cell_chain, cell_means
 from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import background_flow, camera_motion, chain, optical_flow
 from ullayers.locate.segment import Segments, centroids, otsu_threshold, segment_motion
-
-DATA = os.environ.get("ULLAYERS_DATA", "")
 
 
 def read(folder: Path, flag: int, count: int = 30) -> NDArray[np.uint8]:
@@ -135,7 +133,7 @@ def test_nothing_moves_in_a_still_film() -> None:
     assert np.isnan(found.positions).all()
 
 
-@pytest.mark.skipif(not Path(DATA, "davis").is_dir(), reason="needs ULLAYERS_DATA with davis")
+@pytest.mark.data
 @pytest.mark.parametrize("name", ["car-roundabout", "dog"])
 def test_a_real_film_with_a_moving_camera(name: str) -> None:
     frames = read(Path(DATA, "davis", "frames", name), cv2.IMREAD_COLOR)

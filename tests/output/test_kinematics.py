@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.real_data import DATA
 from ullayers.output.kinematics import _signs, ellipse, label_moments, oriented, speed, velocity
 
 Floats = NDArray[np.float64]
@@ -145,11 +144,11 @@ def test_moments_of_several_objects() -> None:
     assert np.isnan(ellipse(found.covariance)[0][1]).all()
 
 
-@pytest.mark.skipif("ULLAYERS_DATA" not in os.environ, reason="needs ULLAYERS_DATA")
+@pytest.mark.data
 @pytest.mark.parametrize("animal", [0, 1])
 def test_heading_of_flies(animal: int) -> None:
     """Their axes without the front; they court, stand, and rarely walk."""
-    table = np.genfromtxt(Path(os.environ["ULLAYERS_DATA"], "flies", "truth.csv"), delimiter=",")
+    table = np.genfromtxt(DATA / "flies" / "truth.csv", delimiter=",")
     _, _, x, y, true = table[1:][table[1:, 1] == animal].T
     time = np.arange(len(x)) / FPS
     motion = velocity(x, y, time)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ import ullayers as ul
 from tests.command import UlCommand, check_refused
 from tests.films import BALL, Pixels, ball, write_ball
 from tests.learn.short_runs import CODES, learn
+from tests.real_data import DATA
 from ullayers.learn.apply import answers
 from ullayers.learn.network_graph import LUMA, Preprocess, network_graph
 from ullayers.learn.runs import Run, load_run
@@ -28,7 +28,6 @@ from ullayers.output.network_files import write_onnx
 from ullayers.video.reader import Reading, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle
 
-DATA = os.environ.get("ULLAYERS_DATA", "")
 MOUSE = Path(DATA, "tracktor", "videos", "mouse_video.mp4")
 Outputs = dict[str, NDArray[Any]]
 
@@ -177,7 +176,7 @@ def test_positions_in_a_region_are_those_in_the_frame(locator: Run, film: Pixels
         assert len(graph.dynamic["frames"]) == (3 if isinstance(roi, Rectangle) else 1)
 
 
-@pytest.mark.skipif(not MOUSE.exists(), reason="needs ULLAYERS_DATA")
+@pytest.mark.data
 def test_real_frames_at_their_own_size(locator: Run, located: Callable[..., Outputs]) -> None:
     frames = read_all(find_sources([str(MOUSE)])[0], Reading(stride=100, max_frames=8)).frames
     behind = frames.median(0).values

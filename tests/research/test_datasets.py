@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +10,8 @@ import pytest
 from PIL import Image
 
 import ullayers.research.datasets as datasets
+from tests.real_data import DATA
 from ullayers.video.reader import VideoError
-
-DATA = os.environ.get("ULLAYERS_DATA", "")
-needs_data = pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
 
 
 def picture(path: Path, level: int = 0) -> None:
@@ -101,7 +98,7 @@ def test_missing_data_says_where_it_was_looked_for(tmp_path: Path) -> None:
             read(tmp_path)
 
 
-@needs_data
+@pytest.mark.data
 def test_the_real_data_is_as_its_authors_say() -> None:
     walks = datasets.walking(DATA)
     assert len(walks) == 12

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import torch
 
 import ullayers.research.experiments.inplane as inplane
 import ullayers.research.experiments.synthetic as synthetic
-
-DATA = os.environ.get("ULLAYERS_DATA", "")
-needs_data = pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
+from tests.real_data import DATA
 
 
 def test_points_turn_in_their_plane_with_the_noise_asked_for() -> None:
@@ -34,9 +30,9 @@ def test_no_noise_proves_nothing_but_the_overlap_does() -> None:
     assert synthetic._overlap(learned, train.plane) > 0.95
 
 
-@needs_data
+@pytest.mark.data
 def test_every_third_frame_is_held_out_and_never_learned_from() -> None:
-    turn = inplane.read_turn(DATA, inplane.HEAD)
+    turn = inplane.read_turn(str(DATA), inplane.HEAD)
     assert turn.degrees[~turn.known].tolist() == list(range(10, 360, 15))
     assert len(turn.training) == 48
     for frame in turn.frames[torch.from_numpy(~turn.known)]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from matplotlib.figure import Figure
 
 from tests.command import UlCommand, check_refused
 from tests.films import column, read_table
+from tests.real_data import DATA
 from ullayers.research.datasets import thrown_pillow, walking
 from ullayers.research.experiments.common import (
     Claim,
@@ -31,8 +31,6 @@ from ullayers.research.experiments.common import (
 from ullayers.research.experiments.names import NAMES
 from ullayers.research.reproduce import load_result, reproduce
 
-DATA = os.environ.get("ULLAYERS_DATA", "")
-needs_data = pytest.mark.skipif(not DATA, reason="ULLAYERS_DATA does not name the real data")
 TRACKED = {"walk": walking, "pillow": thrown_pillow}  # the small versions use some sequences
 RESULTS_PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 
@@ -147,7 +145,7 @@ def check_learned(name: str, out: Path) -> None:
         assert (out / "results" / name / picture.file).stat().st_size > 5000
 
 
-@needs_data
+@pytest.mark.data  # it needs none, but belongs to the other experiments
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_an_experiment_learns_in_worker_processes(tmp_path: Path, here: UlCommand) -> None:
@@ -158,7 +156,7 @@ def test_an_experiment_learns_in_worker_processes(tmp_path: Path, here: UlComman
 
 
 # The ablations and the eigenvectors have tests of their own.
-@needs_data
+@pytest.mark.data
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("_one_process")

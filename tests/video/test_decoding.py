@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.real_data import DATA
 from tests.video.samples import (
     cut,
     level,
@@ -204,11 +205,9 @@ def test_a_file_that_vanishes(tmp_path: Path) -> None:
         next(source.clips(4))
 
 
+@pytest.mark.data
 def test_mouse_video() -> None:
-    data = os.environ.get("ULLAYERS_DATA")
-    if not data:
-        pytest.skip("set ULLAYERS_DATA to the folder with tracktor/videos/mouse_video.mp4")
-    [source] = find_sources([f"{data}/tracktor/videos/mouse_video.mp4"])
+    [source] = find_sources([f"{DATA}/tracktor/videos/mouse_video.mp4"])
     info = source.probe()
     assert (info.width, info.height, info.frames) == (640, 480, 10_000)
     assert info.rate == pytest.approx(30, abs=0.1)
@@ -218,7 +217,7 @@ def test_mouse_video() -> None:
     torch.testing.assert_close(clip.seconds, clip.index.double() / 30, rtol=0, atol=1e-6)
     # The published track finds the black mouse in these frames: pictures and numbers match.
     # (Its rows count from 0 as we do, its own frame column from 1.)
-    track = f"{data}/tracktor/output/mouse_video_tracked.csv"
+    track = f"{DATA}/tracktor/output/mouse_video_tracked.csv"
     rows = np.loadtxt(track, delimiter=",", skiprows=1)[clip.index]
     x, y = torch.from_numpy(rows[:, 2:]).long().T
     there = clip.frames[torch.arange(20), 0, y, x].double()
