@@ -18,6 +18,7 @@ from ullayers.video.writer import VideoWriter
 
 FAST = "--size", "16", "--restarts", "1", "--steps", "5", "--quiet"
 FRAMES = 240
+PART = "--quiet", "--max-frames", "150"  # the discs meet and part once
 
 
 def paths() -> np.ndarray:
@@ -133,9 +134,9 @@ def test_more_than_there_are(run: Path, film: str, tmp_path: Path, here: UlComma
 
 def test_several_films_in_one_table(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
     """A film with one object beside one with two: every row has the number of its object."""
-    one = write_film(tmp_path / "one.mp4", paths()[:, :1])
+    one = write_film(tmp_path / "one.mp4", paths()[:150, :1])
     out = tmp_path / "both"
-    status, _, _ = here("apply", run, one, film, "--out", out, "--overlay", "--quiet")
+    status, _, _ = here("apply", run, one, film, "--out", out, "--overlay", *PART)
     assert status == 0
     found = [(track.sequence, track.object) for track in read_tracks(out / "tracks.csv")]
     assert found == [("one", 1), ("two", 1), ("two", 2)]
@@ -176,10 +177,10 @@ def test_results_of_several_objects_are_replaced(
     run: Path, film: str, tmp_path: Path, here: UlCommand
 ) -> None:
     out = tmp_path / "out"
-    assert here("apply", run, film, "--out", out, "--quiet")[0] == 0
+    assert here("apply", run, film, "--out", out, *PART)[0] == 0
     assert (out / "crossings.csv").exists()
-    one = write_film(tmp_path / "one.mp4", paths()[:, :1])
-    assert here("apply", run, one, "--out", out, "--force", "--quiet")[0] == 0
+    one = write_film(tmp_path / "one.mp4", paths()[:150, :1])
+    assert here("apply", run, one, "--out", out, "--force", *PART)[0] == 0
     assert not (out / "crossings.csv").exists()
     assert len(read_tracks(out / "tracks.csv")) == 1
 

@@ -21,7 +21,7 @@ from tests.films import column, write_ball
 from ullayers.cli.main import main
 
 pytestmark = pytest.mark.long
-LEARN = "--size", "16", "--restarts", "1", "--steps", "40", "--quiet"
+LEARN = "--size", "16", "--restarts", "1", "--steps", "28", "--quiet"
 
 
 class Learned(NamedTuple):

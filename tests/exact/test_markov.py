@@ -96,12 +96,12 @@ def hubs(n: int) -> Any:
 
 
 FAMILIES: dict[str, Callable[[], Any]] = {
-    "grid": lambda: grid(36, 31),
-    "torus": lambda: torus(34),
-    "random": lambda: walk_at_random(1200, 8000),
-    "path with revisits": lambda: path_with_revisits(1400),
-    "hubs": lambda: hubs(1200),
-    "star": lambda: edges(1200, np.zeros(1199, int), np.arange(1, 1200), np.arange(1, 1200) ** 1.2),
+    "grid": lambda: grid(27, 24),
+    "torus": lambda: torus(26),
+    "random": lambda: walk_at_random(700, 4700),
+    "path with revisits": lambda: path_with_revisits(800),
+    "hubs": lambda: hubs(700),
+    "star": lambda: edges(700, np.zeros(699, int), np.arange(1, 700), np.arange(1, 700) ** 1.2),
 }
 
 
