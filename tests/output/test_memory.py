@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ import pytest
 
 import ullayers.learn.results as results
 from tests.films import write_ball
+from ullayers.learn.freed_memory import EVERY, returning_memory
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import Run
 from ullayers.output.export import ExportOptions, export
+from ullayers.output.spool import Spool
 from ullayers.output.tables import PartialTable
 from ullayers.output.track_table import read_tracks
 from ullayers.video.reader import Source, find_sources
@@ -51,10 +55,46 @@ def test_results_are_not_kept_in_memory(either: Run, tmp_path: Path) -> None:
     def count_results(_: int) -> None:
         alive.append(sum(type(each) is Answer for each in gc.get_objects()))
 
-    options = ExportOptions(objects=1)
+    options = ExportOptions(objects=1, masks=True, overlay=1)
     export(either, find_sources([film]), tmp_path / "out", options, count_results)
     half = len(alive) // 2
     assert max(alive[half:]) <= max(alive[:half])
+
+
+def test_masks_wait_on_disk() -> None:
+    """Memory hardly grows with their number, and they come back as they were."""
+    count, part = 1_000, 100
+    masks = np.zeros((count, 8, 8), np.uint8)
+    masks[np.arange(count), np.arange(count) % 8, 3] = 200
+    masks[::5] = 0
+    answer = long_track().rows(slice(count))
+    whole = replace(answer, masks=masks, owners=300 * (masks > 0).astype(np.uint16))
+    kept = []
+    with Spool() as spool, traced():
+        for start in range(0, count, part):
+            spool.add(whole.rows(slice(start, start + part)))
+            kept.append(tracemalloc.get_traced_memory()[0])
+        parts = list(spool.read(answer))
+    assert kept[-1] - kept[1] < 20 * (count - 2 * part), "bytes per mask"
+    for name in ("masks", "owners", "index", "values"):
+        again = np.concatenate([getattr(each, name) for each in parts])
+        assert np.array_equal(again, getattr(whole, name))
+        assert again.dtype == getattr(whole, name).dtype
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_freed_memory_is_returned_to_the_system() -> None:
+    """Blocks between others that stay in use, as after an hour of video."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    blocks = [bytearray(2**16) for _ in range(1_000)]
+    kept, full = blocks[::8], resident()
+    del blocks
+    assert list(returning_memory(iter(range(EVERY)))) == list(range(EVERY))
+    assert resident() < full - 2**25
+    assert len(kept) == 125
 
 
 def long_track() -> Answer:

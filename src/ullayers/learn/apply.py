@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.footage import PIECE, Piece, cut, make_piece
+from ullayers.learn.freed_memory import returning_memory
 from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.readout import FRAMES_PER_CALL
 from ullayers.learn.results import TRACK, Answer, code_columns
@@ -80,7 +81,7 @@ def answers(
         found = _encode(run, run.net, source, reading)
     else:
         raise RunError(f"{run.folder}: learning has not ended; continue with --resume")
-    for answer in found:
+    for answer in returning_memory(found):
         yield answer if cut is None else answer.placed(cut)
     if several is not None and several.rows is not None and cut is not None:
         several.rows = several.rows.placed(cut)

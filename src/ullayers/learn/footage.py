@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -25,7 +24,6 @@ MIN_PIECE_FRAMES = 3
 MAX_PIECE_BYTES = 2**24
 MAX_KEPT_BYTES = 2**28
 TARGET_RATE = 6.0  # frames per second, enough to follow what moves
-TAP_FRAMES = 64  # frames read at once if there is a tap
 ENOUGH_FRAMES = 500  # a stride leaves at least these of a source
 
 
@@ -175,7 +173,7 @@ def cut(
     finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None
-    clips = _read(source, reading, length)
+    clips = source.clips(length, reading)
     try:
         for clip in clips:
             if waiting is not None and 2 * len(clip.index) < length:
@@ -192,27 +190,6 @@ def cut(
         yield finish(waiting)
     if error is not None:
         raise error
-
-
-def _read(source: Source, reading: Reading, length: int) -> Generator[Clip, None, None]:
-    """Yield clips of `length`; with a tap, read in short steps, as it keeps what is read ahead."""
-    if reading.tap is None or length % TAP_FRAMES:
-        yield from source.clips(length, reading)
-        return
-    parts: list[Clip] = []
-    with closing(source.clips(TAP_FRAMES, reading)) as clips:
-        try:
-            for clip in clips:
-                parts.append(clip)
-                if TAP_FRAMES * len(parts) == length:
-                    yield Clip.join(parts)
-                    parts = []
-        except VideoError:
-            if parts:
-                yield Clip.join(parts)
-            raise
-    if parts:
-        yield Clip.join(parts)
 
 
 def make_piece(number: int, clip: Clip) -> Piece:

@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -24,11 +26,11 @@ from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
 from ullayers.learn.teaching import Teaching
 from ullayers.locate.recognition import Cast, Portrait
-from ullayers.output.code_overlay import draw_codes, region_outline
+from ullayers.output.code_overlay import draw_codes
 from ullayers.output.crossing_table import CROSSINGS
-from ullayers.output.display import DisplayTap, display_size
-from ullayers.output.drawing import Outline
+from ullayers.output.display import SampleTap, display_size
 from ullayers.output.exported import Exported as Exported
+from ullayers.output.frames_to_draw import frames_to_draw
 from ullayers.output.identities import crossing_lines, crossings_of, identities
 from ullayers.output.mask_files import MaskWriter
 from ullayers.output.outlines import OUTLINES, OutlineWriter
@@ -147,7 +149,7 @@ class _Job:
         return follows_several(self.run, self.options)
 
     def answers(
-        self, source: Source, tap: DisplayTap, several: Several | None
+        self, source: Source, tap: SampleTap | None, several: Several | None
     ) -> Generator[Answer, None, None]:
         """Apply the run to a source."""
         options = self.options
@@ -169,11 +171,9 @@ class _Job:
             self.done.recognised[source.name] = recognised
         return numbers
 
-    def tap(self, source: Source, info: Info) -> DisplayTap:
-        """Make the tap that keeps the frames to draw and to show of a source."""
-        overlay = 0 if self.video is None else self.overlay_frames
-        samples = KEPT_FRAMES if source in self.sampled else 0
-        return DisplayTap(display_size(info), overlay, samples)
+    def tap(self, source: Source, info: Info) -> SampleTap | None:
+        """Make the tap that keeps the frames to show of a source; None if none are shown."""
+        return SampleTap(display_size(info), KEPT_FRAMES) if source in self.sampled else None
 
 
 def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], None]) -> None:
@@ -267,7 +267,6 @@ def _export_source(
         try:
             info = source.probe()
             tap = job.tap(source, info)
-            outline = region_outline(job.run, source, info)
             if job.outlines is not None:
                 job.outlines.start(source.name, info.width, info.height)
             for part in job.answers(source, tap, several):
@@ -276,7 +275,7 @@ def _export_source(
                     job.outlines.add(part)
                 if part.masks is not None:
                     kept_masks.extend(part.masks, _thumbnail)
-                _keep_to_draw(job, spool, part, tap, outline)
+                _keep_to_draw(job, spool, part, rows.count)
                 rows.add(part)
                 yield len(part.index)
         except VideoError as error:
@@ -292,8 +291,8 @@ def _export_source(
                 job.outlines.finish(several)
             if several is not None and several.notes:
                 job.done.notes[source.name] = several.notes
-            job.done.frames_to_show[source.name] = tap.samples
-            _draw_spool(job, spool, source, answer, several)
+            job.done.frames_to_show[source.name] = {} if tap is None else tap.samples
+            _draw_tracks(job, spool, source, answer, several)
 
 
 def _finished(answer: Answer, info: Info, several: Several | None) -> Answer:
@@ -302,21 +301,23 @@ def _finished(answer: Answer, info: Info, several: Several | None) -> Answer:
     return complete(answer, info, several)
 
 
-def _keep_to_draw(
-    job: _Job, spool: Spool, part: Answer, tap: DisplayTap, outline: Outline | None
-) -> int:
-    """Keep what is drawn after the last frame of a source; return the number of frames."""
-    frames = tap.take(len(part.index))
-    if len(frames) and outline is not None:
-        outline.paint(frames)
-    if job.options.masks and part.masks is not None:
-        spool.add(part, frames)
-    elif len(frames):
-        spool.add(part.rows(slice(0, len(frames))), frames)
-    return len(frames)
+def _keep_to_draw(job: _Job, spool: Spool, part: Answer, before: int) -> None:
+    """Keep the masks that are drawn after the last frame of a source.
+
+    Args:
+        job: The export.
+        spool: Where to keep them.
+        part: The next rows.
+        before: Number of rows before these.
+    """
+    if part.masks is None:
+        return
+    shown = 0 if job.video is None else max(0, job.overlay_frames - before)
+    if job.options.masks or shown:
+        spool.add(part if job.options.masks else part.rows(slice(0, shown)))
 
 
-def _draw_spool(
+def _draw_tracks(
     job: _Job, spool: Spool, source: Source, answer: Answer, several: Several | None
 ) -> None:
     """Write the masks and the overlay of a source, whose identities are now known."""
@@ -324,39 +325,39 @@ def _draw_spool(
     is_one = several is None or several.rows is None
     tracks = [] if is_one else to_tracks(answer)
     crossings = [] if several is None else crossings_of(answer, several)
-    for part, frames in spool:
-        labels = None if several is None or is_one else identities(part, several)
-        if writer is not None:
-            writer.write(part, labels)
-        if job.video is None or not len(frames):
-            continue
-        shown = part.rows(slice(0, len(frames)))
-        if labels is None:
-            job.video.add(frames, shown)
-        else:
-            job.video.add_objects(frames, shown, labels[: len(frames)], tracks, crossings)
+    stride, most = job.options.stride, job.overlay_frames
+    with closing(frames_to_draw(job.run, source, stride, most)) as pictures:
+        for part in spool.read(answer):
+            labels = None if several is None or is_one else identities(part, several)
+            if writer is not None:
+                writer.write(part, labels)
+            frames = [] if job.video is None else list(islice(pictures, len(part.index)))
+            if job.video is None or not frames:
+                continue
+            shown = part.rows(slice(0, len(frames)))
+            if labels is None:
+                job.video.add(torch.stack(frames), shown)
+            else:
+                some = labels[: len(frames)]
+                job.video.add_objects(torch.stack(frames), shown, some, tracks, crossings)
 
 
 def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:
     """Draw a finished source when an export is resumed, as a video cannot be continued."""
-    info = source.probe()
-    tap = DisplayTap(display_size(info), job.overlay_frames, 0)
-    outline = region_outline(job.run, source, info)
-    left = job.overlay_frames
     several = Several(job.options.objects) if job.numbered else None
     with RowFile() as rows, Spool() as spool:
-        parts = job.answers(source, tap, several)
+        parts = job.answers(source, None, several)
         with closing(parts), suppress(VideoError):  # a broken source has rows of its beginning
             for part in parts:
-                left -= _keep_to_draw(job, spool, part, tap, outline)
+                _keep_to_draw(job, spool, part, rows.count)
                 rows.add(part)
-                if left == 0 and several is None:
+                if rows.count >= job.overlay_frames and several is None:
                     break
         if rows.count:
             if several is not None:
                 several.renumber(numbers)
-            answer = _finished(rows.read(), info, several)
-            _draw_spool(job, spool, source, answer, several)
+            answer = _finished(rows.read(), source.probe(), several)
+            _draw_tracks(job, spool, source, answer, several)
 
 
 def _thumbnail(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Frames and masks that wait on disk until the identities of all objects are known."""
+"""Masks that wait on disk until the identities of all objects are known."""
 
 from __future__ import annotations
 
@@ -6,58 +6,23 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ullayers.learn.results import Answer
 from ullayers.locate.parallel import in_parallel
 
-JPEG = (".jpg", [cv2.IMWRITE_JPEG_QUALITY, 95])
-# Masks have few edges, so that more compression is not worth its time.
-PNG = (".png", [cv2.IMWRITE_PNG_COMPRESSION, 1])
-
-
-class Waiting(NamedTuple):
-    """Consecutive frames of a sequence.
-
-    Attributes:
-        answer: Their rows, with masks and owners.
-        frames: (time, 3, height, width) uint8 frames to draw on; fewer if only some are drawn.
-    """
-
-    answer: Answer
-    frames: Tensor
-
-
-class _Stored(NamedTuple):
-    """An image in the file; only what is not black is stored.
-
-    Attributes:
-        bytes: Length in the file; 0 if all of it is black.
-        left: Of the stored part, in pixels.
-        top: Of the stored part.
-        shape: Of the whole image.
-        kind: Type of its values.
-    """
-
-    bytes: int
-    left: int
-    top: int
-    shape: tuple[int, ...]
-    kind: np.dtype[Any]
+PNG = [cv2.IMWRITE_PNG_COMPRESSION, 1]  # masks have few edges: more is not worth its time
 
 
 class Spool:
-    """Keeps frames and masks in a temporary file, compressed."""
+    """Keeps the masks of consecutive frames in a temporary file, compressed."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()
-        self._parts: list[tuple[Answer, list[list[_Stored]]]] = []
 
     def __enter__(self) -> Spool:
         return self
@@ -70,61 +35,56 @@ class Spool:
     ) -> None:
         self._file.close()
 
-    def add(self, answer: Answer, frames: Tensor) -> None:
-        """Keep the next frames of a sequence.
+    def add(self, answer: Answer) -> None:
+        """Keep the masks and owners of the next rows of a sequence."""
+        np.save(self._file, len(answer.index))
+        self._write(answer.masks)
+        self._write(answer.owners)
+
+    def read(self, answer: Answer) -> Iterator[Answer]:
+        """Yield the rows that were added, with their masks and owners.
 
         Args:
-            answer: Rows with masks.
-            frames: (time, 3, height, width) uint8, at most as many as rows.
+            answer: All rows of the sequence.
         """
-        pictures = frames.permute(0, 2, 3, 1).numpy()[..., ::-1] if len(frames) else None
-        stored = [
-            self._write(pictures, JPEG),
-            self._write(answer.masks, PNG),
-            self._write(answer.owners, PNG),
-        ]
-        self._parts.append((replace(answer, masks=None, owners=None), stored))
-
-    def __iter__(self) -> Iterator[Waiting]:
+        end, start = self._file.tell(), 0
         self._file.seek(0)
-        for answer, (frames, masks, owners) in self._parts:
-            pictures, *kept = (self._read(each) for each in (frames, masks, owners))
-            shown = torch.empty(0)
-            if pictures is not None:
-                shown = torch.from_numpy(pictures[..., ::-1].copy()).permute(0, 3, 1, 2)
-            yield Waiting(replace(answer, masks=kept[0], owners=kept[1]), shown)
+        while self._file.tell() < end:
+            rows = answer.rows(slice(start, start + int(np.load(self._file))))
+            start += len(rows.index)
+            yield replace(rows, masks=self._read(), owners=self._read())
 
-    def _write(self, images: NDArray[Any] | None, form: tuple[str, list[int]]) -> list[_Stored]:
-        if images is None:
-            return []
-        stored = []
-        for content, left, top in in_parallel(_encode, images, [form] * len(images)):
-            self._file.write(content)
-            stored.append(_Stored(len(content), left, top, images.shape[1:], images.dtype))
-        return stored
+    def _write(self, images: NDArray[Any] | None) -> None:
+        encoded = [] if images is None else in_parallel(_encode, images)
+        places = [(len(content), left, top) for content, left, top in encoded]
+        np.save(self._file, np.array(places, np.int64))
+        if images is not None and encoded:
+            np.save(self._file, images[:0])  # their size and kind
+            self._file.writelines(content for content, _, _ in encoded)
 
-    def _read(self, stored: list[_Stored]) -> NDArray[Any] | None:
-        if not stored:
+    def _read(self) -> NDArray[Any] | None:
+        places = np.load(self._file)
+        if not len(places):
             return None
-        contents = [self._file.read(each.bytes) for each in stored]
-        return np.stack(in_parallel(_decode, contents, stored))
+        like = np.load(self._file)
+        images = np.zeros((len(places), *like.shape[1:]), like.dtype)
+        contents = [self._file.read(size) for size, _, _ in places.tolist()]
+        in_parallel(_decode, contents, places.tolist(), images)
+        return images
 
 
-def _encode(image: NDArray[Any], form: tuple[str, list[int]]) -> tuple[bytes, int, int]:
+def _encode(image: NDArray[Any]) -> tuple[bytes, int, int]:
     """Return an image without its black margin, and the left and top of what is left."""
-    left, top, width, height = 0, 0, image.shape[1], image.shape[0]
-    if image.ndim == 2:
-        left, top, width, height = cv2.boundingRect((image > 0).view(np.uint8))
-        if not width:
-            return b"", 0, 0
+    left, top, width, height = cv2.boundingRect((image > 0).view(np.uint8))
+    if not width:
+        return b"", 0, 0
     part = np.ascontiguousarray(image[top : top + height, left : left + width])
-    return cv2.imencode(form[0], part, form[1])[1].tobytes(), left, top
+    return cv2.imencode(".png", part, PNG)[1].tobytes(), left, top
 
 
-def _decode(content: bytes, stored: _Stored) -> NDArray[Any]:
-    image = np.zeros(stored.shape, stored.kind)
+def _decode(content: bytes, place: list[int], image: NDArray[Any]) -> None:
+    """Decode an image into a black one."""
     if content:
         part = np.asarray(cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED))
-        left, top = stored.left, stored.top
+        _, left, top = place
         image[top : top + part.shape[0], left : left + part.shape[1]] = part
-    return image
