@@ -143,7 +143,7 @@ def _own_folder(arguments: Namespace) -> Iterator[None]:
     import torch.distributed as dist
 
     is_first = writes_results()
-    if is_first:
+    if _restarts() > 0 and is_first:
         _continue_after_restart(arguments)
     kept: list[dict[str, bytes] | None] = [_files(arguments) if is_first else None]
     dist.broadcast_object_list(kept)
@@ -163,9 +163,23 @@ def _own_folder(arguments: Namespace) -> Iterator[None]:
         yield
 
 
+def _restarts() -> int:
+    """Return how often torchrun has started the processes again, on the machine with the most.
+
+    The machine of a process that died counts a restart. The others may only find that it has joined
+    anew, which does not count.
+    """
+    import torch
+    import torch.distributed as dist
+
+    count = torch.tensor(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    return int(count)
+
+
 def _continue_after_restart(arguments: Namespace) -> None:
-    """Resume if torchrun has started the processes again after one of them died."""
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0 or arguments.resume:
+    """Resume after one of the processes died."""
+    if arguments.resume:
         return
     if Path(arguments.out, "checkpoint", "state.json").exists():
         arguments.resume = True
