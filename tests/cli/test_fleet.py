@@ -156,8 +156,11 @@ def test_what_a_fleet_does_not_do(
     place: Path, tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("apply", place / "run", place / "ball.mp4", "--out", tmp_path / "out")
-    for option in ("--masks", "--soft-masks", "--overlay"):
-        check_refused(here(*command, option, "--ray"), f"tables only; leave {option} out")
+    for option in ("--overlay", "--zones=a.json"):
+        name = option.split("=")[0]
+        check_refused(here(*command, option, "--ray"), f"tables and masks; leave {name} out")
+    for option in ("--masks", "--soft-masks"):
+        check_refused(here(*command, option, "--ray"), "masks of one object; add --objects 1")
     check_refused(here(*command, "--device", "cuda", "--ray"), "uses CPUs", "--device cuda")
     check_refused(here(*command[:2], tmp_path / "none.mp4", "--ray"), "does not exist")
     monkeypatch.setitem(sys.modules, "ray", None)

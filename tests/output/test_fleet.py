@@ -64,6 +64,21 @@ def test_tables_are_those_of_the_plain_export(either: Run, tmp_path: Path) -> No
         assert stored == answer.values.T.tolist(), "not rounded"
 
 
+def test_masks_are_those_of_the_plain_export(run: Run, tmp_path: Path) -> None:
+    sources, out = sources_in(tmp_path / "in", 12, 12), tmp_path / "out"
+    options = replace(SKIP, masks=True, soft=True)
+    write_truncated(Path(sources[1].path))
+    export(run, sources, tmp_path / "plain", options)
+    done = export_fleet(run, sources, out, options)
+    names = {name for name in files_in(tmp_path / "plain") if name.startswith("masks/")}
+    assert {Path(name).parent.name for name in names} == {"film0", "film1"}
+    assert {name for name in files_in(out) if name.startswith("masks/")} == names
+    assert all((out / n).read_bytes() == (tmp_path / "plain" / n).read_bytes() for n in names)
+    assert out / "masks" in done.files
+    with pytest.raises(RunError, match=r"out: is not on all machines.* leave the masks out"):
+        apply_to_video(run, sources[0], options, [], out / "tracks.partial.parquet")
+
+
 def test_finished_videos_are_not_done_again(codes: Run, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 12, 12, 12, 12), tmp_path / "out"
     export(codes, sources, tmp_path / "plain", ExportOptions())
@@ -87,7 +102,11 @@ def test_finished_videos_are_not_done_again(codes: Run, tmp_path: Path) -> None:
 
 
 def fails(
-    run: Run, source: Source, options: ExportOptions, request: list[str | int | None]
+    run: Run,
+    source: Source,
+    options: ExportOptions,
+    request: list[str | int | None],
+    parts: Path,
 ) -> VideoResult:
     """Kill the worker at the first attempt at film1, and fail at every attempt at film2."""
     tries = Path(source.path).with_suffix(".tries")
@@ -97,7 +116,7 @@ def fails(
         os.kill(os.getpid(), signal.SIGKILL)
     if source.name == "film2":
         return VideoResult(error="film2.mp4: the connection was lost")
-    return real_apply(run, source, options, request)
+    return real_apply(run, source, options, request, parts)
 
 
 def test_killed_workers_are_harmless_and_failed_videos_are_listed(

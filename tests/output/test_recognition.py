@@ -137,7 +137,7 @@ def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
     request = request_of(run, options)
     parts = Parts(tmp_path / "fleet" / "tracks.csv", request, resume=False)
     for source in sources:
-        result = apply_to_video(run, source, options, request)
+        result = apply_to_video(run, source, options, request, parts.folder)
         assert result.content is not None
         parts.write(source, result.content)
     merged = parts.merge(sources)

@@ -20,7 +20,7 @@ from ullayers.output.fleet import FleetResults, export_fleet
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import find_sources
 
-UNSUPPORTED = ("masks", "soft_masks", "overlay", "zones", "mm_per_pixel")
+UNSUPPORTED = ("overlay", "zones", "mm_per_pixel")
 
 
 def check_options(arguments: Namespace) -> None:
@@ -28,7 +28,7 @@ def check_options(arguments: Namespace) -> None:
     for name in UNSUPPORTED:
         if getattr(arguments, name):
             option = "--" + name.replace("_", "-")
-            raise UserError(f"--ray writes tables only; leave {option} out")
+            raise UserError(f"--ray writes tables and masks; leave {option} out")
     if arguments.device not in (None, "auto", "cpu"):
         raise UserError(f"--ray uses CPUs; leave --device {arguments.device} out")
 
@@ -47,12 +47,18 @@ def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, 
         raise UserError(next(iter(bad.values())))
     check_apart(arguments.out, sources)
     applied.bad = bad
+    objects = wanted_objects(arguments, applied.config)
+    masks = arguments.masks or arguments.soft_masks
+    if masks and objects != 1:  # objects are numbered when all videos are finished
+        raise UserError("--ray writes the masks of one object; add --objects 1, or leave them out")
     options = ExportOptions(
         stride=arguments.stride,
         max_frames=kept_frames(arguments.max_frames, arguments.stride),
         skip_bad=arguments.skip_bad,
         resume=arguments.resume,
-        objects=wanted_objects(arguments, applied.config),
+        objects=objects,
+        masks=masks,
+        soft=arguments.soft_masks,
     )
     with (
         open(os.devnull, "w") as nowhere,

@@ -1,7 +1,7 @@
 """Thousands of videos on a Ray cluster: one task and one result file per video.
 
-The workers read the videos and return their rows; only this process writes files. Workers therefore
-need access to the videos and to the run, but not to the results.
+The workers read the videos and return their rows, and this process writes them. Workers therefore
+need access to the videos and to the run, but not to the results, unless they write masks there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from ullayers.errors import UserError
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
+from ullayers.learn.folders import clear_masks
 from ullayers.learn.results import TRACK
 from ullayers.learn.row_file import RowFile
 from ullayers.learn.runs import Run, csv_name
@@ -25,6 +26,7 @@ from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
 from ullayers.output.export import ExportOptions, follows_several, request_of
 from ullayers.output.exported import Totals, describe_sequence
 from ullayers.output.identities import crossing_lines
+from ullayers.output.mask_files import MaskWriter
 from ullayers.output.parts import Merged, PartNote, Parts, load_parquet, stored_path, to_parquet
 from ullayers.output.shapes import complete
 from ullayers.output.summary import write_summary
@@ -81,7 +83,7 @@ def export_fleet(
         run: A finished run.
         sources: From `find_sources`; the workers must be able to read them.
         folder: Where to write; created if needed.
-        options: What to write; masks and overlay are not supported.
+        options: What to write; masks are of one object only, and there is no overlay.
         progress: Called with the number of finished videos, and of frames processed so far.
 
     Raises:
@@ -94,8 +96,9 @@ def export_fleet(
     load_parquet()  # if it is missing, say so before the work and not after it
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    parts = Parts(place / csv_name(run), request_of(run, options), resume=options.resume)
+    parts = Parts(place / csv_name(run), _request(run, options), resume=options.resume)
     finished = parts.finished(sources, skip_bad=options.skip_bad)
+    clear_masks(place, finished)  # a worker may have died between two of them
     fleet = _Fleet(run, sources, options, parts)
     try:
         fleet.work([source for source in sources if source.name not in finished], progress)
@@ -105,7 +108,10 @@ def export_fleet(
         raise VideoError(next(iter((fleet.unopened | fleet.failed).values())))
     results = FleetResults(**vars(parts.merge(sources)), unopened=fleet.unopened)
     results.bad |= {name: fleet.failed[name] for name in fleet.failed if name not in results.bad}
-    results.files += [parts.table, place / "summary.json", parts.complete]
+    clear_masks(place, {entry["name"] for entry in results.sequences})
+    results.files += [parts.table, place / "summary.json"]
+    results.files += [place / "masks"] if options.masks else []
+    results.files += [parts.complete]
     bad = run.bad | {
         source.path: fleet.unopened[source.path]
         for source in sources
@@ -116,27 +122,45 @@ def export_fleet(
     return results
 
 
+def _request(run: Run, options: ExportOptions) -> list[str | int | None]:
+    masks = "soft masks" if options.soft else "masks"
+    return [*request_of(run, options), *([masks] if options.masks else [])]
+
+
 def apply_to_video(
-    run: Run, source: Source, options: ExportOptions, request: list[str | int | None]
+    run: Run,
+    source: Source,
+    options: ExportOptions,
+    request: list[str | int | None],
+    parts: Path,
 ) -> VideoResult:
     """Apply a run to one video, in a worker.
 
     Args:
         run: The run.
         source: The video.
-        options: Stride and maximum number of frames.
+        options: Stride, maximum number of frames, and whether to write masks.
         request: Stored with the results.
+        parts: Folder of the results of single videos; masks are written beside it.
     """
     if not run.folder.is_dir():  # its scenes are read there
         raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
+    if options.masks and not parts.is_dir():
+        raise RunError(
+            f"{parts.parent}: is not on all machines of the cluster; mount it there, or leave the "
+            "masks out"
+        )
     info, error = None, None
     several = Several(options.objects) if follows_several(run, options) else None
     with RowFile() as rows:
         try:
             info = source.probe()
+            masks = MaskWriter(parts.parent, source, options.soft) if options.masks else None
             for part in answers(
                 run, source, stride=options.stride, max_frames=options.max_frames, several=several
             ):
+                if masks is not None:
+                    masks.write(part)
                 rows.add(part)
         except VideoError as caught:
             error = str(caught)
@@ -220,7 +244,8 @@ class _Fleet:
             )
         while waiting and len(self.running) < max(1, TASKS_PER_CPU * cpus):
             source, attempt = waiting.popleft()
-            task = self.task.remote(self.run, source, self.options, self.parts.request)
+            request, folder = self.parts.request, self.parts.folder.absolute()
+            task = self.task.remote(self.run, source, self.options, request, folder)
             self.running[task] = source, attempt
 
     def _result(self, source: Source, task: Any) -> VideoResult:

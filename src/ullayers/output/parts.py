@@ -223,7 +223,7 @@ class Parts:
         if note.request != self.request:
             raise RunError(
                 f"{self.folder}: was started with another run, --stride, --max-frames, --start, "
-                "--end or --roi; use the same ones, or start again with --force"
+                "--end, --roi, --objects or --masks; use the same ones, or start again with --force"
             )
         if note.path != stored_path(source):
             raise RunError(
