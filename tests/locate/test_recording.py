@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tests.locate.moving_scene import film as moving_film
 from tests.locate.still_films import HEIGHT, WIDTH, Places, circle, film
+from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.recording import (
     MovingRecording,
     StillRecording,
@@ -16,7 +17,7 @@ from ullayers.locate.recording import (
     fits,
 )
 from ullayers.locate.segment import Segments
-from ullayers.locate.still import still_scene
+from ullayers.locate.still import StillScene, still_scene
 
 
 def scene_of(frames: NDArray[np.uint8]) -> StillRecording:
@@ -71,6 +72,21 @@ def test_the_outline_covers_the_disc() -> None:
     both = np.count_nonzero(found.masks[50] & (truth > 0))
     either = np.count_nonzero(found.masks[50] | (truth > 0))
     assert both / either > 0.85
+
+
+def test_a_faint_part_has_an_outline_of_its_own() -> None:
+    """Trousers that differ from the scene by less than half as much as the jacket."""
+    frame = np.full((60, 60, 3), 200, np.uint8)
+    scene = StillScene(frame.astype(np.float32), np.ones((60, 60), np.float32), bands=False)
+    frame[10:30, 20:34] = 40
+    frame[30:50, 20:34] = 130
+    part = np.zeros((60, 60), bool)
+    part[9:51, 19:35] = True
+    outlined = contrast_outline(frame, scene, np.ones((1, 1, 1), np.float32), part)
+    mask = np.zeros((60, 60), bool)
+    mask[outlined.box] = outlined.soft >= EDGE
+    truth = frame[..., 0] < 200
+    assert np.count_nonzero(mask != truth) < 0.1 * np.count_nonzero(truth)
 
 
 def test_nothing_is_found_in_noise() -> None:

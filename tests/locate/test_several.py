@@ -10,8 +10,9 @@ import pytest
 from ullayers.locate.blobs import Blobs, find_blobs
 from ullayers.locate.crossings import find_crossings
 from ullayers.locate.identity import resolve
+from ullayers.locate.parting import axes_of, fit_ellipses, mix_gaussians
 from ullayers.locate.selection import choose_objects
-from ullayers.locate.tracking import TrackedObject, Tracker, part_pixels
+from ullayers.locate.tracking import TrackedObject, Tracker
 
 SIZE = 240, 160  # width, height
 
@@ -113,9 +114,38 @@ def test_places_of_parted_pixels() -> None:
     grid = np.stack(np.meshgrid(np.arange(40.0), np.arange(10.0)), -1).reshape(-1, 2)
     spread = np.array([[33.0, 0], [0, 8.0]])
     start = np.array([(7.0, 6.0), (33.0, 3.0)])
-    found, _, chances = part_pixels(grid, start, np.stack([spread] * 2), np.array([200.0, 200.0]))
-    assert np.allclose(found, [(9.5, 4.5), (29.5, 4.5)], atol=1)
-    assert np.allclose(chances.sum(1), 1)
+    found = mix_gaussians(grid, start, np.stack([spread] * 2), np.array([200.0, 200.0]))
+    assert np.allclose(found.places, [(9.5, 4.5), (29.5, 4.5)], atol=1)
+    assert np.bincount(found.owner).tolist() == [200, 200]
+
+
+def test_ellipses_that_cover_each_other_are_found() -> None:
+    """Their outline tells where both are, although their centres are hardly apart."""
+    true = [(60.0, 60.0, 20.0), (64.0, 58.0, 110.0)]
+    _, mask = picture(true)
+    rows, columns = np.nonzero(mask)
+    pixels = np.column_stack([columns, rows]).astype(float) + 0.5
+    spread = np.diag([14.0**2, 6.0**2]) / 4
+    spreads = np.stack([spread, spread[::-1, ::-1]])  # expected at 0 and 90 degrees
+    found = fit_ellipses(pixels, np.array([(58.0, 61.0), (65.0, 60.0)]), spreads)
+    assert np.allclose(found.places - 0.5, [each[:2] for each in true], atol=0.5)
+    angles = np.degrees([axes_of(each)[2] for each in found.spreads]) % 180
+    assert np.allclose(angles, [20, 110], atol=4)
+    assert (found.known > 0.5).all()
+
+
+def test_parts_of_an_object_behind_a_post_are_one_object() -> None:
+    """Both parts are seen for long enough to be objects before the post ends."""
+    paths = crossing_paths(120)[:, :1]
+    tracker = Tracker(patience=10)
+    for t, (x, y, _) in enumerate(paths[:, 0]):
+        frame, mask = picture([(x, y, 90.0)])
+        if t < 40:
+            mask[int(y) + 2 : int(y) + 6] = False  # a bar hides a stripe of it
+        step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=0))
+    [one] = choose_objects(tracker.finish(), len(paths), SIZE)
+    assert one.sightings.column("frame").tolist() == list(range(120))
+    assert one.sightings[119].area > 240
 
 
 def test_an_object_that_hides_is_the_same_when_it_returns() -> None:

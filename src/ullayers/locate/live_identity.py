@@ -19,7 +19,8 @@ from ullayers.locate.identity import (
     exchange_cost,
     metric_of,
 )
-from ullayers.locate.live_tracks import LiveTrack, Pairs
+from ullayers.locate.live_tracks import LiveTrack
+from ullayers.locate.pairs import Pairs
 from ullayers.locate.sightings import Sighting
 
 BLOCK = 12  # frames over which an appearance is averaged

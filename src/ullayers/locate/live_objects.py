@@ -14,7 +14,7 @@ from ullayers.locate.blobs import LEAST_MASS, find_blobs, outline_all, typical_a
 from ullayers.locate.flow import Pixels
 from ullayers.locate.live_identity import LiveIdentity
 from ullayers.locate.live_scene import LiveScene, Look
-from ullayers.locate.live_tracks import LiveObject, LiveTrack, Pairs
+from ullayers.locate.live_tracks import LiveObject, LiveTrack
 from ullayers.locate.selection import (
     LARGEST_J,
     LEAST_TRAVEL,
@@ -28,7 +28,6 @@ from ullayers.locate.tracking import CONFIRMED, Tracker
 
 RECENT = 64  # frames over which the size of a typical object is measured
 MOST_LOST = 64  # objects that are remembered after they were lost
-MOSTLY = 0.5  # of the time
 MOST_TRACKS = 2**15
 TRIAL = (2, 10)  # times the patience: something new beside residents waits at least, at most
 
@@ -63,12 +62,11 @@ class LiveObjects:
     def __init__(self, wanted: int | None, patience: int) -> None:
         self.wanted = wanted
         self.scene = LiveScene()
-        self.tracker = Tracker(patience, keeps=False)
+        self.tracker = Tracker(patience, keeps=False, largest_part=1.0)
         self.tracks: dict[int, LiveTrack] = {}
         self.lost: list[LiveTrack] = []
         self.names = 0
         self.main = 0
-        self.pairs = Pairs()
         self.identity = LiveIdentity()
         self.areas: deque[list[float]] = deque(maxlen=RECENT)
         self.masses: deque[float] = deque(maxlen=RECENT)
@@ -95,7 +93,7 @@ class LiveObjects:
         self._remember()
         height, width = mask.shape
         self._name_new((width, height))
-        self.identity.decide(self.tracks, self.pairs)
+        self.identity.decide(self.tracks, self.tracker.pairs)
         lookup = np.zeros(self.tracker.count + 1, np.int32)
         for track in self.tracks.values():
             lookup[track.track] = track.name
@@ -147,7 +145,7 @@ class LiveObjects:
                 track = self.tracks.setdefault(one.number, LiveTrack(one.number))
                 track.add(one, sighting)
                 self.identity.add(track, sighting)
-        self._drop_parts()
+        self._join_parts()
         active = {one.number for one in self.tracker.active}
         ended = [track for number, track in self.tracks.items() if number not in active]
         for track in ended:
@@ -159,41 +157,21 @@ class LiveObjects:
     def _renumber(self) -> None:
         """Number the tracks from 1, as their numbers are limited; those of objects stay."""
         order = sorted(self.tracker.active, key=lambda each: each.number)
-        self.pairs.keep(np.array([one.number for one in order], np.int64))
-        self.pairs.tracks = np.arange(1, len(order) + 1)
+        pairs = self.tracker.pairs
+        pairs.keep(np.array([one.number for one in order], np.int64))
+        pairs.tracks = np.arange(1, len(order) + 1)
         renumbered = {}
         for number, one in enumerate(order, 1):
             renumbered[number] = self.tracks[one.number]
             one.number = renumbered[number].track = number
         self.tracks, self.tracker.count = renumbered, len(order)
 
-    def _drop_parts(self) -> None:
-        """Drop tracks of parts of an object: those that were always as near as now, in one blob."""
-        active = sorted(self.tracker.active, key=lambda each: each.number)
-        if not active:
-            return
-        numbers = np.array([one.number for one in active], np.int64)
-        seen = [self.tracker.latest.get(one.number) for one in active]
-        places = np.array([(np.nan, np.nan) if s is None else (s.x, s.y) for s in seen])
-        boxes = np.array([np.full(4, np.nan) if s is None else s.box for s in seen])
-        company = [() if s is None else s.company for s in seen]
-        shared = np.array([np.isin(numbers, each) for each in company])
-        pairs = self.pairs
-        apart = np.array([1.0 if s is None else s.apart for s in seen])
-        pairs.add(numbers, places, shared, apart)
-        is_part = shared & (pairs.common >= self.tracker.patience)
-        is_part &= pairs.together > MOSTLY * pairs.common
-        dropped = set()
-        for i, j in np.argwhere(np.triu(is_part)).tolist():
-            extent = np.fmax(*boxes[[i, j], 2:]) - np.fmin(*boxes[[i, j], :2])
-            if pairs.farthest[i, j] < np.linalg.norm(extent):
-                kept, lost = (self.tracks[active[k].number] for k in (i, j))
-                if lost.seen > kept.seen:
-                    kept, lost = lost, kept
-                kept.name = kept.name or lost.name
-                lost.name = 0
-                dropped.add(lost.track)
-        self.tracker.active = [one for one in self.tracker.active if one.number not in dropped]
+    def _join_parts(self) -> None:
+        """Give the numbers of tracks that were parts of another one to that one."""
+        for kept, lost in self.tracker.joined:
+            whole, part = self.tracks[kept], self.tracks[lost]
+            whole.name = whole.name or part.name
+            part.name = 0
 
     def _name_new(self, size: tuple[int, int]) -> None:
         """Give numbers to the tracks that have turned out to be objects."""

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from ullayers.locate.identity import APPEARANCE
 from ullayers.locate.live_objects import LiveObjects
 from ullayers.locate.live_tracks import LiveTrack
+from ullayers.locate.pairs import PAIRS
 from ullayers.locate.sightings import Sightings
 from ullayers.locate.tracking import TrackedObject
-
-PAIRS = ("common", "together", "farthest", "hidden")
 
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -33,8 +32,8 @@ def live_state(live: LiveObjects) -> Arrays:
         "tracked": _table(tracker.active),
         "tracks": _table(list(live.tracks.values())),
         "lost": _table(live.lost),
-        "pair_tracks": live.pairs.tracks,
-        "pairs": np.stack([getattr(live.pairs, name) for name in PAIRS]),
+        "pair_tracks": tracker.pairs.tracks,
+        "pairs": np.stack([getattr(tracker.pairs, name) for name in PAIRS]),
         "gallery_names": np.array(list(live.identity.gallery), np.int64),
         "gallery": _stacked(list(live.identity.gallery.values())),
         "within": np.append(live.identity.within.ravel(), live.identity.count),
@@ -71,9 +70,9 @@ def restore(live: LiveObjects, arrays: Arrays) -> None:
     scene.count, scene.bands, scene.threshold = int(count), bool(bands), threshold
     tracker.active, live.lost = tracked, lost
     live.tracks = {track.track: track for track in tracks}
-    live.pairs.tracks = arrays["pair_tracks"].copy()
+    tracker.pairs.tracks = arrays["pair_tracks"].copy()
     for name, values in zip(PAIRS, pairs, strict=True):
-        setattr(live.pairs, name, values.copy())
+        setattr(tracker.pairs, name, values.copy())
     names = arrays["gallery_names"].tolist()
     live.identity.gallery = dict(zip(names, arrays["gallery"].copy(), strict=True))
     live.identity.within = arrays["within"][:-1].reshape(APPEARANCE, APPEARANCE).copy()

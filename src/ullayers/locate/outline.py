@@ -14,6 +14,8 @@ from ullayers.locate.still import StillScene
 GUIDE_RADIUS = 1 / 54  # of the longer side
 GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not followed
 CORE = 0.8  # quantile of the difference that is taken as the contrast of an object
+FAINT = 0.5  # of the contrast of an object: that of its faintest parts, like trousers
+PART = 0.2  # of the square root of the area: parts of another contrast are larger than this
 THIN = 0.06  # of the square root of the area: thinner parts, like tails, are left out
 NOISE_BLUR = 0.8  # pixels
 MARGIN = 0.25  # of the size of a part: how far its outline may lie outside it
@@ -85,12 +87,28 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     inside = _enlarged_part(part, box, *frame.shape[:2])
     if not inside.any():
         return Outlined(box, np.zeros(inside.shape, np.uint8))
-    contrast = difference / max(float(np.quantile(difference[inside], CORE)), 1e-9)
+    contrast = difference / _contrast_of_parts(difference, inside)
     body = _main_body(contrast > 0.5, inside)
     # Holes count as the object; beyond its outline, the mask ends within a pixel.
     fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * np.float32(0.49)
     soft = np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe))
     return Outlined(box, _to_bytes(soft))
+
+
+def _contrast_of_parts(difference: Floats, inside: Mask) -> Floats:
+    """Return the contrast near each pixel, so that faint parts have outlines of their own.
+
+    Args:
+        difference: (height, width) from the scene.
+        inside: (height, width) where the object is, roughly.
+    """
+    core = max(float(np.quantile(difference[inside], CORE)), 1e-9)
+    radius = max(1, round(PART * float(np.sqrt(np.count_nonzero(inside)))))
+    side = 2 * radius + 1
+    shape = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
+    highest = cv2.dilate(np.where(inside, difference, 0), shape)
+    near: Floats = np.clip(cv2.blur(highest, (side, side)), FAINT * core, core)
+    return near
 
 
 def _to_bytes(values: Floats) -> Soft:

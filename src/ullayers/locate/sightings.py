@@ -155,6 +155,11 @@ class Sightings(Sequence[Sighting]):
         rows = np.sort(np.concatenate([np.array(part.rows, np.int64) for part in parts]))
         return cls(parts[0].log, array("q", rows.tobytes()))
 
+    def filled(self, other: Sightings) -> Sightings:
+        """Return these sightings, and those of another object in other frames."""
+        missing = ~np.isin(other.column("frame"), self.column("frame"))
+        return Sightings.merged([self, other.where(missing)])
+
     def where(self, chosen: NDArray[np.bool_]) -> Sightings:
         """Return some of the sightings."""
         return Sightings(self.log, array("q", np.array(self.rows, np.int64)[chosen].tobytes()))

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.blobs import WHOLE, Blobs
+from ullayers.locate.pairs import Pairs
+from ullayers.locate.parting import axes_of, part_pixels, separation, with_axes_of
 from ullayers.locate.sightings import COLOURS, Sighting, SightingLog, Sightings
 
 MEMORY = 0.1  # rate at which the usual area and shape of an object are updated
@@ -19,11 +21,9 @@ OCCLUDED_COST = 0.5  # lengths: of sharing a blob that is too small for both
 GATE = 1.5  # lengths: an object does not jump further from where it is expected
 CENTRE_SHARE = 0.25  # weight of the distance to the centroid of a blob, beside that to its edge
 SHARED = 1.5  # times the usual area: a larger blob has room for a second object
-EM_STEPS = 4
-EM_PIXELS = 400  # of a blob that are used to part it
-OVERLAP_GAIN = 0.25  # how far objects at the same place follow the pixels, 1 if they are apart
 FRAGMENT = 0.6  # of the usual area: a smaller blob may be a part of an object
 CONFIRMED = 8  # frames that an object must be seen alone before it may share a blob
+PART = 0.6  # of the usual area of an object: a smaller one that is never apart is a part of it
 YOUNG = 0.1  # of the frames that the best known object in a blob was seen alone
 ROOM = 0.75  # of their areas that objects need in a blob, or one of them may have left
 
@@ -48,7 +48,7 @@ class TrackedObject:
     @property
     def length(self) -> float:
         """Longer axis in pixels; that of a uniform ellipse is four standard deviations."""
-        return 4 * math.sqrt(_axes(self.spread)[0])
+        return 4 * math.sqrt(axes_of(self.spread)[0])
 
     @property
     def expected(self) -> Floats:
@@ -63,20 +63,27 @@ class Tracker:
     Args:
         patience: Frames after which an object that is not seen is given up.
         keeps: Whether to keep all sightings.
+        largest_part: Of the usual area of an object: something of at most this size, which was
+            never apart from it, is a part of it.
 
     Attributes:
         active: Objects that are being followed.
         ended: Objects that were given up.
         log: Where all of them were seen.
         latest: Where they were seen in the latest frame, by the number of the track.
+        pairs: How near each pair of tracks has been.
+        joined: Numbers of tracks that were joined in the latest frame: whole, part.
     """
 
     patience: int
     keeps: bool = True
+    largest_part: float = PART
     active: list[TrackedObject] = field(default_factory=list)
     ended: list[TrackedObject] = field(default_factory=list)
     log: SightingLog = field(default_factory=SightingLog)
     latest: dict[int, Sighting] = field(default_factory=dict)
+    pairs: Pairs = field(default_factory=Pairs)
+    joined: list[tuple[int, int]] = field(default_factory=list)
     count: int = 0
     frame: int = 0
 
@@ -96,6 +103,7 @@ class Tracker:
                 self._see_alone(objects[0], blobs, blob)
             elif objects:
                 self._part(objects, blobs, blob, owner)
+        self._join_parts()
         seen = {each.number for objects in members for each in objects}
         for each in self.active:
             if each.number not in seen:
@@ -104,6 +112,23 @@ class Tracker:
         self.ended += lost
         self.active = [each for each in self.active if each not in lost]
         self.frame += 1
+
+    def _join_parts(self) -> None:
+        """Join tracks of parts of one object."""
+        active = {each.number: each for each in sorted(self.active, key=lambda each: each.number)}
+        seen = [self.latest.get(number) for number in active]
+        self.pairs.add(np.array(list(active), np.int64), seen)
+        self.joined = []
+        for pair in self.pairs.parts(seen, self.patience):
+            if any(number not in active for number in pair):
+                continue
+            whole, part = sorted((active[number] for number in pair), key=lambda each: -each.area)
+            if part.area > self.largest_part * whole.area:  # two objects that go together
+                continue
+            whole.sightings = whole.sightings.filled(part.sightings)
+            self.joined.append((whole.number, part.number))
+            del active[part.number]
+        self.active = list(active.values())
 
     def finish(self) -> list[TrackedObject]:
         """Return all objects."""
@@ -199,7 +224,7 @@ class Tracker:
         # A blob that is much larger may be of two objects, unless it is no larger than most.
         if area < max(SHARED * one.area, WHOLE * blobs.typical) or one.seen <= 1 / MEMORY:
             one.spread = (1 - MEMORY) * one.spread + MEMORY * spread
-            one.spread = _with_axes_of(one.spread, spread)
+            one.spread = with_axes_of(one.spread, spread)
             one.area += MEMORY * (area - one.area)
         self._note(
             one,
@@ -228,7 +253,7 @@ class Tracker:
     ) -> None:
         """Part the pixels of a blob that several objects share."""
         pixels = blobs.pixels(blob)
-        places, spreads, chances = part_pixels(
+        places, spreads, chosen, gains = part_pixels(
             pixels,
             np.stack([each.expected for each in objects]),
             np.stack([each.spread for each in objects]),
@@ -236,10 +261,9 @@ class Tracker:
         )
         numbers = np.array([each.number for each in objects], np.uint16)
         columns, rows = np.floor(pixels).astype(int).T
-        chosen = chances.argmax(1)
         owner[rows, columns] = numbers[chosen]
         company = tuple(int(number) for number in numbers)
-        gains = _separation(places, spreads)
+        apart = separation(places, spreads)
         shares = np.bincount(chosen, minlength=len(objects))
         _note_room(objects, float(blobs.areas[blob]), shares)
         for i, each in enumerate(objects):
@@ -258,7 +282,7 @@ class Tracker:
                     np.full(COLOURS, np.nan),
                     tuple(n for n in company if n != each.number),
                     _box_of(pixels[chosen == i], each),
-                    float(gains[i]),
+                    float(apart[i]),
                 ),
             )
 
@@ -286,94 +310,11 @@ def _box_of(pixels: Floats, one: TrackedObject) -> Floats:
     return np.concatenate([one.place - half, one.place + half])
 
 
-def _move(one: TrackedObject, measured: Floats, gain: float) -> None:
-    """Move an object towards where it is seen; update its velocity."""
-    expected = one.expected
-    place = expected + gain * (measured - expected)
+def _move(one: TrackedObject, place: Floats, gain: float) -> None:
+    """Move an object to a place; its velocity follows as far as the place is known."""
     step = (place - one.place) / (1 + one.unseen)
     if one.seen:
         one.velocity = one.velocity + VELOCITY_RATE * gain * (step - one.velocity)
     one.place = place
     one.seen += 1
     one.unseen = 0
-
-
-def _axes(spread: Floats) -> tuple[float, float, float]:
-    """Return the variance along the longer and the shorter axis, and the angle of the longer."""
-    (xx, xy), (_, yy) = spread.tolist()
-    middle, half = (xx + yy) / 2, math.hypot((xx - yy) / 2, xy)
-    return middle + half, middle - half, math.atan2(2 * xy, xx - yy) / 2
-
-
-def _with_axes_of(lengths: Floats, axes: Floats) -> Floats:
-    """Return a covariance with the eigenvalues of one matrix and the eigenvectors of another."""
-    longer, shorter = (max(value, 0.25) for value in _axes(lengths)[:2])
-    angle = _axes(axes)[2]
-    cosine, sine = math.cos(angle), math.sin(angle)
-    mixed = (longer - shorter) * cosine * sine
-    return np.array(
-        [
-            [longer * cosine**2 + shorter * sine**2, mixed],
-            [mixed, longer * sine**2 + shorter * cosine**2],
-        ]
-    )
-
-
-def _separation(places: Floats, spreads: Floats) -> Floats:
-    """Return how clearly each object stands apart from the others that share its blob."""
-    gains = np.ones(len(places))
-    for i, place in enumerate(places):
-        for j, other in enumerate(places):
-            if i != j:
-                offset = other - place
-                scaled = np.sqrt(offset @ np.linalg.solve(spreads[i] + spreads[j], offset))
-                gains[i] = min(gains[i], max(OVERLAP_GAIN, scaled / 2))
-    return gains
-
-
-def part_pixels(
-    pixels: Floats, places: Floats, spreads: Floats, areas: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Part pixels among objects of known size, by expectation maximisation.
-
-    Args:
-        pixels: (pixels, 2) places x, y.
-        places: (objects, 2) where the objects are expected.
-        spreads: (objects, 2, 2) covariances of their pixels; their axes may turn.
-        areas: (objects,) their usual areas.
-
-    Returns:
-        Places, spreads, and (pixels, objects) probabilities.
-
-    Example:
-        >>> left = np.random.default_rng(0).normal((0, 0), 1, (200, 2))
-        >>> right = np.random.default_rng(1).normal((4, 0), 1, (200, 2))
-        >>> both = np.concatenate([left, right])
-        >>> start = np.array([(0.5, 0.5), (3.0, 0.0)])
-        >>> places, _, _ = part_pixels(both, start, np.stack([np.eye(2)] * 2), np.ones(2))
-        >>> bool(np.abs(places - [(0, 0), (4, 0)]).max() < 0.3)
-        True
-    """
-    some = pixels[:: max(1, len(pixels) // EM_PIXELS)]
-    for _ in range(EM_STEPS):
-        chances = _chances(some, places, spreads, areas)
-        weight = chances.sum(0)
-        if weight.min() < 1:  # one of them is hidden: the pixels tell nothing about it
-            break
-        places = (chances.T @ some) / weight[:, None]
-        offsets = some[None] - places[:, None]
-        second = np.einsum("kp,kpi,kpj->kij", chances.T, offsets, offsets) / weight[:, None, None]
-        second += 0.25 * np.eye(2)
-        spreads = np.stack([_with_axes_of(*each) for each in zip(spreads, second, strict=True)])
-    return places, spreads, _chances(pixels, places, spreads, areas)
-
-
-def _chances(pixels: Floats, places: Floats, spreads: Floats, areas: Floats) -> Floats:
-    offsets = pixels[None] - places[:, None]
-    precision = np.linalg.inv(spreads)
-    scaled = np.einsum("kpi,kij,kpj->kp", offsets, precision, offsets)
-    logits = np.log(areas)[:, None] - 0.5 * np.log(np.linalg.det(spreads))[:, None] - scaled / 2
-    logits -= logits.max(0)
-    chances = np.exp(logits)
-    shares: Floats = (chances / chances.sum(0)).T
-    return shares
