@@ -27,7 +27,7 @@ from ullayers.output.outlines import (
     SCHEMA,
     OutlineWriter,
     _decoded,
-    _encoded,
+    encoded,
     find_outlines,
     read_outlines,
 )
@@ -170,7 +170,7 @@ def test_a_damaged_partial_file_is_refused(tmp_path: Path) -> None:
 )
 def test_polygons_as_bytes(polygons: list[list[tuple[int, int]]]) -> None:
     arrays = [np.array(points, np.int32) for points in polygons]
-    decoded = _decoded(_encoded(arrays))
+    decoded = _decoded(encoded(arrays))
     assert [points.tolist() for points in decoded] == [points.tolist() for points in arrays]
 
 

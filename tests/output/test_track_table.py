@@ -30,6 +30,20 @@ def test_objects_are_sorted_and_complete(tmp_path: Path) -> None:
     assert second.area.tolist() == [40]
 
 
+def test_names_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows with quotes and line breaks are read like plain ones, wherever a block of lines ends."""
+    plain = SEVERAL.replace('"b, c"', "b")
+    quoted = SEVERAL.replace('"b, c"', '"b ""\n\n c"')
+    expected = read_tracks(table(tmp_path, plain))
+    for lines in (1, 2, 3, 100):
+        monkeypatch.setattr("ullayers.output.track_table.ROWS_AT_ONCE", lines)
+        found = read_tracks(table(tmp_path, quoted))
+        assert [track.sequence for track in found] == ['b "\n\n c'] * 2
+        for one, other in zip(expected, found, strict=True):
+            assert one.frame.tolist() == other.frame.tolist()
+            assert one.area.tolist() == other.area.tolist()
+
+
 def test_one_object_of_an_older_version(tmp_path: Path) -> None:
     text = "sequence,frame,time,x,y,confidence\na,3,0.1,0.5,0.5,1\n"
     [track] = read_tracks(table(tmp_path, text))

@@ -38,8 +38,8 @@ addEventListener("securitypolicyviolation", (event) =>
 
 # Colours of the picture at points of the video, and the frame that it says it shows. The canvas of
 # the page itself is not read: browsers then draw it without the GPU.
-READ_PICTURE = """(points) => {
-  const canvas = document.querySelector("[data-testid=picture]");
+READ_PICTURE = """([points, pane]) => {
+  const canvas = document.querySelectorAll("[data-testid=picture]")[pane];
   const copy = new OffscreenCanvas(canvas.width, canvas.height);
   const context = copy.getContext("2d", {willReadFrequently: true});
   context.drawImage(canvas, 0, 0);
@@ -192,10 +192,15 @@ class Tab:
         """Wait until a frame is shown and nothing else is on its way."""
         self.wait(f"ulStudio.frame === {number} && ulStudio.shown === {number} && ulStudio.ready")
 
-    def picture(self, points: NDArray[Any]) -> tuple[int, NDArray[np.int64]]:
-        """Return the frame that is shown, and its colours (n, 3) at points (n, 2) of the video."""
+    def picture(self, points: NDArray[Any], pane: int = 0) -> tuple[int, NDArray[np.int64]]:
+        """Return the frame that is shown, and its colours (n, 3) at points (n, 2) of the video.
+
+        Args:
+            points: The points.
+            pane: 1 for the picture of the run to compare with.
+        """
         self.get(NEXT_PAINT)
-        frame, colours = self.get(READ_PICTURE, np.asarray(points, float).tolist())
+        frame, colours = self.get(READ_PICTURE, [np.asarray(points, float).tolist(), pane])
         return frame, np.array(colours)[:, :3]
 
     def point(self, x: float, y: float) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from tests.studio.browser import (
     opened_browser,
     write_camera_film,
 )
-from tests.studio.numbered import write_numbered, write_run
+from tests.studio.numbered import OTHER_SEED, write_numbered, write_run
 from ullayers.studio.app import make_app
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
@@ -76,6 +76,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("gallery")
     video = write_numbered(folder)
     runs = [write_run(folder / name, video) for name in ("plain", "corrected")]
+    runs.append(write_run(folder / "other", video, seed=OTHER_SEED))
     server = Server(folder / "studio", *runs)
     yield server
     server.kill()

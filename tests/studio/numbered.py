@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, wanderers, write_tables
 from ullayers.learn.config import Config
-from ullayers.output.outlines import OUTLINES, SCHEMA, _encoded
+from ullayers.output.outlines import OUTLINES, SCHEMA, encoded
 from ullayers.output.track_table import Track
 from ullayers.video.writer import VideoWriter
 
@@ -27,9 +27,12 @@ RADIUS = 12  # pixels of an object
 OUTLINE = 14  # pixels from its place to the sides of its outline, a square
 
 
-def made_tracks() -> list[Track]:
+OTHER_SEED = 1  # of tracks that are not those of the video
+
+
+def made_tracks(seed: int = 0) -> list[Track]:
     """Return the tracks of the objects in the video."""
-    return wanderers(OBJECTS, FRAMES, SEQUENCE)[0]
+    return wanderers(OBJECTS, FRAMES, SEQUENCE, seed)[0]
 
 
 def places(tracks: list[Track], frame: int) -> dict[int, tuple[float, float]]:
@@ -72,7 +75,7 @@ def write_outlines(folder: Path, sequence: str, tracks: list[Track]) -> None:
     """Write outlines.sqlite, with a square around every object."""
     square = OUTLINE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
     rows = [
-        (frame, number, _encoded([np.rint(square + place).astype(np.int32)]))
+        (frame, number, encoded([np.rint(square + place).astype(np.int32)]))
         for frame in range(FRAMES)
         for number, place in places(tracks, frame).items()
     ]
@@ -83,7 +86,9 @@ def write_outlines(folder: Path, sequence: str, tracks: list[Track]) -> None:
         database.executemany("INSERT INTO outlines VALUES (1, ?, ?, ?)", rows)
 
 
-def write_run(folder: Path, video: Path, *, reason: str = "", sequence: str = SEQUENCE) -> Path:
+def write_run(
+    folder: Path, video: Path, *, reason: str = "", sequence: str = SEQUENCE, seed: int = 0
+) -> Path:
     """Write a run folder as `ul learn` leaves it, as far as the page reads it.
 
     Args:
@@ -91,9 +96,10 @@ def write_run(folder: Path, video: Path, *, reason: str = "", sequence: str = SE
         video: Its input.
         reason: Why its results are not to be trusted.
         sequence: Name of the sequence.
+        seed: Of its tracks.
     """
     folder.mkdir()
-    tracks, crossings = wanderers(OBJECTS, FRAMES, sequence)
+    tracks, crossings = wanderers(OBJECTS, FRAMES, sequence, seed)
     write_tables(folder, tracks, crossings)
     write_outlines(folder, sequence, tracks)
     size = {"frames": FRAMES, "width": WIDTH, "height": HEIGHT, "fps": FPS}

@@ -6,16 +6,44 @@ import math
 import time
 from typing import Any
 
+import numpy as np
+import pytest
+
 from tests.output.made_tracks import HEIGHT, WIDTH
 from tests.studio.browser import OpenTab, Server, Tab
-from tests.studio.numbered import FRAMES, made_tracks, number_points, places, read_number
+from tests.studio.numbered import (
+    FRAMES,
+    OTHER_SEED,
+    made_tracks,
+    number_points,
+    places,
+    read_number,
+)
+from ullayers.output.identity_colours import identity_colour
 
 SCATTER_PAD = (10, 10, 10, 22)  # left, right, top, bottom
 
 
-def shown_number(tab: Tab) -> int:
+# Pixels of the time lines in the colour of an object, and where the needle is, as a share.
+TIME_LINES = """([red, green, blue]) => {
+  const canvas = document.querySelector("[data-testid=timeline]");
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+  copy.drawImage(canvas, 0, 0);
+  const {data} = copy.getImageData(0, 0, canvas.width, canvas.height);
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4)
+    if (Math.abs(data[i] - red) + Math.abs(data[i + 1] - green) + Math.abs(data[i + 2] - blue) < 60)
+      count += 1;
+  const box = canvas.getBoundingClientRect();
+  const needle = document.querySelector(".needle").getBoundingClientRect();
+  const gutter = 88;
+  return [count, (needle.x + needle.width / 2 - box.x - gutter) / (box.width - gutter)];
+}"""
+
+
+def shown_number(tab: Tab, pane: int = 0) -> int:
     """Return the number in the picture, which the page must say, too."""
-    frame, colours = tab.picture(number_points())
+    frame, colours = tab.picture(number_points(), pane)
     assert read_number(colours) == frame
     return frame
 
@@ -107,6 +135,31 @@ def check_scatter(tab: Tab) -> None:
     frame = shown_number(tab)
     nearest = min(math.dist((x, y), place) for place in places(made_tracks(), frame).values())
     assert scale * nearest < 1.5  # pixels of the screen
+
+
+def test_two_runs_side_by_side(gallery: Server, open_tab: OpenTab) -> None:
+    """Both pictures are the same frame, each with its own objects; one cursor moves both curves."""
+    tab = open_tab(gallery)
+    tab.open_run("plain")
+    colour = list(identity_colour(1))
+    alone, _ = tab.get(TIME_LINES, colour)
+    tab.part("compare").select_option(label="other")
+    tab.wait("document.querySelectorAll('[data-testid=picture]').length === 2 && ulStudio.ready")
+    assert tab.texts(".pane-label") == ["plain", "other (dashed below)"]
+    for frame in (40, 210):
+        tab.part("frame-input").fill(str(frame))
+        tab.press("Enter")
+        tab.wait_for_frame(frame)
+        assert [shown_number(tab, pane) for pane in (0, 1)] == [frame, frame]
+        for pane, seed in enumerate((0, OTHER_SEED)):
+            [x, y] = places(made_tracks(seed), frame)[1]
+            _, [at] = tab.picture(np.array([[x, y]]), pane)
+            assert np.abs(at - colour).max() < 40  # the marker of object 1
+        both, needle = tab.get(TIME_LINES, colour)
+        assert both > 1.2 * alone
+        assert needle == pytest.approx(frame / (FRAMES - 1), abs=0.005)
+    tab.part("compare").select_option(index=0)
+    tab.wait("document.querySelectorAll('[data-testid=picture]').length === 1")
 
 
 def test_playing_shows_the_frames_it_says(gallery: Server, open_tab: OpenTab) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -91,9 +92,14 @@ def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
 
 
 def check_overlay(studio: Studio, job: Job) -> None:
-    """An overlay of some frames has these frames."""
+    """An overlay of some frames has these frames, in the size of the whole overlay."""
     [path] = studio.export(job.name, {"format": "overlay", "first": 10, "last": 29})
-    assert len(read_all(Source("overlay", str(path), "video")).index) == 20
+    some, whole = (
+        Source("some", str(path), "video"),
+        Source("all", f"{job.run}/overlay.mp4", "video"),
+    )
+    assert len(read_all(some).index) == 20
+    assert (some.probe().height, some.probe().width) == (whole.probe().height, whole.probe().width)
 
 
 def check_relearning(studio: Studio, job: Job) -> None:
@@ -109,12 +115,24 @@ def check_relearning(studio: Studio, job: Job) -> None:
     taught.delete()
 
 
-def test_failures_are_one_line(tmp_path: Path, video: Path) -> None:
+def test_failures_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def note(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr("ullayers.studio.jobs.subprocess.Popen", note)
     jobs = Jobs(Workspace.open(tmp_path / "studio"))
     job = jobs.add(Request(name="gone", inputs=[str(tmp_path / "gone.mp4")]))
     jobs.start_next()
     state = wait_for(job, "failed")
     assert state.error == f"{tmp_path / 'gone.mp4'}: does not exist; check the spelling"
+    end = time.monotonic() + PATIENCE
+    while started[0].returncode is None:  # set when the process is reaped, which nobody asks for
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_damaged_jobs_do_not_stop_the_others(client: TestClient, studio: Studio) -> None:

@@ -72,14 +72,62 @@ def test_tables_arrive_as_they_are(opened: tuple[TestClient, str], run: Path) ->
     [sequence] = details["sequences"]
     assert (sequence["objects"], sequence["first"], sequence["last"]) == ([1, 2, 3], 0, 199)
     assert len(details["crossings"]) == 15
-    tables = unpack(client.get(f"{address}/tracks/a").content)
+    tables = unpack(client.get(f"{address}/rows/a?first=0&last=199").content)
     for track in read_tracks(run / "tracks.csv"):
         for name in ("frame", "x_px", "confidence", "area"):
             expected = getattr(track, name).astype(np.float32)
             np.testing.assert_array_equal(tables[track.object][name], expected)
-    some = unpack(client.get(f"{address}/tracks/a?columns=frame,y_px").content)
+    some = unpack(client.get(f"{address}/rows/a?first=60&last=69&columns=frame,y_px").content)
     assert list(some[1]) == ["frame", "y_px"]
-    assert unpack(client.get(f"{address}/tracks/unknown").content) == {}
+    np.testing.assert_array_equal(some[1]["frame"], np.arange(60, 70))
+    assert len(some[3]["frame"]) == 0  # it enters later
+    assert unpack(client.get(f"{address}/rows/unknown?first=0&last=1").content) == {}
+    assert unpack(client.get(f"{address}/extremes/unknown?first=0&last=1&step=2").content) == {}
+
+
+def test_long_tables_arrive_in_parts(opened: tuple[TestClient, str], run: Path) -> None:
+    """Time lines are drawn from the extremes of a few frames each, jumps need every stretch."""
+    client, address = opened
+    tracks = read_tracks(run / "tracks.csv")
+    extremes = unpack(
+        client.get(f"{address}/extremes/a?first=32&last=199&step=16&columns=x_px").content
+    )
+    for track in tracks:
+        found = extremes[track.object]
+        for frame, low, high in zip(*found.values(), strict=True):
+            rows = (track.frame >= frame) & (track.frame < frame + 16)
+            assert (low, high) == (
+                np.float32(track.x_px[rows].min()),
+                np.float32(track.x_px[rows].max()),
+            )
+        assert found["frame"][0] == max(32, track.frame[0] // 16 * 16)
+        assert found["frame"][-1] == 192
+    overview = client.get(f"{address}/overview/a").json()
+    low, high = overview["ranges"]["y_px"]
+    assert low == min(track.y_px.min() for track in tracks)
+    assert high == max(track.y_px.max() for track in tracks)
+    assert "speed" not in overview["ranges"]  # it has no values
+    assert (overview["fps"], overview["start"]) == pytest.approx((25, 0))
+    assert [each["first"] for each in overview["objects"]] == [0, 0, 150]
+    doubtful = {frame for track in tracks for frame in track.frame[track.confidence < 0.5].tolist()}
+    shown = [set(range(first, last + 1)) for first, last in overview["unsure"]]
+    assert set().union(*shown) == doubtful
+    assert sum(map(len, shown)) == len(doubtful)
+    sample = unpack(client.get(f"{address}/sample/a?columns=frame").content)
+    assert [len(each["frame"]) for each in sample.values()] == [200, 200, 50]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "rows/a?first=0&last=5000",
+        "extremes/a?first=0&last=5000&step=1",
+        "extremes/a?first=0&last=9&step=0",
+    ],
+)
+def test_parts_are_bounded(opened: tuple[TestClient, str], query: str) -> None:
+    client, address = opened
+    assert client.get(f"{address}/{query}").status_code == 400
 
 
 def test_corrections_are_shown_undone_and_never_overwrite(
@@ -87,17 +135,17 @@ def test_corrections_are_shown_undone_and_never_overwrite(
 ) -> None:
     client, address = opened
     found = (run / "tracks.csv").read_bytes()
-    before = unpack(client.get(f"{address}/tracks/a").content)
+    before = unpack(client.get(f"{address}/rows/a?first=0&last=199").content)
     swap = {"op": "swap", "sequence": "a", "objects": [1, 2], "first": 100}
     move = {"op": "move", "sequence": "a", "object": 3, "frame": 180, "x": 12.5, "y": 7.0}
     for correction in (swap, move):
         assert client.post(f"{address}/corrections", json=correction).status_code == 200
-    tables = unpack(client.get(f"{address}/tracks/a").content)
+    tables = unpack(client.get(f"{address}/rows/a?first=0&last=199").content)
     np.testing.assert_array_equal(tables[1]["x_px"][:100], before[1]["x_px"][:100])
     np.testing.assert_array_equal(tables[1]["x_px"][100:], before[2]["x_px"][100:])
     moved = np.flatnonzero(tables[3]["frame"] == 180)
     assert tables[3]["x_px"][moved] == 12.5
-    as_found = unpack(client.get(f"{address}/tracks/a?found=1").content)
+    as_found = unpack(client.get(f"{address}/rows/a?first=0&last=199&found=1").content)
     np.testing.assert_array_equal(as_found[1]["x_px"], before[1]["x_px"])
     assert client.post(f"{address}/corrections/undo").status_code == 200
     assert len(client.get(address).json()["corrections"]["undone"]) == 1
@@ -185,7 +233,7 @@ def test_damaged_runs_give_one_line(
 ) -> None:
     client, address = opened
     (run / name).write_bytes(content)
-    for path in ("", "/tracks/a", "/corrections", "/metrics"):
+    for path in ("", "/rows/a?first=0&last=9", "/overview/a", "/corrections", "/metrics"):
         answer = client.get(address + path)
         assert answer.status_code in (200, 400)
     assert client.get("/api/state").status_code == 200

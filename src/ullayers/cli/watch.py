@@ -16,6 +16,7 @@ from ullayers.cli.view import View
 from ullayers.errors import UserError
 from ullayers.learn.online import Sighting, follows_several, watch
 from ullayers.learn.runs import load_run
+from ullayers.output.live_outlines import keep_outlines
 from ullayers.video.reader import Info, find_sources, open_live
 
 Show = Callable[[Sighting], None]
@@ -35,6 +36,8 @@ def run(arguments: Namespace) -> None:
         resume=arguments.resume,
         **given_reading(arguments),
     )
+    if arguments.out is not None:
+        sightings = keep_outlines(sightings, arguments.out)
     with (
         resumable(lambda: _has_checkpoint(arguments)),
         stop_at_checks() as stop,

@@ -235,10 +235,10 @@ def _saved(folder: _WatchFolder, every: float) -> Generator[Sighting, None, None
                 table.write(found.lines())
                 folder.frame = found.frame
                 seen = True
+                yield found
                 if time.monotonic() - last >= every:
                     folder.save(table)
                     last = time.monotonic()
-                yield found
         except (GeneratorExit, VideoError):  # between two frames, so the state is consistent
             folder.save(table)
             raise

@@ -198,12 +198,12 @@ class OutlineWriter:
             height, width = part.masks.shape[1:]
             self._contours = Contours((width, height), to_pixels(part.box, *self._size))
         frames = part.index.tolist()
-        rows = zip(frames, map(_encoded, self._contours.of_masks(part.masks)), strict=True)
+        rows = zip(frames, map(encoded, self._contours.of_masks(part.masks)), strict=True)
         with self._changing():
             self._insert((frame, 1, polygons) for frame, polygons in rows if polygons)
         if part.owners is not None:
             for frame, tracks in zip(frames, self._contours.of_tracks(part.owners), strict=True):
-                self._tracks.add(frame, {each: _encoded(tracks[each]) for each in tracks})
+                self._tracks.add(frame, {each: encoded(tracks[each]) for each in tracks})
 
     def finish(self, several: Several | None) -> None:
         """End a sequence.
@@ -315,10 +315,10 @@ class TrackFile:
         self._file.close()
 
 
-def _encoded(polygons: Sequence[NDArray[np.int32]]) -> bytes:
+def encoded(polygons: Sequence[NDArray[np.int32]]) -> bytes:
     """Return polygons as bytes.
 
-    >>> _decoded(_encoded([np.array([[500, 3], [501, 900]], np.int32)]))[0].tolist()
+    >>> _decoded(encoded([np.array([[500, 3], [501, 900]], np.int32)]))[0].tolist()
     [[500, 3], [501, 900]]
     """
     content = []

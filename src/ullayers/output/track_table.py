@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -108,32 +108,77 @@ def read_tracks(path: Path) -> list[Track]:
         raise RunError(f"{path}: is damaged ({error}); write it again with --force") from error
 
 
-def _parse(lines: Iterable[str]) -> list[Track]:
-    rows = csv.DictReader(lines, strict=True)
-    present = rows.fieldnames or ()
+def _parse(lines: Iterator[str]) -> list[Track]:
+    present = next(csv.reader(lines, strict=True), [])
     missing = {"sequence", "frame", *REQUIRED} - set(present)
     if missing:
         raise ValueError(f"no column {sorted(missing)[0]}")
     columns = [name for name in NAMES if name in present]
     found: dict[Key, list[Floats]] = defaultdict(list)
-    while some := list(islice(rows, ROWS_AT_ONCE)):
-        for key, table in _tables(some, columns).items():
+    while some := list(islice(lines, ROWS_AT_ONCE)):
+        for key, table in _tables(some, lines, present, columns).items():
             found[key].append(table)
     return [_track(key, columns, np.concatenate(found.pop(key))) for key in sorted(found)]
 
 
-def _tables(rows: list[dict[str, str]], columns: list[str]) -> dict[Key, Floats]:
-    """Return frames and columns of each object as numbers, which take less memory than text."""
-    found: dict[Key, list[list[str]]] = defaultdict(list)
-    for row in rows:
-        if None in row or None in row.values():
-            raise ValueError("expected as many cells in each row as in the header")
-        key = row["sequence"], int(row.get("object", 1))
-        found[key].append([row["frame"], *(row[name] for name in columns)])
+def _tables(
+    some: list[str], rest: Iterator[str], present: list[str], columns: list[str]
+) -> dict[Key, Floats]:
+    """Return frames and columns of each object as numbers.
+
+    Args:
+        some: Lines of the table.
+        rest: The lines that follow, which a name with a line break may reach into.
+        present: Names of all columns.
+        columns: Names of the columns to return after the frame.
+    """
+    place = present.index("sequence")
+    if any('"' in line for line in some):
+        rows = [row for row in csv.reader(_whole_rows(some, rest), strict=True) if row]
+        names = [row[place] for row in rows if len(row) > place]
+        lines = [",".join([*row[:place], "", *row[place + 1 :]]) for row in rows]
+    else:
+        lines = [line for line in some if line.strip()]
+        names = [line.split(",", place + 1)[place] for line in lines if line.count(",") >= place]
+    if any(line.count(",") != len(present) - 1 for line in lines):
+        raise ValueError("expected as many cells in each row as in the header")
+    if not lines:
+        return {}
+    numbered = "object" in present
+    wanted = [*(["object"] if numbered else []), "frame", *columns]
     try:
-        return {key: np.array(cells).astype(np.float64) for key, cells in found.items()}
-    except (TypeError, ValueError):
+        values = np.loadtxt(
+            lines,
+            delimiter=",",
+            comments=None,
+            ndmin=2,
+            usecols=[present.index(name) for name in wanted],
+        )
+    except ValueError:
         raise ValueError("a row has a cell that is not a number") from None
+    objects = values[:, 0] if numbered else np.ones(len(values))
+    if (objects % 1 != 0).any():  # NaN and infinity as well
+        raise ValueError("the number of an object is not a whole number")
+    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    sequences = np.array([known[name] for name in names])
+    return {
+        (name, int(number)): values[(sequences == code) & (objects == number)][:, numbered:]
+        for name, code in known.items()
+        for number in np.unique(objects[sequences == code])
+    }
+
+
+def _whole_rows(some: Iterable[str], rest: Iterator[str]) -> Iterator[str]:
+    """Yield lines, and those that complete the last row if a quoted name has line breaks."""
+    quotes = 0
+    for line in some:
+        quotes += line.count('"')
+        yield line
+    for line in rest if quotes % 2 else ():
+        quotes += line.count('"')
+        yield line
+        if quotes % 2 == 0:
+            return
 
 
 def _track(key: Key, columns: list[str], table: Floats) -> Track:

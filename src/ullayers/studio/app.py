@@ -21,13 +21,12 @@ from starlette.staticfiles import StaticFiles
 from ullayers.errors import UserError
 from ullayers.output.changes import compare_runs
 from ullayers.output.corrections import read_corrections
-from ullayers.studio import run_view
+from ullayers.studio import run_view, windows
 from ullayers.studio.access import FILE_POLICY, POLICY, AccessControl
 from ullayers.studio.editing import (
     correct,
     corrections_of,
     outlines_of,
-    read_edited,
     redo,
     undo,
 )
@@ -139,8 +138,10 @@ class _Api:
             ("GET", "/api/runs/{id}/metrics", self.metrics),
             ("GET", "/api/runs/{id}/live", self.live),
             ("GET", f"/api/runs/{{id}}/{LIVE_PICTURE}", self.live_picture),
-            ("GET", "/api/runs/{id}/tracks/{sequence}", self.tracks),
-            ("GET", "/api/runs/{id}/codes/{sequence}", self.codes),
+            ("GET", "/api/runs/{id}/overview/{sequence}", self.overview),
+            ("GET", "/api/runs/{id}/sample/{sequence}", self.sample),
+            ("GET", "/api/runs/{id}/rows/{sequence}", self.rows),
+            ("GET", "/api/runs/{id}/extremes/{sequence}", self.extremes),
             ("GET", "/api/runs/{id}/outlines/{sequence}", self.outlines),
             ("GET", "/api/runs/{id}/file/{name}", self.file),
             ("POST", "/api/runs/{id}/export", self.export),
@@ -228,26 +229,32 @@ class _Api:
             raise KeyError(LIVE_PICTURE)
         return FileResponse(path, media_type="image/jpeg")
 
-    async def tracks(self, request: Request) -> Response:
+    async def overview(self, request: Request) -> Response:
+        return JSONResponse(await self._table(request, windows.overview_of))
+
+    async def sample(self, request: Request) -> Response:
+        return _numbers(await self._table(request, windows.pack_sample, _columns(request)))
+
+    async def rows(self, request: Request) -> Response:
+        frames = _whole(request, "first"), _whole(request, "last")
+        return _numbers(await self._table(request, windows.pack_rows, *frames, _columns(request)))
+
+    async def extremes(self, request: Request) -> Response:
+        frames = _whole(request, "first"), _whole(request, "last"), _whole(request, "step")
+        return _numbers(
+            await self._table(request, windows.pack_extremes, *frames, _columns(request))
+        )
+
+    async def _table(self, request: Request, answer: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function says of the table of a sequence."""
         folder = self.studio.folder(request.path_params["id"])
         sequence = request.path_params["sequence"]
         found = "found" in request.query_params
 
-        def pack() -> bytes:
-            tracks = read_edited(folder).tracks(sequence, found=found)
-            return run_view.pack_tracks(tracks, _columns(request))
+        def read() -> Any:
+            return answer(windows.table_of(folder, sequence, found=found), *arguments)
 
-        return Response(await run_in_threadpool(pack), media_type="application/octet-stream")
-
-    async def codes(self, request: Request) -> Response:
-        folder = self.studio.folder(request.path_params["id"])
-        sequence = request.path_params["sequence"]
-
-        def pack() -> bytes:
-            found = [each for each in run_view.codes_of(folder) if each.sequence == sequence]
-            return run_view.pack_codes(found[0]) if found else run_view.pack_table([], [])
-
-        return Response(await run_in_threadpool(pack), media_type="application/octet-stream")
+        return await run_in_threadpool(read)
 
     async def outlines(self, request: Request) -> Response:
         folder = self.studio.folder(request.path_params["id"])
@@ -316,6 +323,10 @@ class _Api:
         await run_in_threadpool(change, folder, *arguments)
         await self.pages.corrected(id)
         return JSONResponse({"corrections": await run_in_threadpool(corrections_of, folder)})
+
+
+def _numbers(content: bytes) -> Response:
+    return Response(content, media_type="application/octet-stream")
 
 
 def _file(path: Path, *, download: bool) -> Response:

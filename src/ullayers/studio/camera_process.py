@@ -32,6 +32,7 @@ from ullayers.learn.locks import locked
 from ullayers.learn.online import watch
 from ullayers.learn.results import TRACK
 from ullayers.learn.sightings import Sighting
+from ullayers.output.live_outlines import keep_outlines
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
 from ullayers.studio.live_watch import (
     SAVE_SECONDS,
@@ -163,7 +164,7 @@ def _watch(job: Job, video: Path, size: tuple[int, int]) -> None:
         sightings = watch(
             camera, config=config, objects=objects, folder=job.run, every=SAVE_SECONDS, force=True
         )
-        for sighting in stack.enter_context(closing(sightings)):
+        for sighting in stack.enter_context(closing(keep_outlines(sightings, job.run))):
             count += 1
             answer = message(sighting, camera.sent[0])
             answer |= {"frames": count, "fps": round(count / (time.monotonic() - began), 1)}

@@ -35,6 +35,7 @@ KEPT = 4
 MAX_OUTLINED = 1000  # frames of one answer
 
 _writing = threading.Lock()  # two pages may correct the same run
+_reading: dict[Path, threading.Lock] = {}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def read_edited(folder: Path) -> Edited:
     Raises:
         UserError: A file is damaged, or a correction does not fit.
     """
-    return _read(folder, tuple(version_of(folder / name) for name in FILES))
+    with _reading.setdefault(folder, threading.Lock()):  # a long table is not read twice at once
+        return _read(folder, tuple(version_of(folder / name) for name in FILES))
 
 
 @lru_cache(maxsize=KEPT)

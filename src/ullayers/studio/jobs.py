@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -32,8 +33,6 @@ Stage = Literal["reading", "training", "applying", "report"]
 REQUEST, STATE, LIVE, LOG, LOCK = "request.json", "state.json", "live.json", "log.txt", "lock"
 START_SECONDS = 60.0  # within which a process takes its lock
 LOCK_SECONDS = 10.0  # a process waits for its lock, which others test now and then
-
-_children: list[subprocess.Popen[bytes]] = []  # polled now and then, so that none stays a zombie
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +177,8 @@ class Job:
                 stderr=log,
                 start_new_session=True,
             )
-        _children[:] = [child for child in _children if child.poll() is None] + [process]
+        # It is reaped as soon as it ends, unless this process ends before.
+        threading.Thread(target=process.wait, name="ullayers-job", daemon=True).start()
 
     def stop(self) -> None:
         """Ask its process to stop as soon as nothing is lost.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.errors import UserError
+from ullayers.output.display import DISPLAY_SIZE
 from ullayers.output.object_overlay import draw_objects
 from ullayers.output.tracked_video import TrackedVideo
 from ullayers.studio.editing import outlines_of
@@ -39,25 +40,44 @@ def write_overlay(
     """
     if not 0 <= last - first < MOST_FRAMES:
         raise UserError(f"an overlay has up to {MOST_FRAMES:,} frames; select a shorter range")
-    width = min(MAX_WIDTH, video.width) // 2 * 2
+    own = access.frame(first).shape[:2]
+    size = _shown_size(*own)
     with VideoWriter(path, video.fps) as writer:
         for start in range(first, last + 1, BLOCK):
             numbers = np.arange(start, min(start + BLOCK, last + 1))
-            frames = np.stack([access.frame(int(number), width) for number in numbers])
-            even = frames[:, : frames.shape[1] // 2 * 2]
+            frames = np.stack([_shown(access.frame(int(n), size[1]), size) for n in numbers])
             found = outlines_of(folder, video.name, int(numbers[0]), int(numbers[-1]))
-            labels = np.stack(
-                [_labels(found.get(int(n), []), even.shape[1:3], video) for n in numbers]
-            )
-            drawn = draw_objects(even, labels, video.tracks, numbers, video.crossings)
+            labels = np.stack([_labels(found.get(int(n), []), own, size) for n in numbers])
+            drawn = draw_objects(frames, labels, video.tracks, numbers, video.crossings)
             for frame in drawn:
                 writer.write(frame)
 
 
-def _labels(polygons: list[Any], size: tuple[int, int], video: TrackedVideo) -> NDArray[np.uint16]:
-    """Return the number of the object of each pixel."""
+def _shown_size(height: int, width: int) -> tuple[int, int]:
+    """Return an even (height, width); small frames are enlarged as in overlay.mp4.
+
+    >>> _shown_size(120, 160), _shown_size(1080, 1920), _shown_size(481, 641)
+    ((360, 480), (540, 960), (480, 640))
+    """
+    scale = min(max(1, DISPLAY_SIZE // max(height, width)), MAX_WIDTH / width)
+    return max(2, round(scale * height) // 2 * 2), max(2, round(scale * width) // 2 * 2)
+
+
+def _shown(frame: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    resized = cv2.resize(frame, size[::-1], interpolation=cv2.INTER_CUBIC)
+    return resized.astype(np.uint8, copy=False)
+
+
+def _labels(polygons: list[Any], own: tuple[int, ...], size: tuple[int, int]) -> NDArray[np.uint16]:
+    """Return the number of the object of each pixel.
+
+    Args:
+        polygons: Numbers of objects and their points in pixels of the video.
+        own: (height, width) of the video.
+        size: (height, width) of the result.
+    """
     labels = np.zeros(size, np.uint16)
-    scale = np.array([size[1] / video.width, size[0] / video.height])
+    scale = np.array([size[1] / own[1], size[0] / own[0]])
     for number, points in polygons:
         corners = np.round(np.reshape(points, (-1, 2)) * scale).astype(np.int32)
         cv2.fillPoly(labels, [corners], number)

@@ -113,25 +113,6 @@ def pack_table(
     return b"".join([struct.pack("<I", len(header)), header, padding, *body])
 
 
-def pack_tracks(tracks: Iterable[Track], wanted: Sequence[str] = ()) -> bytes:
-    """Return tracks as bytes for the page.
-
-    Args:
-        tracks: The tracks.
-        wanted: Columns to send; empty for all.
-    """
-    columns = [name for name in COLUMNS if not wanted or name in wanted]
-    return pack_table(
-        columns, [(track.object, [getattr(track, name) for name in columns]) for track in tracks]
-    )
-
-
-def pack_codes(answer: Answer) -> bytes:
-    """Return codes as bytes for the page."""
-    columns = ("frame", "time", *answer.columns)
-    return pack_table(columns, [(0, [answer.index, answer.seconds, *answer.values.T])])
-
-
 def records_after(folder: Path, after: int) -> tuple[list[dict[str, Any]], int]:
     """Return the training records of a run from a number on, and the number of the next one."""
     try:

@@ -27,6 +27,7 @@ from ullayers.learn.locks import locked
 from ullayers.learn.online import watch
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, load_run, plan_run, sources_of
+from ullayers.output.live_outlines import keep_outlines
 from ullayers.output.relearning import plan_relearning
 from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
@@ -184,8 +185,8 @@ def _watch(job: Job, request: Request, stop: StopFlag) -> None:
         force=not resume,
         resume=resume,
     )
-    with closing(frames):
-        for sighting in frames:
+    with closing(keep_outlines(frames, job.run)) as seen:
+        for sighting in seen:
             view.show(sighting)
             stop.check()
 

@@ -60,6 +60,11 @@ const part = encodeURIComponent;
 /** Corrections change tracks and outlines, so none may come from the browser's cache. */
 const FRESH = /** @type {const} */ ({ cache: "no-store" });
 
+/** @param {string} path */
+async function bytes(path) {
+  return (await request(path, FRESH)).arrayBuffer();
+}
+
 /** @param {string} id */
 const run = (id) => `/api/runs/${part(id)}`;
 
@@ -82,14 +87,32 @@ export const api = {
   metrics: (id, after) => json(`${run(id)}/metrics?after=${after}`),
   /** @param {string} id */
   live: (id) => json(`${run(id)}/live`),
-  /** @param {string} id @param {string} sequence @param {string[]} columns */
-  tracks: async (id, sequence, columns) =>
-    (
-      await request(`${run(id)}/tracks/${part(sequence)}?columns=${columns.join()}`, FRESH)
-    ).arrayBuffer(),
   /** @param {string} id @param {string} sequence */
-  codes: async (id, sequence) =>
-    (await request(`${run(id)}/codes/${part(sequence)}`, FRESH)).arrayBuffer(),
+  overview: (id, sequence) => json(`${run(id)}/overview/${part(sequence)}`, FRESH),
+  /** @param {string} id @param {string} sequence @param {string[]} columns Empty for all. */
+  sample: (id, sequence, columns) =>
+    bytes(`${run(id)}/sample/${part(sequence)}?columns=${columns}`),
+  /**
+   * @param {string} id
+   * @param {string} sequence
+   * @param {number} first
+   * @param {number} last
+   * @param {string[]} columns Empty for all.
+   */
+  rows: (id, sequence, first, last, columns) =>
+    bytes(`${run(id)}/rows/${part(sequence)}?first=${first}&last=${last}&columns=${columns}`),
+  /**
+   * @param {string} id
+   * @param {string} sequence
+   * @param {number} first
+   * @param {number} last
+   * @param {number} step
+   * @param {string[]} columns
+   */
+  extremes: (id, sequence, first, last, step, columns) =>
+    bytes(
+      `${run(id)}/extremes/${part(sequence)}?first=${first}&last=${last}&step=${step}&columns=${columns}`,
+    ),
   /**
    * @param {string} id
    * @param {string} sequence

@@ -169,7 +169,7 @@ export class Corrector {
     const { picked, results } = this.store.state;
     if (!this.ready) return null;
     if (picked.length === 1) return picked[0];
-    if (!picked.length && results?.tracks.length === 1) return results.tracks[0].object;
+    if (!picked.length && results?.objects.length === 1) return results.objects[0].object;
     this.say(otherwise);
     return null;
   }

@@ -1,113 +1,55 @@
-/** Long curves in few pixels: the lowest and the highest value of each pixel column. */
+/** Curves of time lines: values of single frames, or the lowest and highest of several. */
 
 import { lowerBound } from "./tables.js";
 
-const BLOCK = 64; // values summed up ahead of time, so that a million rows are drawn at once
-
-/** @type {WeakMap<Float32Array, {low: Float32Array, high: Float32Array}>} */
-const BLOCKS = new WeakMap();
-
-/** @param {Float32Array} values */
-function blocksOf(values) {
-  const known = BLOCKS.get(values);
-  if (known) return known;
-  const count = Math.ceil(values.length / BLOCK);
-  const low = new Float32Array(count).fill(Infinity);
-  const high = new Float32Array(count).fill(-Infinity);
-  for (let i = 0; i < values.length; i += 1) {
-    const block = (i / BLOCK) | 0;
-    // Comparisons with NaN are false, so frames without a value do not count.
-    if (values[i] < low[block]) low[block] = values[i];
-    if (values[i] > high[block]) high[block] = values[i];
-  }
-  BLOCKS.set(values, { low, high });
-  return { low, high };
-}
-
 /**
- * Lowest and highest value of rows; infinite the wrong way round if there is none.
+ * The curve of an object as pieces of x0, y0, x1, y1, ...; a new piece begins after missing frames.
  *
- * @param {Float32Array} values
- * @param {number} from First row.
- * @param {number} to Row after the last.
- * @returns {[number, number]}
- */
-export function extent(values, from = 0, to = values.length) {
-  const { low, high } = blocksOf(values);
-  let least = Infinity;
-  let most = -Infinity;
-  let row = from;
-  while (row < to) {
-    if (row % BLOCK === 0 && row + BLOCK <= to) {
-      least = Math.min(least, low[row / BLOCK]);
-      most = Math.max(most, high[row / BLOCK]);
-      row += BLOCK;
-    } else {
-      if (values[row] < least) least = values[row];
-      if (values[row] > most) most = values[row];
-      row += 1;
-    }
-  }
-  return [least, most];
-}
-
-/**
- * A curve as pieces of x0, y0, x1, y1, ...; a new piece begins after missing frames.
- *
- * @param {import("./tables.js").Track} track
+ * @param {import("./tiles.js").View} view
+ * @param {number} object
  * @param {string} column
  * @param {[number, number]} window First and last frame.
- * @param {number} pixels Width of the window.
  * @returns {number[][]} Frame and value in turn.
  */
-export function curve(track, column, [first, last], pixels) {
-  const { frame: frames, [column]: values } = track.columns;
-  const from = Math.max(0, lowerBound(frames, first) - 1);
-  const to = Math.min(track.rows, lowerBound(frames, last) + 1);
-  if (to - from <= 2 * pixels) return pieces(frames, values, from, to);
+export function curve({ level, tiles }, object, column, [first, last]) {
+  const step = 2 ** level;
+  /** @type {number[][]} */
   const found = [];
   /** @type {number[]} */
   let piece = [];
-  const step = (last - first) / pixels;
-  let row = from;
-  for (let pixel = 0; pixel < pixels; pixel += 1) {
-    const end = Math.min(to, lowerBound(frames, first + (pixel + 1) * step));
-    const [least, most] = extent(values, row, end);
-    if (least <= most) {
-      const x = first + (pixel + 0.5) * step;
+  let before = NaN; // frame of the row before
+  let usual = Infinity; // distance of frames
+  for (const tile of tiles) {
+    const track = tile.get(object);
+    if (!track) continue;
+    const { frame: frames } = track.columns;
+    const low = track.columns[level ? `${column}_low` : column];
+    const high = track.columns[level ? `${column}_high` : column];
+    usual = Math.min(usual, usualGap(frames));
+    const to = Math.min(track.rows, lowerBound(frames, last) + 1);
+    for (let row = Math.max(0, lowerBound(frames, first) - 1); row < to; row += 1) {
+      if (piece.length && (frames[row] - before > 1.5 * usual || !Number.isFinite(low[row]))) {
+        found.push(piece);
+        piece = [];
+      }
+      before = frames[row];
+      if (!Number.isFinite(low[row])) continue;
+      if (!level) {
+        piece.push(before, low[row]);
+        continue;
+      }
+      const x = before + 0.5 * (step - 1);
       // The nearer end first, so that a slope stays a line.
-      const falling = piece.length > 0 && piece[piece.length - 1] > (least + most) / 2;
-      piece.push(x, falling ? most : least, x, falling ? least : most);
-    } else if (piece.length) {
-      found.push(piece);
-      piece = [];
+      const falling = piece.length > 0 && piece[piece.length - 1] > (low[row] + high[row]) / 2;
+      piece.push(x, falling ? high[row] : low[row], x, falling ? low[row] : high[row]);
     }
-    row = Math.max(row, end);
   }
   if (piece.length) found.push(piece);
   return found;
 }
 
-/**
- * @param {Float32Array} frames
- * @param {Float32Array} values
- * @param {number} from
- * @param {number} to
- */
-function pieces(frames, values, from, to) {
-  const found = [];
-  /** @type {number[]} */
-  let piece = [];
-  const usual =
-    to - from > 1 ? Math.min(frames[from + 1] - frames[from], frames[to - 1] - frames[to - 2]) : 1;
-  for (let row = from; row < to; row += 1) {
-    const gap = row > from && frames[row] - frames[row - 1] > 1.5 * usual;
-    if ((gap || !Number.isFinite(values[row])) && piece.length) {
-      found.push(piece);
-      piece = [];
-    }
-    if (Number.isFinite(values[row])) piece.push(frames[row], values[row]);
-  }
-  if (piece.length) found.push(piece);
-  return found;
+/** Distance from a row to the next. @param {Float32Array} frames */
+function usualGap(frames) {
+  const end = frames.length - 1;
+  return end < 1 ? Infinity : Math.min(frames[1] - frames[0], frames[end] - frames[end - 1]);
 }

@@ -186,7 +186,7 @@ export function keyTable({
 /** @param {import("./store.js").Store} store @param {import("./session.js").Session} session @param {KeyboardEvent} event */
 function pickNumber(store, session, event) {
   const number = Number(event.code.replace(/\D/g, ""));
-  if (store.state.results?.tracks.some(({ object }) => object === number))
+  if (store.state.results?.objects.some(({ object }) => object === number))
     session.pick(number, event.shiftKey);
 }
 

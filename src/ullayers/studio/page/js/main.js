@@ -269,7 +269,12 @@ Object.defineProperty(window, "ulStudio", {
       return stage.main.outlined;
     },
     get ready() {
-      return store.state.loaded && stage.active.every((viewer) => viewer.shown === viewer.wanted);
+      const { loaded, results, other } = store.state;
+      return (
+        loaded &&
+        stage.active.every((viewer) => viewer.shown === viewer.wanted) &&
+        [results, other?.results].every((found) => !found || found.tiles.has(playhead.frame))
+      );
     },
     get playing() {
       return playhead.playing;
@@ -281,7 +286,7 @@ Object.defineProperty(window, "ulStudio", {
       return store.state.connection;
     },
     get cachedBytes() {
-      return frames.bytes;
+      return frames.bytes + (store.state.results?.tiles.chunks.bytes ?? 0);
     },
     get open() {
       return { ...store.state.open };
@@ -293,7 +298,7 @@ Object.defineProperty(window, "ulStudio", {
       return store.state.range && [...store.state.range];
     },
     get objects() {
-      return store.state.results?.tracks.map(({ object }) => object) ?? [];
+      return store.state.results?.objects.map(({ object }) => object) ?? [];
     },
     get unsure() {
       return store.state.results?.unsure.map((stretch) => [...stretch]) ?? [];

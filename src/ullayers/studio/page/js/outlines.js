@@ -1,12 +1,13 @@
 /** Outlines of objects, fetched in chunks of frames around the playhead and kept in bounded memory. */
 
 import { ApiError, api } from "./api.js";
+import { Chunks } from "./chunks.js";
 
 const CHUNK = 100; // frames
 const BUDGET = 24e6; // bytes, estimated
-const RETRY = 2000; // ms after which a chunk that failed is asked for again
 
 /** @typedef {[number, number[]]} Outline Object and its points x0, y0, x1, y1, ... in pixels of the video. */
+/** @typedef {Record<string, Outline[]>} Outlined Outlines by frame. */
 
 export class Outlines {
   /**
@@ -16,14 +17,8 @@ export class Outlines {
   constructor(run, sequence) {
     this.run = run;
     this.sequence = sequence;
-    /** @type {Map<number, {frames: Record<string, Outline[]>, bytes: number}>} Least recently used first. */
-    this.chunks = new Map();
-    /** @type {Map<number, Promise<void>>} */
-    this.coming = new Map();
-    /** @type {Map<number, number>} When a chunk failed. */
-    this.failed = new Map();
-    this.bytes = 0;
-    this.onload = () => {};
+    /** @type {Chunks<Outlined>} */
+    this.chunks = new Chunks(BUDGET, (key) => this.fetch(Number(key)));
   }
 
   /**
@@ -34,71 +29,37 @@ export class Outlines {
    */
   at(frame) {
     const number = Math.floor(frame / CHUNK);
-    const chunk = this.chunks.get(number);
+    const chunk = this.chunks.get(String(number));
     if (!chunk) {
-      this.load(number);
+      this.chunks.load(String(number));
       return null;
     }
-    this.chunks.delete(number);
-    this.chunks.set(number, chunk);
     const place = frame % CHUNK;
-    if (place > 0.6 * CHUNK) this.load(number + 1);
-    else if (place < 0.2 * CHUNK && number) this.load(number - 1);
-    return chunk.frames[frame] ?? [];
-  }
-
-  /**
-   * @param {number} number
-   * @returns {Promise<void>}
-   */
-  load(number) {
-    if (this.chunks.has(number)) return Promise.resolve();
-    const running = this.coming.get(number);
-    if (running) return running;
-    if (performance.now() - (this.failed.get(number) ?? -Infinity) < RETRY)
-      return Promise.resolve();
-    const coming = this.fetch(number).finally(() => this.coming.delete(number));
-    this.coming.set(number, coming);
-    return coming;
+    if (place > 0.6 * CHUNK) this.chunks.load(String(number + 1));
+    else if (place < 0.2 * CHUNK && number) this.chunks.load(String(number - 1));
+    return chunk[frame] ?? [];
   }
 
   /** @param {number} frame */
   ready(frame) {
-    return this.load(Math.floor(frame / CHUNK));
+    return this.chunks.load(String(Math.floor(frame / CHUNK)));
   }
 
-  /** @param {number} number */
+  /** @param {number} number @returns {Promise<{part: Outlined, bytes: number}>} */
   async fetch(number) {
+    const first = number * CHUNK;
+    /** @type {Outlined} */
+    let part = {};
     try {
-      const first = number * CHUNK;
-      const { frames } = await api.outlines(this.run, this.sequence, first, first + CHUNK - 1);
-      this.keep(number, frames);
-      this.failed.delete(number);
+      part = (await api.outlines(this.run, this.sequence, first, first + CHUNK - 1)).frames;
     } catch (error) {
-      if (error instanceof ApiError && error.status === 404) {
-        this.keep(number, {}); // a run that was made without outlines
-        this.onload();
-        return;
-      }
-      // The picture is useful without outlines; they are asked for again at the next draw.
-      this.failed.set(number, performance.now());
-      setTimeout(() => this.onload(), RETRY);
+      // A run that was made without outlines answers 404.
+      if (!(error instanceof ApiError && error.status === 404)) throw error;
     }
-    this.onload();
-  }
-
-  /** @param {number} number @param {Record<string, Outline[]>} frames */
-  keep(number, frames) {
     let numbers = 0;
-    for (const list of Object.values(frames)) {
+    for (const list of Object.values(part)) {
       for (const [, points] of list) numbers += points.length + 8;
     }
-    this.chunks.set(number, { frames, bytes: 8 * numbers });
-    this.bytes += 8 * numbers;
-    for (const [oldest, { bytes }] of this.chunks) {
-      if (this.bytes <= BUDGET || this.chunks.size <= 2) break;
-      this.chunks.delete(oldest);
-      this.bytes -= bytes;
-    }
+    return { part, bytes: 8 * numbers };
   }
 }

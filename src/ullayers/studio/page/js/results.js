@@ -1,63 +1,77 @@
 /** What a run found in one sequence: tracks or codes, their outlines, and where to look twice. */
 
 import { api } from "./api.js";
-import { extent } from "./decimate.js";
 import { Outlines } from "./outlines.js";
 import { readTable, rowOf } from "./tables.js";
+import { Tiles } from "./tiles.js";
 
 export const UNSURE = 0.5; // below this confidence a place is not to be relied on
+export const MOST_LANES = 6;
 const LANES = ["x_px", "y_px", "speed", "confidence"];
-const TRACK_COLUMNS = ["frame", "time", "x_px", "y_px", "confidence", "speed"];
+const TRACK_COLUMNS = ["frame", "time", ...LANES];
 
 /** @typedef {import("./tables.js").Track} Track */
 /** @typedef {{object: number, x: number, y: number, confidence: number}} Place In pixels of the video. */
 /** @typedef {[number, number]} Stretch First and last frame. */
+/** @typedef {{object: number, first: number, last: number, sure: number|null}} Found One object. */
 
 /**
  * @typedef {Object} Results
  * @property {"tracks"|"codes"} kind
  * @property {import("./store.js").Sequence} sequence
- * @property {Track[]} tracks
+ * @property {Found[]} objects
  * @property {string[]} columns Of the time lines.
+ * @property {Record<string, [number, number]>} ranges Lowest and highest value of each column.
+ * @property {Tiles} tiles Rows of the frames that are looked at.
+ * @property {Track[]} sample Every n-th row, for the scatter.
  * @property {Outlines|null} outlines
  * @property {Stretch[]} unsure
  * @property {import("./store.js").Crossing[]} crossings
  * @property {number} first First frame.
  * @property {number} last Last frame.
  * @property {number} fps
+ * @property {number} start Time of frame 0 in seconds.
  */
 
 /**
  * @param {import("./store.js").Details} details
  * @param {import("./store.js").Sequence} given
  * @param {import("./store.js").Source[]} sources
+ * @param {number|null} frame That is shown first; null for the first one.
  * @returns {Promise<Results>}
  */
-export async function loadResults(details, given, sources) {
+export async function loadResults(details, given, sources, frame) {
   const kind = details.task === "locate" ? "tracks" : "codes";
-  const buffer =
-    kind === "tracks"
-      ? await api.tracks(details.id, given.name, TRACK_COLUMNS)
-      : await api.codes(details.id, given.name);
-  const table = readTable(buffer);
-  const tracks = table.tracks.filter((track) => track.rows);
   const sequence = complete(given, sources);
-  const start = sequence.first ?? 0;
-  const ends = tracks.map((track) => track.columns.frame[track.rows - 1]);
-  const names = kind === "tracks" ? LANES : table.columns.filter((name) => /^y\d+$/.test(name));
+  const [overview, points] = await Promise.all([
+    api.overview(details.id, sequence.name),
+    api.sample(details.id, sequence.name, kind === "tracks" ? ["frame", "x_px", "y_px"] : []),
+  ]);
+  const names = Object.keys(overview.ranges);
+  const columns = kind === "tracks" ? LANES.filter((name) => names.includes(name)) : names;
+  const first = sequence.first ?? 0;
+  const ends = overview.objects.map((/** @type {Found} */ found) => found.last);
+  const last = Math.max(first, first + (sequence.frames ?? 1) - 1, ...ends);
+  const lanes = columns.slice(0, MOST_LANES);
+  const rows = kind === "tracks" ? TRACK_COLUMNS : []; // of codes, all columns
+  const tiles = new Tiles(details.id, sequence.name, rows, lanes, last);
+  const outlines = kind === "tracks" ? new Outlines(details.id, sequence.name) : null;
+  await Promise.all([tiles.ready(frame ?? first), outlines?.ready(frame ?? first)]);
   return {
     kind,
     sequence,
-    tracks,
-    columns: names.filter((name) =>
-      tracks.some(({ columns }) => extent(columns[name])[0] < Infinity),
-    ),
-    outlines: kind === "tracks" ? new Outlines(details.id, sequence.name) : null,
-    unsure: kind === "tracks" ? unsureStretches(tracks) : [],
+    objects: overview.objects,
+    columns,
+    ranges: overview.ranges,
+    tiles,
+    sample: readTable(points).tracks,
+    outlines,
+    unsure: overview.unsure,
     crossings: details.crossings.filter((crossing) => crossing.sequence === sequence.name),
-    first: start,
-    last: Math.max(start, start + (sequence.frames ?? 1) - 1, ...ends),
-    fps: rateOf(tracks) ?? sequence.fps,
+    first,
+    last,
+    fps: overview.fps ?? sequence.fps,
+    start: overview.start,
   };
 }
 
@@ -79,58 +93,7 @@ function complete(sequence, sources) {
 }
 
 /**
- * Frames per second by the times of the table, which a camera does not keep quite evenly.
- *
- * @param {Track[]} tracks
- * @returns {number|null}
- */
-function rateOf(tracks) {
-  const [longest] = [...tracks].sort((a, b) => b.rows - a.rows);
-  if (!longest || longest.rows < 2) return null;
-  const { frame, time } = longest.columns;
-  const last = longest.rows - 1;
-  const rate = (frame[last] - frame[0]) / (time[last] - time[0]);
-  return Number.isFinite(rate) && rate > 0 ? rate : null;
-}
-
-/**
- * Stretches of frames in which the confidence of any object is low.
- *
- * @param {Track[]} tracks
- * @returns {Stretch[]}
- */
-export function unsureStretches(tracks) {
-  /** @type {Stretch[]} */
-  const found = [];
-  for (const { rows, columns } of tracks) {
-    let start = -1;
-    for (let row = 0; row <= rows; row += 1) {
-      const low = row < rows && columns.confidence[row] < UNSURE;
-      if (low && start < 0) start = row;
-      if (!low && start >= 0) {
-        found.push([columns.frame[start], columns.frame[row - 1]]);
-        start = -1;
-      }
-    }
-  }
-  return union(found);
-}
-
-/** @param {Stretch[]} stretches @returns {Stretch[]} */
-function union(stretches) {
-  stretches.sort((a, b) => a[0] - b[0]);
-  /** @type {Stretch[]} */
-  const merged = [];
-  for (const [first, last] of stretches) {
-    const latest = merged.at(-1);
-    if (latest && first <= latest[1] + 1) latest[1] = Math.max(latest[1], last);
-    else merged.push([first, last]);
-  }
-  return merged;
-}
-
-/**
- * Places of all objects in a frame.
+ * Places of all objects in a frame; none as long as its rows are on their way.
  *
  * @param {Results} results
  * @param {number} frame
@@ -140,7 +103,7 @@ export function placesAt(results, frame) {
   if (results.kind !== "tracks") return [];
   /** @type {Place[]} */
   const places = [];
-  for (const track of results.tracks) {
+  for (const track of results.tiles.at(frame)?.values() ?? []) {
     const row = rowOf(track, frame);
     if (row < 0) continue;
     const { x_px: x, y_px: y, confidence } = track.columns;
@@ -152,18 +115,19 @@ export function placesAt(results, frame) {
 }
 
 /**
- * Time of a frame in seconds: what the table says, else by the frame rate.
+ * Time of a frame in seconds: what the table says if its row is here, else by the frame rate.
  *
  * @param {Results|null} results
  * @param {number} frame
  * @param {number} fps
  */
 export function timeOf(results, frame, fps) {
-  for (const track of results?.tracks ?? []) {
+  const here = results?.tiles.has(frame) ? results.tiles.at(frame) : null;
+  for (const track of here?.values() ?? []) {
     const row = rowOf(track, frame);
     if (row >= 0) return track.columns.time[row];
   }
-  return fps ? frame / fps : NaN;
+  return fps ? (results?.start ?? 0) + frame / fps : NaN;
 }
 
 /**

@@ -218,13 +218,8 @@ export class Scatter {
     /** @type {import("./palette.js").Palette} */ palette,
   ) {
     const { x, y } = scales(model, width, height);
-    for (const points of model.series) {
-      const guess = this.playhead.frame - points.frame[0];
-      const row =
-        points.frame[guess] === this.playhead.frame
-          ? guess
-          : points.frame.indexOf(this.playhead.frame);
-      if (row < 0 || !Number.isFinite(points.x[row])) continue;
+    for (const [across, up] of model.at(this.playhead.frame)) {
+      if (!Number.isFinite(across)) continue;
       for (const [wide, colour] of /** @type {[number, string][]} */ ([
         [4, palette.card],
         [2, palette.ink],
@@ -232,7 +227,7 @@ export class Scatter {
         context.strokeStyle = colour;
         context.lineWidth = wide;
         context.beginPath();
-        context.arc(x(points.x[row]), y(points.y[row]), 6, 0, 2 * Math.PI);
+        context.arc(x(across), y(up), 6, 0, 2 * Math.PI);
         context.stroke();
       }
     }

@@ -1,4 +1,6 @@
-/** Points of the scatter: places or code of every frame, of results or of a run at work. */
+/** Points of the scatter: places or codes of frames, of results or of a run at work. */
+
+import { rowOf } from "./tables.js";
 
 /**
  * @typedef {Object} Points
@@ -15,6 +17,7 @@
  * @property {[number, number, number, number]} bounds Lowest and highest x, then y.
  * @property {boolean} picture Whether y grows downwards and both axes have one scale.
  * @property {[number, number]} frames First and last frame, for the colours of time.
+ * @property {(frame: number) => [number, number][]} at Points of a frame, as far as they are here.
  */
 
 /**
@@ -28,7 +31,7 @@ export function resultsPoints(results, [across, up], hidden) {
   const names = place
     ? ["x_px", "y_px"]
     : [results.columns[across], results.columns[up] ?? results.columns[across]];
-  const series = results.tracks
+  const series = results.sample
     .filter(({ object }) => !hidden.includes(object))
     .map(({ object, columns }) => ({
       object,
@@ -43,7 +46,21 @@ export function resultsPoints(results, [across, up], hidden) {
     bounds: place ? [0, width, 0, height] : boundsOf(series),
     picture: place,
     frames: [results.first, results.last],
+    at: (frame) =>
+      [...(results.tiles.at(frame)?.values() ?? [])]
+        .filter(({ object }) => !hidden.includes(object))
+        .map((track) => pointOf(track, names, rowOf(track, frame))),
   };
+}
+
+/**
+ * @param {import("./tables.js").Track} track
+ * @param {string[]} names
+ * @param {number} row
+ * @returns {[number, number]} Not numbers if there is no such row.
+ */
+function pointOf({ columns }, names, row) {
+  return [columns[names[0]][row] ?? NaN, columns[names[1]][row] ?? NaN];
 }
 
 /**
@@ -69,6 +86,10 @@ export function livePoints(path, code, aspect) {
     bounds: code ? boundsOf([points]) : [0, 1, 0, aspect],
     picture: !code,
     frames: [frames[0], Math.max(frames[0] + 1, frames.at(-1) ?? 0)],
+    at: (frame) => {
+      const [x, y] = path.get(frame) ?? [NaN, NaN];
+      return [[x, (code ? 1 : aspect) * y]];
+    },
   };
 }
 

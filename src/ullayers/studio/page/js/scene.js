@@ -47,25 +47,30 @@ export function resultsScene(results) {
     width: sequence.width,
     height: sequence.height,
     last: results.last,
-    several: results.tracks.length > 1,
+    several: results.objects.length > 1,
     outlines: (frame) => (outlines ? outlines.at(frame) : []),
     places: (frame) => placesAt(results, frame),
-    trails: (frame, length) =>
-      results.kind === "tracks" ? trails(results.tracks, frame, length) : [],
+    trails: (frame, length) => (results.kind === "tracks" ? trails(results, frame, length) : []),
   };
 }
 
 /**
- * @param {import("./tables.js").Track[]} tracks
+ * @param {import("./results.js").Results} results
  * @param {number} frame
  * @param {number} length In frames.
  */
-function trails(tracks, frame, length) {
-  return tracks.map(({ object, columns, rows }) => {
+function trails({ objects, tiles }, frame, length) {
+  const start = Math.max(0, frame - length);
+  const parts = tiles.cover(0, [start, frame], true);
+  return objects.map(({ object }) => {
+    /** @type {number[]} */
     const points = [];
-    for (let row = lowerBound(columns.frame, frame - length); row < rows; row += 1) {
-      if (columns.frame[row] > frame) break;
-      if (Number.isFinite(columns.x_px[row])) points.push(columns.x_px[row], columns.y_px[row]);
+    for (const part of parts) {
+      const track = part?.get(object);
+      if (!track) continue;
+      const { frame: frames, x_px: x, y_px: y } = track.columns;
+      for (let row = lowerBound(frames, start); frames[row] <= frame; row += 1)
+        if (Number.isFinite(x[row])) points.push(x[row], y[row]);
     }
     return { object, points };
   });

@@ -100,8 +100,7 @@ export class Session {
         this.store.set({ details, sequence: null, results: null });
         return;
       }
-      const results = await loadResults(details, sequence, this.store.state.sources);
-      await results.outlines?.ready(frame ?? results.first);
+      const results = await loadResults(details, sequence, this.store.state.sources, frame);
       if (turn !== this.turn) return;
       this.store.set({ details, sequence: sequence.name, results, follow: false });
       this.playhead.setRange(results.first, results.last, results.fps, frame ?? results.first);
@@ -126,10 +125,10 @@ export class Session {
     const details = await api.details(/** @type {string} */ (open.id));
     const entry = details.sequences.find((candidate) => candidate.name === sequence);
     if (!entry) return;
-    const results = await loadResults(details, entry, this.store.state.sources);
-    await results.outlines?.ready(this.playhead.frame);
+    const { frame } = this.playhead;
+    const results = await loadResults(details, entry, this.store.state.sources, frame);
     if (turn !== this.turn) return;
-    const objects = results.tracks.map((track) => track.object);
+    const objects = results.objects.map(({ object }) => object);
     this.store.set({
       details,
       results,
@@ -156,7 +155,8 @@ export class Session {
         details.sequences.find((entry) => entry.name === results.sequence.name) ??
         details.sequences[0];
       if (!same) return this.say(`${run.name} has no results to compare with.`);
-      const theirs = await loadResults(details, same, this.store.state.sources);
+      const { frame } = this.playhead;
+      const theirs = await loadResults(details, same, this.store.state.sources, frame);
       if (turn === this.turn) this.store.set({ other: { run, details, results: theirs } });
     } catch (error) {
       this.say(/** @type {Error} */ (error).message);

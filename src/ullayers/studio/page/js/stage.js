@@ -50,7 +50,7 @@ export class Stage {
       ["open", "results", "other", "details", "sources", "live", "follow", "runs", "loaded"],
       () => this.refresh(),
     );
-    store.follow(["picked", "hidden", "layers"], () => this.redraw());
+    store.follow(["picked", "hidden", "layers", "arrived"], () => this.redraw());
     store.follow(["moving"], () => root.classList.toggle("aiming", store.state.moving));
     this.viewport.addEventListener("change", () => this.update());
     frames.listeners.add(() => {
@@ -98,10 +98,12 @@ export class Stage {
     left.setScene(this.live ? this.preview : this.plainScene());
     right.setScene(results && other ? resultsScene(other.results) : null);
     for (const found of [results, other?.results]) {
-      if (found?.outlines) found.outlines.onload = () => this.redraw();
+      const arrived = () => this.store.set({ arrived: this.store.state.arrived + 1 });
+      if (found) found.tiles.chunks.onload = arrived;
+      if (found?.outlines) found.outlines.chunks.onload = arrived;
     }
     left.setLabel(other ? (this.store.openRun?.name ?? null) : null);
-    right.setLabel(other?.run.name ?? null);
+    right.setLabel(other ? `${other.run.name} (dashed below)` : null);
     this.arrange();
     this.update();
   }

@@ -75,6 +75,7 @@
  * @property {{run: Run, details: Details, results: import("./results.js").Results}|null} other To compare with.
  * @property {any[]} records Training steps of the open run.
  * @property {any|null} live What the open run is doing.
+ * @property {number} arrived Counts rows and outlines that have come.
  * @property {boolean} follow Whether the viewer follows a run at work.
  * @property {number[]} picked Numbers of the selected objects.
  * @property {number[]} hidden Numbers of the objects that are not drawn.
@@ -159,6 +160,7 @@ export function initialState() {
     other: null,
     records: [],
     live: null,
+    arrived: 0,
     follow: false,
     picked: [],
     hidden: [],

@@ -3,12 +3,11 @@
 import { h, setText } from "./dom.js";
 import { clock, short } from "./format.js";
 import { prepare, screenPalette } from "./palette.js";
-import { timeOf } from "./results.js";
+import { MOST_LANES, timeOf } from "./results.js";
 import { rowOf } from "./tables.js";
 import { GUTTER, drawTimeline, frameToX, laneName, laneUnit } from "./timeline_draw.js";
 
 const SHORTEST = 20; // frames that are seen at least
-export const MOST_LANES = 6;
 
 export class Timeline {
   /**
@@ -29,20 +28,28 @@ export class Timeline {
     this.tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
     this.hint = h("p", { class: "lanes-hint" });
     this.onwindow = () => {};
+    /** @type {PointerEvent|null} Where the pointer was last. */
+    this.pointed = null;
     root.append(this.canvas, this.needle, this.tip, this.hint);
     new ResizeObserver(() => this.schedule()).observe(this.canvas);
     playhead.addEventListener("range", () => this.fit());
     playhead.addEventListener("frame", () => this.follow());
-    store.follow(["results", "picked", "hidden", "range", "open", "follow"], () => this.schedule());
+    const shown = /** @type {const} */ (["results", "other", "picked", "hidden", "range"]);
+    store.follow([...shown, "open", "follow"], () => this.schedule());
+    store.follow(["arrived"], () => {
+      this.schedule();
+      if (this.pointed && !this.tip.hidden) this.showTip(this.pointed);
+    });
     this.addPointer();
   }
 
   /** What is drawn, or null if there is nothing. @returns {import("./timeline_draw.js").TimelineModel|null} */
   get model() {
-    const { results, picked, hidden, range } = this.store.state;
-    if (!results || !results.tracks.length) return null;
+    const { results, other, picked, hidden, range } = this.store.state;
+    if (!results || !results.objects.length) return null;
     return {
       results,
+      other: other?.results ?? null,
       window: this.window,
       fps: this.playhead.fps,
       picked,
@@ -208,6 +215,7 @@ export class Timeline {
   /** Values under the pointer. @param {PointerEvent} event */
   showTip(event) {
     const { model } = this;
+    this.pointed = event;
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left;
     this.tip.hidden = !model || x < GUTTER || event.pointerType === "touch";
@@ -221,14 +229,17 @@ export class Timeline {
           Math.floor(((event.clientY - box.top) / (box.height - 18)) * lanes.length),
         )
       ];
-    const shown = model.results.tracks.filter(
+    const tile = model.results.tiles.at(frame);
+    const shown = model.results.objects.filter(
       ({ object }) =>
         !model.hidden.includes(object) && (!model.picked.length || model.picked.includes(object)),
     );
-    const values = shown.slice(0, 4).map((track) => {
-      const row = rowOf(track, frame);
-      const value = row < 0 ? "–" : short(track.columns[lane][row]);
-      return shown.length > 1 ? `${track.object}: ${value}` : value;
+    const values = shown.slice(0, 4).map(({ object }) => {
+      const track = tile?.get(object);
+      const row = track ? rowOf(track, frame) : -1;
+      const none = tile ? "–" : "…"; // of this frame, or as long as its rows are on their way
+      const value = track && row >= 0 ? short(track.columns[lane][row]) : none;
+      return shown.length > 1 ? `${object}: ${value}` : value;
     });
     const more = shown.length > 4 ? " …" : "";
     const when = clock(timeOf(model.results, frame, model.fps));

@@ -1,7 +1,7 @@
 /** The time lines as a drawing, on the screen or in a figure. */
 
 import { css, identityColour } from "./colours.js";
-import { curve, extent } from "./decimate.js";
+import { curve } from "./decimate.js";
 import { clock, short } from "./format.js";
 import { ticks } from "./palette.js";
 import { UNSURE } from "./results.js";
@@ -18,6 +18,7 @@ const UNITS = { x_px: "px", y_px: "px", speed: "px/s", confidence: "" };
 /**
  * @typedef {Object} TimelineModel
  * @property {import("./results.js").Results} results
+ * @property {import("./results.js").Results|null} other To compare with.
  * @property {[number, number]} window First and last frame that are seen.
  * @property {number} fps
  * @property {number[]} picked
@@ -67,16 +68,12 @@ export function drawTimeline(context, model, width, height, palette) {
 }
 
 /** Values that a lane shows; the confidence is always between 0 and 1. */
-function laneRange(/** @type {TimelineModel} */ model, /** @type {string} */ column) {
+function laneRange(/** @type {TimelineModel} */ { results, other }, /** @type {string} */ column) {
   if (column === "confidence") return [0, 1];
-  let [low, high] = [Infinity, -Infinity];
-  for (const track of model.results.tracks) {
-    const [least, most] = extent(track.columns[column]);
-    low = Math.min(low, least);
-    high = Math.max(high, most);
-  }
-  if (!(low <= high)) return [0, 1];
-  return low === high ? [low - 1, high + 1] : [low, high];
+  const [low, high] = results.ranges[column];
+  const [least, most] = other?.ranges[column] ?? [low, high];
+  const [from, to] = [Math.min(low, least), Math.max(high, most)];
+  return from === to ? [from - 1, to + 1] : [from, to];
 }
 
 /**
@@ -104,21 +101,37 @@ function drawLane(context, model, column, { top, lane, width, palette, x }) {
   context.beginPath();
   context.rect(GUTTER, top, width - GUTTER, lane);
   context.clip();
-  const pixels = Math.ceil(width - GUTTER);
+  const curves = { column, pixels: Math.ceil(width - GUTTER), palette, x, y };
+  if (model.other?.columns.includes(column)) {
+    context.setLineDash([2, 3]); // another run, to compare with
+    drawCurves(context, model, model.other, curves);
+    context.setLineDash([]);
+  }
+  drawCurves(context, model, model.results, curves);
+  context.restore();
+}
+
+/**
+ * @param {any} context
+ * @param {TimelineModel} model
+ * @param {import("./results.js").Results} results
+ * @param {{column: string, pixels: number, palette: import("./palette.js").Palette, x: (frame: number) => number, y: (value: number) => number}} place
+ */
+function drawCurves(context, model, results, { column, pixels, palette, x, y }) {
+  const view = results.tiles.view(model.window, pixels);
   // Selected objects last, so that nothing covers them.
-  const order = [...model.results.tracks].sort(
+  const order = [...results.objects].sort(
     (a, b) => Number(model.picked.includes(a.object)) - Number(model.picked.includes(b.object)),
   );
-  for (const track of order) {
-    if (model.hidden.includes(track.object)) continue;
-    const dim = model.picked.length > 0 && !model.picked.includes(track.object);
-    const code = model.results.kind === "codes";
-    context.strokeStyle = code ? palette.mark : css(identityColour(track.object), dim ? 0.25 : 1);
+  for (const { object } of order) {
+    if (model.hidden.includes(object)) continue;
+    const dim = model.picked.length > 0 && !model.picked.includes(object);
+    const code = results.kind === "codes";
+    context.strokeStyle = code ? palette.mark : css(identityColour(object), dim ? 0.25 : 1);
     context.lineWidth = dim ? 1 : 1.5;
-    for (const piece of curve(track, column, model.window, pixels))
+    for (const piece of curve(view, object, column, model.window))
       strokePiece(context, piece, x, y);
   }
-  context.restore();
 }
 
 /**

@@ -77,11 +77,12 @@ export function buildTransport(root, store, playhead, session) {
     play.title = playhead.playing ? "Pause (space)" : "Play (space)";
     speed.value = String(playhead.speed);
   });
+  store.follow(["arrived"], place);
   store.follow(["results"], () => {
     const { results } = store.state;
     doubts.show(results?.kind === "tracks" ? results.unsure.length : null);
     crossings.show(
-      results?.kind === "tracks" && results.tracks.length > 1 ? results.crossings.length : null,
+      results?.kind === "tracks" && results.objects.length > 1 ? results.crossings.length : null,
     );
     rangeChanged();
   });

@@ -122,6 +122,7 @@ export class ScatterCard {
       h("p", { class: "note" }, "Each point is a frame. Click one to see it."),
     );
     store.follow(["results", "live", "hidden", "open"], () => this.scatter.refresh());
+    store.follow(["arrived"], () => this.scatter.chart.schedule());
     store.follow(["results", "open"], () => this.listAxes());
   }
 

@@ -43,6 +43,12 @@ export class ExportTab {
     this.points = points;
     this.mark = mark;
     this.files = h("ul", { class: "files", testid: "files" });
+    this.asFound = h(
+      "p",
+      { class: "note", hidden: true, testid: "as-found" },
+      "These files and the report show what was found, without corrections. " +
+        "Export writes corrected tables and overlays.",
+    );
     this.made = h("ul", { class: "files", testid: "exports" });
     this.error = h("p", {
       class: "form-error",
@@ -81,7 +87,13 @@ export class ExportTab {
       {},
       this.exportCard(),
       this.figuresCard(),
-      h("section", { class: "card" }, h("header", {}, h("h2", {}, "Files of the run")), this.files),
+      h(
+        "section",
+        { class: "card" },
+        h("header", {}, h("h2", {}, "Files of the run")),
+        this.files,
+        this.asFound,
+      ),
     );
     this.element = h("div", {}, this.empty, this.body);
     store.follow(["results", "details"], () => this.update());
@@ -226,6 +238,7 @@ export class ExportTab {
       fill(this.made);
       return;
     }
+    this.asFound.hidden = !details.corrections.applied.length;
     this.curveRow.hidden = !this.store.state.records.length;
     const formats = results.kind === "tracks" ? TRACKS : CODES;
     if (this.format.options.length !== formats.length) {

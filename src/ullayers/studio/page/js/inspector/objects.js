@@ -50,7 +50,7 @@ export class ObjectsTab {
     store.follow(["results", "open", "details"], () => this.update());
     store.follow(["picked", "hidden", "moving", "range", "results"], () => this.mark());
     store.follow(["details"], () => this.listHistory());
-    store.follow(["tab", "results"], () => this.schedulePlaces());
+    store.follow(["tab", "results", "arrived"], () => this.schedulePlaces());
     playhead.addEventListener("frame", () => this.schedulePlaces());
   }
 
@@ -194,21 +194,19 @@ export class ObjectsTab {
       );
       return;
     }
-    const tracks = results.tracks;
-    setText(this.count, counted(tracks.length, "object"));
-    const numbers = new Set(tracks.map(({ object }) => object));
+    const { objects } = results;
+    setText(this.count, counted(objects.length, "object"));
+    const numbers = new Set(objects.map(({ object }) => object));
     for (const [object, { element }] of this.rows) {
       if (!numbers.has(object)) {
         element.remove();
         this.rows.delete(object);
       }
     }
-    tracks.forEach((track, place) => {
-      const row = this.rows.get(track.object) ?? this.makeRow(track.object);
-      this.rows.set(track.object, row);
-      const { frame, confidence } = track.columns;
-      const sure = confidence.reduce((sum, value) => sum + Number(value >= UNSURE), 0) / track.rows;
-      setText(row.meta, `${frame[0]}–${frame[track.rows - 1]} · ${percent(sure)} sure`);
+    objects.forEach(({ object, first, last, sure }, place) => {
+      const row = this.rows.get(object) ?? this.makeRow(object);
+      this.rows.set(object, row);
+      setText(row.meta, `${first}–${last} · ${percent(sure ?? 0)} sure`);
       if (this.list.children[place] !== row.element)
         this.list.insertBefore(row.element, this.list.children[place] ?? null);
     });
@@ -279,7 +277,7 @@ export class ObjectsTab {
       }
       row.element.classList.toggle("away", away);
     }
-    const only = results?.tracks.length === 1;
+    const only = results?.objects.length === 1;
     const one = picked.length === 1 || (only && !picked.length);
     const enable = (/** @type {HTMLElement} */ node, /** @type {boolean} */ on) =>
       node.toggleAttribute("disabled", !on);

@@ -77,7 +77,7 @@ export class WatchTab {
    */
   showRun(run) {
     const { details, results } = this.store.state;
-    const found = [results?.tracks.length, results?.unsure.length, details?.summary?.frames];
+    const found = [results?.objects.length, results?.unsure.length, details?.summary?.frames];
     const key = [run.id, run.state, run.error, run.trusted, ...found].join();
     if (this.shownStatus !== key) {
       if (isAtWork(run)) this.show([this.workingHeader(run), this.facts]);
@@ -165,7 +165,7 @@ export class WatchTab {
       ...(run.reasons ?? []).map((reason) => h("p", { class: "note" }, reason)),
       facts([
         frames === undefined ? null : ["Frames", whole(frames)],
-        tracks && ["Objects", whole(tracks.tracks.length)],
+        tracks && ["Objects", whole(tracks.objects.length)],
         run.found === null ? null : ["Found in", percent(run.found)],
         tracks && ["Uncertain", counted(tracks.unsure.length, "stretch", "stretches")],
         Number.isFinite(objective) ? ["J", short(objective)] : null,

@@ -1,0 +1,94 @@
+"""outlines.sqlite of `ul watch`, written while frames arrive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import numpy as np
+
+from ullayers.learn.checkpoint import RunError
+from ullayers.learn.sightings import Sighting
+from ullayers.output.outlines import OUTLINES, PARTIAL, OutlineWriter, encoded
+
+MIN_POINTS = 3  # of an outline
+
+
+def keep_outlines(
+    sightings: Generator[Sighting, None, None], folder: str | os.PathLike[str]
+) -> Generator[Sighting, None, None]:
+    """Yield the answers of `watch`, and keep their outlines in its folder.
+
+    Each frame is written before its answer is yielded, so a process that is killed loses none that
+    its next checkpoint counts. Outlines of frames that are seen again are replaced.
+
+    Args:
+        sightings: What `watch` yields; it is closed at the end.
+        folder: The folder of `watch`.
+    """
+    with closing(sightings), ExitStack() as stack:
+        writer = None
+        for sighting in sightings:
+            if sighting.size is not None:  # a code has no outline
+                writer = writer or stack.enter_context(LiveOutlines(Path(folder), sighting))
+                writer.see(sighting)
+            yield sighting
+
+
+class LiveOutlines(OutlineWriter):
+    """Writes the outlines of frames as they arrive.
+
+    Args:
+        folder: The folder of `watch`. Outlines that are there are those before the first frame.
+        first: The answer for the first frame.
+
+    Raises:
+        RunError: The outlines in the folder are damaged.
+    """
+
+    def __init__(self, folder: Path, first: Sighting) -> None:
+        if not (folder / PARTIAL).exists():  # a process that was killed has left one
+            with suppress(FileNotFoundError):
+                os.replace(folder / OUTLINES, folder / PARTIAL)
+        super().__init__(folder, kept=[first.sequence])
+        assert first.size is not None
+        self._begin(first.sequence, first.frame, *first.size)
+
+    def _begin(self, sequence: str, frame: int, width: int, height: int) -> None:
+        with self._changing() as database:
+            row = database.execute("SELECT id FROM sequences WHERE name = ?", (sequence,))
+            known = row.fetchone()
+            if known is not None:
+                [self._sequence] = known
+                database.execute("UPDATE sequences SET finished = 0 WHERE id = ?", known)
+                database.execute(
+                    "DELETE FROM outlines WHERE sequence = ? AND frame >= ?", (*known, frame)
+                )
+        self._size = width, height
+        if known is None:
+            self.start(sequence, width, height)
+
+    def see(self, sighting: Sighting) -> None:
+        """Add a frame."""
+        if sighting.objects is None:
+            self.add(sighting.answer)
+            return
+        with self._changing():
+            self._insert(self._rows(sighting))
+
+    def _rows(self, sighting: Sighting) -> Iterator[tuple[int, int, bytes]]:
+        for each in sighting.objects or ():
+            if len(each.outline) >= MIN_POINTS:
+                points = np.rint(each.outline * np.array(self._size)).astype(np.int32)
+                yield sighting.frame, each.number, encoded([points])
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Complete the file; it can be continued later."""
+        try:
+            self.finish(None)
+            super().__exit__(None)
+        except (RunError, OSError):
+            if kind is None:
+                raise

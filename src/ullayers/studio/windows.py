@@ -1,0 +1,218 @@
+"""Parts of the tables of a run, so that the page never holds a whole one.
+
+A page asks for an overview, for a sample of the points, for the rows of the frames that it shows,
+and for the lowest and highest value of every few frames, from which it draws time lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.errors import UserError
+from ullayers.learn.results import SURE
+from ullayers.studio.editing import read_edited
+from ullayers.studio.run_view import COLUMNS, codes_of, pack_table
+
+MOST_FRAMES = 4096  # rows of each object in one answer
+MOST_POINTS = 20_000  # of all objects of a sample
+
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ObjectRows:
+    """Rows of one object, or the codes of a sequence.
+
+    Attributes:
+        object: Number of the object; 0 for codes.
+        columns: Columns by name, with `frame` in ascending order and `time`.
+    """
+
+    object: int
+    columns: Mapping[str, Column]
+
+    @property
+    def frame(self) -> Column:
+        """Numbers of the frames."""
+        return self.columns["frame"]
+
+    def between(self, first: int, last: int) -> slice:
+        """Return the rows of some frames."""
+        start, end = np.searchsorted(self.frame, [first, last + 1])
+        return slice(int(start), int(end))
+
+
+def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[ObjectRows]:
+    """Return the tracks or codes of a sequence; empty if there are none.
+
+    Args:
+        folder: The run.
+        sequence: Name of the sequence.
+        found: Whether to leave out the corrections.
+
+    Raises:
+        UserError: A file is damaged.
+    """
+    codes = [answer for answer in codes_of(folder) if answer.sequence == sequence]
+    if codes:
+        values = dict(zip(codes[0].columns, codes[0].values.T, strict=True))
+        return [ObjectRows(0, {"frame": codes[0].index, "time": codes[0].seconds} | values)]
+    tracks = read_edited(folder).tracks(sequence, found=found)
+    return [
+        ObjectRows(track.object, {name: getattr(track, name) for name in COLUMNS})
+        for track in tracks
+        if len(track.frame)
+    ]
+
+
+def overview_of(table: list[ObjectRows]) -> dict[str, Any]:
+    """Return what the page needs of a whole table.
+
+    Returns:
+        Lowest and highest value of each column that has any; frames and share of sure rows of each
+        object; frames per second and the time of frame 0 by the times in the table; and stretches
+        of frames in which the confidence of an object is low.
+    """
+    tracks = [rows for rows in table if "confidence" in rows.columns]
+    return {
+        "ranges": _ranges(table),
+        "objects": [
+            {
+                "object": rows.object,
+                "first": int(rows.frame[0]),
+                "last": int(rows.frame[-1]),
+                "sure": _share_of_sure(rows),
+            }
+            for rows in table
+        ],
+        "unsure": unsure_stretches(tracks).tolist(),
+    } | _clock(table)
+
+
+def _share_of_sure(rows: ObjectRows) -> float | None:
+    confidence = rows.columns.get("confidence")
+    return None if confidence is None else float((confidence >= SURE).mean())
+
+
+def _ranges(table: list[ObjectRows]) -> dict[str, list[float]]:
+    names = [name for name in table[0].columns if name not in ("frame", "time")] if table else []
+    found = {}
+    for name in names:
+        columns = [rows.columns[name] for rows in table]
+        low = float(np.fmin.reduce([np.fmin.reduce(values) for values in columns]))
+        high = float(np.fmax.reduce([np.fmax.reduce(values) for values in columns]))
+        if np.isfinite(low) and np.isfinite(high):
+            found[name] = [low, high]
+    return found
+
+
+def _clock(table: list[ObjectRows]) -> dict[str, float | None]:
+    """Return frames per second by the longest object, and the time of frame 0."""
+    longest = max(table, key=lambda rows: len(rows.frame), default=None)
+    if longest is None or len(longest.frame) < 2:
+        return {"fps": None, "start": 0.0}
+    frame, time = longest.frame, longest.columns["time"]
+    seconds = float(time[-1] - time[0])
+    if not seconds > 0:
+        return {"fps": None, "start": 0.0}
+    fps = float(frame[-1] - frame[0]) / seconds
+    return {"fps": fps, "start": float(time[0] - frame[0] / fps)}
+
+
+def unsure_stretches(table: Iterable[ObjectRows]) -> NDArray[np.int64]:
+    """Return first and last frame (stretches, 2) of where the confidence of any object is low.
+
+    Example:
+        >>> columns = {"frame": np.arange(5), "confidence": np.array([1, 0.2, 0.1, 0.9, 0.3])}
+        >>> unsure_stretches([ObjectRows(1, columns)]).tolist()
+        [[1, 2], [4, 4]]
+    """
+    found = [np.zeros((0, 2), np.int64)]
+    for rows in table:
+        low = np.concatenate([[False], rows.columns["confidence"] < SURE, [False]])
+        edges = np.flatnonzero(np.diff(low))
+        found.append(np.stack([rows.frame[edges[::2]], rows.frame[edges[1::2] - 1]], 1))
+    stretches = np.concatenate(found)
+    stretches = stretches[np.argsort(stretches[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(stretches[:, 1])
+    begins = np.concatenate([[True], stretches[1:, 0] > reach[:-1] + 1])[: len(stretches)]
+    ends = np.concatenate([begins[1:], [True]])[: len(stretches)]
+    return np.stack([stretches[begins, 0], reach[ends]], 1)
+
+
+def pack_rows(
+    table: list[ObjectRows], first: int, last: int, wanted: Collection[str] = ()
+) -> bytes:
+    """Return the rows of some frames as bytes for the page.
+
+    Args:
+        table: The table.
+        first: First frame.
+        last: Last frame.
+        wanted: Columns to send; empty for all.
+
+    Raises:
+        UserError: These are too many frames.
+    """
+    if last - first >= MOST_FRAMES:
+        raise UserError(f"expected at most {MOST_FRAMES} frames, got {last - first + 1}")
+    names = _names(table, wanted)
+    parts = [(rows, rows.between(first, last)) for rows in table]
+    return pack_table(
+        names,
+        [(rows.object, [rows.columns[name][part] for name in names]) for rows, part in parts],
+    )
+
+
+def pack_sample(table: list[ObjectRows], wanted: Collection[str] = ()) -> bytes:
+    """Return every n-th row as bytes for the page, few enough to draw them all."""
+    names = _names(table, wanted)
+    step = max(1, -(-sum(len(rows.frame) for rows in table) // MOST_POINTS))
+    return pack_table(
+        names,
+        [(rows.object, [rows.columns[name][::step] for name in names]) for rows in table],
+    )
+
+
+def pack_extremes(
+    table: list[ObjectRows], first: int, last: int, step: int, wanted: Collection[str] = ()
+) -> bytes:
+    """Return the lowest and highest values of every few frames as bytes for the page.
+
+    Args:
+        table: The table.
+        first: First frame.
+        last: Last frame.
+        step: Frames to sum up. The column `frame` has the first of them, a multiple of `step`.
+        wanted: Columns to sum up; empty for all. Two are sent for each: NAME_low and NAME_high.
+
+    Raises:
+        UserError: These are too many values.
+    """
+    if step < 1 or (last - first) // max(1, step) >= MOST_FRAMES:
+        raise UserError(f"expected at most {MOST_FRAMES} values, got more")
+    names = [name for name in _names(table, wanted) if name not in ("frame", "time")]
+    columns = ["frame", *(f"{name}_{end}" for name in names for end in ("low", "high"))]
+    objects = []
+    for rows in table:
+        part = rows.between(first, last)
+        places = rows.frame[part] // step
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        values = [places[starts] * step]
+        for name in names:
+            column = rows.columns[name][part]
+            both = (np.fmin, np.fmax) if len(starts) else ()
+            values += [end.reduceat(column, starts) for end in both] or [column, column]
+        objects.append((rows.object, values))
+    return pack_table(columns, objects)
+
+
+def _names(table: list[ObjectRows], wanted: Collection[str]) -> list[str]:
+    known = table[0].columns if table else ()
+    return [name for name in known if not wanted or name in wanted]
