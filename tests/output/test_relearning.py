@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from ullayers.video.writer import VideoWriter
 
 FRAMES, HEIGHT, WIDTH = 160, 72, 96
 CORRECTED = (20, 80, 140)
+KILLED_AT = 25  # of 35 steps, in the middle of what the winner learns
 
 
 def places() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -112,6 +114,24 @@ def test_three_corrections_lead_to_the_object_that_is_meant(
     assert "corrected places" in changes.sentence
     same = compare_runs(run, run, corrections)
     assert (same.moved, same.median_px) == (0, 0)
+
+
+def test_learning_from_corrections_goes_on_after_a_kill(run: Path, tmp_path: Path) -> None:
+    """What is on the disk in the middle of training is what a process that is killed leaves."""
+    small, _ = places()
+    write_corrections(run, Corrections((Move("two", 1, 20, *small[20].tolist()),)))
+    new, sources = plan_relearning(run, tmp_path / "new")
+    for step, _ in enumerate(learn_run(new, sources)):
+        if step == KILLED_AT:
+            shutil.copytree(new.folder, tmp_path / "killed")
+    killed = load_run(tmp_path / "killed")
+    assert killed.net is None
+    assert killed.teaching == new.teaching
+    assert len(list(learn_run(killed, sources))) < step  # it does not start again
+    # Results follow from the network, the settings and the corrections.
+    assert killed.config == new.config
+    models = [folder / "model.safetensors" for folder in (killed.folder, new.folder)]
+    assert models[0].read_bytes() == models[1].read_bytes()
 
 
 def test_what_cannot_be_learned_from(here: UlCommand, run: Path, tmp_path: Path) -> None:

@@ -8,16 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import cv2
 import numpy as np
 import pytest
+import uvicorn
 from numpy.typing import NDArray
 
 from tests.command import start
 from tests.films import ball
+from ullayers.studio.app import make_app
+from ullayers.studio.serve import LOCAL, open_port
+from ullayers.studio.studio import Studio
+from ullayers.studio.workspace import Workspace
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request
@@ -112,6 +118,32 @@ class Server:
         """End it as a power failure would."""
         self.process.kill()
         self.process.communicate()
+
+
+class LocalServer(Server):
+    """A studio in a thread of this process, which starts faster but cannot be killed.
+
+    Args:
+        folder: The studio folder.
+        inputs: Videos and run folders to open.
+    """
+
+    def start(self) -> None:
+        """Start it."""
+        studio = Studio(Workspace.open(self.folder), [str(path) for path in self.inputs])
+        self.listener = open_port(LOCAL, None)
+        self.port = self.listener.getsockname()[1]
+        self.address = f"http://{LOCAL}:{self.port}/?token={studio.workspace.token}"
+        app = make_app(studio, [f"{LOCAL}:{self.port}"])
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        self.thread = Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
+        self.thread.start()
+
+    def kill(self) -> None:
+        """Stop it."""
+        self.server.should_exit = True
+        self.thread.join()
+        self.listener.close()
 
 
 class Tab:

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from tests.studio.browser import (
     NARROW,
     WIDE,
+    LocalServer,
     OpenTab,
     Server,
     Tab,
@@ -77,7 +78,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     video = write_numbered(folder)
     runs = [write_run(folder / name, video) for name in ("plain", "corrected")]
     runs.append(write_run(folder / "other", video, seed=OTHER_SEED))
-    server = Server(folder / "studio", *runs)
+    server = LocalServer(folder / "studio", *runs)
     yield server
     server.kill()
 

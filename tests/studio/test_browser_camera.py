@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from tests.studio.browser import OpenTab, Server
+from tests.studio.browser import PATIENCE, OpenTab, Server
 from ullayers.output.identity_colours import identity_colour
 
 # Distance of what is drawn from the red ball, in radii of the ball; null if one is missing.
@@ -38,8 +38,9 @@ def test_the_camera_is_learned_from_and_kept(gallery: Server, open_tab: OpenTab)
     tab.wait("ulStudio.camera")
     tab.press("t")  # no trail, which is drawn in the same colour
     tab.wait("document.querySelector('.camera-numbers')?.textContent.includes('learning')")
+    tab.wait("ulStudio.cameraFrames > 40", 4 * PATIENCE)  # until then, an object may be uncertain
     delays, offsets = [], []
-    for _ in range(30):
+    for _ in range(20):
         tab.page.wait_for_timeout(100)
         delays.append(int(re.findall(r"^(\d+) ms", tab.part("camera-numbers").inner_text())[0]))
         offsets.append(tab.get(OFFSET, identity_colour(1)))

@@ -21,8 +21,8 @@ from tests.studio.browser import PATIENCE, OpenTab, Server, Tab
 if TYPE_CHECKING:
     from playwright.sync_api import Route
 
-STEPS = 12  # of training, instead of 240
-SECONDS = "2.8"  # of the demo that are learned from
+STEPS = 6  # of training, instead of 240
+SECONDS = "2"  # of the demo that are learned from
 REACH = 12.0  # pixels: half of the length of the beetle
 LOST = ("net::ERR_", "WebSocket connection")  # while there is no server
 
@@ -123,7 +123,7 @@ def test_the_demo_from_the_first_click_to_the_end(empty: Server, open_tab: OpenT
     assert not tab.studio("live")
     assert tab.part("status").inner_text().startswith("Finished")
     assert tab.texts("[data-testid=source] .item-name") == ["scene"]
-    for frame in (3, 40, 66):
+    for frame in (3, 25, 46):
         tab.part("frame-input").fill(str(frame))
         tab.press("Enter")
         tab.wait_for_frame(frame)

@@ -178,18 +178,17 @@ def test_playing_shows_the_frames_it_says(gallery: Server, open_tab: OpenTab) ->
 
 
 def test_the_page_keeps_little_in_memory(gallery: Server, open_tab: OpenTab) -> None:
-    """All frames, decoded, would be 370 MB."""
+    """The frames that are passed, decoded, would be 98 MB."""
     tab = open_tab(gallery)
     tab.open_run("plain")
-    for frame in range(0, FRAMES, 2):
-        tab.press("ArrowRight", "ArrowRight")
-        if frame % 20 == 0:
-            tab.wait("ulStudio.ready")
+    for _ in range(8):
+        tab.press(*["ArrowRight"] * 10)
+        tab.wait("ulStudio.ready")
     session = tab.page.context.new_cdp_session(tab.page)
     session.send("Performance.enable")
     session.send("HeapProfiler.collectGarbage")
     metrics = session.send("Performance.getMetrics")["metrics"]
     heap = {entry["name"]: entry["value"] for entry in metrics}["JSHeapUsedSize"]
     pictures = tab.studio("cachedBytes")
-    assert pictures > 20e6  # most of what was passed was kept for a while
-    assert heap + pictures < 300e6
+    assert 20e6 < pictures < 80e6  # some are kept, but not all
+    assert heap < 50e6

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.studio.browser import NARROW, OpenTab, Server, Tab
+from tests.studio.browser import NARROW, LocalServer, OpenTab, Server, Tab
 from tests.studio.numbered import OBJECTS, write_numbered, write_run
 
 HOSTILE = '<img src=x onerror="window.injected=1"><script>window.injected=1</script>'
@@ -243,7 +243,7 @@ def hostile(tmp_path: Path) -> Iterator[Server]:
     name = HOSTILE.replace("/", "\u2215")  # a file name has no slash
     video = write_numbered(tmp_path).rename(tmp_path / f"{name}.mp4")
     run = write_run(tmp_path / name, video, reason=HOSTILE, sequence=name)
-    server = Server(tmp_path / "studio", run)
+    server = LocalServer(tmp_path / "studio", run)
     yield server
     server.kill()
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,27 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.films import ball
+from tests.servers import served
 from ullayers.errors import UserError
+from ullayers.output.track_table import read_tracks
+from ullayers.studio import worker
 from ullayers.studio.editing import correct, outlines_of
 from ullayers.studio.jobs import Job, Jobs, JobState, Request
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
 from ullayers.video.reader import Source, read_all
 from ullayers.video.scene import write_scene
+from ullayers.video.writer import VideoWriter
 
 PATIENCE = 120.0  # seconds
+FRAMES = 48  # of the video
+STEPS = 6  # of each trial and of training: enough to stop it in the middle
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scene(tmp_path_factory.mktemp("scene"), frames=80)
+    return write_scene(tmp_path_factory.mktemp("scene"), frames=FRAMES)
 
 
 def wait_for(job: Job, *states: str, stage: str | None = None) -> JobState:
@@ -40,13 +48,21 @@ def wait_for(job: Job, *states: str, stage: str | None = None) -> JobState:
     raise AssertionError(f"{job.state} after {PATIENCE} seconds")
 
 
+def run_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what the process of a job does, in this one, which has everything imported."""
+    with monkeypatch.context() as patch:
+        patch.setattr("ullayers.studio.worker.NICE", 0)
+        patch.setattr("ullayers.studio.worker.signal.signal", lambda *_: None)
+        worker.main([str(job.workspace.folder), job.name])
+
+
 def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
-    tmp_path: Path, scene: Path
+    tmp_path: Path, scene: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One run through all of it: what is done is never done again, and nothing is lost."""
     studio = Studio(Workspace.open(tmp_path / "studio"), [str(scene)])
     [entry] = studio.library.entries()
-    job = studio.add_run({"sources": [entry.id], "objects": 1, "steps": 30})
+    job = studio.add_run({"sources": [entry.id], "objects": 1, "steps": STEPS})
     assert job.state.state == "queued"
     assert studio.jobs.start_next()
     other = studio.add_run({"sources": [entry.id], "task": "orient"})
@@ -61,16 +77,19 @@ def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
     other.delete()
     job.resume()
     assert studio.jobs.start_next()
-    state = wait_for(job, "running", stage="training")
-    done = len((job.run / "metrics.jsonl").read_text().splitlines())
-    assert done > 0
+    done = (job.run / "metrics.jsonl").read_text().splitlines()
+    assert done
+    state = wait_for(job, "running", stage="reading")
     assert state.pid is not None
     os.kill(state.pid, signal.SIGKILL)  # as a power failure would
     wait_for(job, "interrupted")
 
     job.resume()
-    assert Jobs(studio.workspace).start_next()  # as a new server would
-    wait_for(job, "done")
+    run_here(job, monkeypatch)  # what `start_next` starts in a process of its own
+    assert job.state.state == "done"
+    after = (job.run / "metrics.jsonl").read_text().splitlines()
+    assert after[: len(done)] == done
+    assert len(after) > len(done)
     assert {"tracks.csv", "report.html", "overlay.mp4", "summary.json"} <= set(os.listdir(job.run))
     live = json.loads((job.folder / "live.json").read_text())
     assert live["kernels"].startswith("data:image/png")
@@ -81,9 +100,9 @@ def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
     assert details["state"] == "done"
     assert details["trusted"] is not None
     [sequence] = details["sequences"]
-    assert (sequence["source"], sequence["first"], sequence["last"]) == (entry.id, 0, 79)
-    outlines = outlines_of(job.run, sequence["name"], 0, 79)
-    assert len(outlines) > 40
+    assert (sequence["source"], sequence["first"], sequence["last"]) == (entry.id, 0, FRAMES - 1)
+    outlines = outlines_of(job.run, sequence["name"], 0, FRAMES - 1)
+    assert len(outlines) > FRAMES / 2
     check_overlay(studio, job)
     check_relearning(studio, job)
     job.delete()
@@ -107,7 +126,7 @@ def check_relearning(studio: Studio, job: Job) -> None:
     with pytest.raises(UserError, match="no corrections"):
         studio.relearn(job.name)
     name = studio.details(job.name)["sequences"][0]["name"]
-    move = {"op": "move", "sequence": name, "object": 1, "frame": 40, "x": 30.0, "y": 40.0}
+    move = {"op": "move", "sequence": name, "object": 1, "frame": 20, "x": 30.0, "y": 40.0}
     correct(job.run, move)
     taught = studio.relearn(job.name)
     assert taught.request.parent == job.name
@@ -116,23 +135,60 @@ def check_relearning(studio: Studio, job: Job) -> None:
 
 
 def test_failures_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs(Workspace.open(tmp_path / "studio"))
+    job = jobs.add(Request(name="gone", inputs=[str(tmp_path / "gone.mp4")]))
+    run_here(job, monkeypatch)
+    state = job.state
+    assert state.state == "failed"
+    assert state.error == f"{tmp_path / 'gone.mp4'}: does not exist; check the spelling"
+
+
+def test_a_stream_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A camera that is reached through an address; afterwards its sender is off."""
+    pictures, _ = ball(FRAMES, 48, 64)
+    with VideoWriter(tmp_path / "ball.mkv", fps=10) as video:  # which can be read while it comes
+        for picture in pictures:
+            video.write(picture)
+    with served(tmp_path) as address:
+        studio = Studio(Workspace.open(tmp_path / "studio"), [f"{address}/ball.mkv"])
+        [entry] = studio.library.entries()
+        assert entry.describe()["kind"] == "live"
+        with pytest.raises(UserError, match="no frames to go back to"):
+            studio.jpeg(entry.id, 0, None)
+        job = studio.add_run({"sources": [entry.id], "kind": "watch", "objects": 1})
+        run_here(job, monkeypatch)
+        assert job.state.state == "done", job.state
+        [track] = read_tracks(job.run / "tracks.csv")
+        assert len(track.frame) == FRAMES
+        assert outlines_of(job.run, track.sequence, 0, FRAMES - 1)
+    job = studio.add_run({"sources": [entry.id], "kind": "watch"})
+    run_here(job, monkeypatch)
+    assert job.state.state == "failed"
+    assert "cannot be read" in (job.state.error or "")
+    assert "\n" not in (job.state.error or "")
+
+
+def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no such camera; ls /dev/video\* lists the cameras"):
+        Studio(Workspace.open(tmp_path / "studio"), ["/dev/video99"])
+
+
+def test_processes_that_end_are_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
-    def note(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(popen(*arguments, **options))
+    def note(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen([sys.executable, "-S", "-c", "pass"], **options))
         return started[0]
 
     popen = subprocess.Popen
     monkeypatch.setattr("ullayers.studio.jobs.subprocess.Popen", note)
     jobs = Jobs(Workspace.open(tmp_path / "studio"))
-    job = jobs.add(Request(name="gone", inputs=[str(tmp_path / "gone.mp4")]))
-    jobs.start_next()
-    state = wait_for(job, "failed")
-    assert state.error == f"{tmp_path / 'gone.mp4'}: does not exist; check the spelling"
+    jobs.add(Request(name="short"))
+    assert jobs.start_next()
     end = time.monotonic() + PATIENCE
     while started[0].returncode is None:  # set when the process is reaped, which nobody asks for
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def test_damaged_jobs_do_not_stop_the_others(client: TestClient, studio: Studio) -> None:

@@ -154,6 +154,17 @@ def test_corrections_are_shown_undone_and_never_overwrite(
     assert (run / "tracks.csv").read_bytes() == found
 
 
+def test_learning_from_corrections_of_several_objects_is_refused(
+    opened: tuple[TestClient, str],
+) -> None:
+    client, address = opened
+    move = {"op": "move", "sequence": "a", "object": 1, "frame": 9, "x": 5, "y": 5}
+    assert client.post(f"{address}/corrections", json=move).status_code == 200
+    answer = client.post(f"{address}/relearn")
+    assert answer.status_code == 400
+    assert "a has several objects, and one can be learned" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     "correction",
     [

@@ -31,9 +31,8 @@ from ullayers.studio.editing import (
     undo,
 )
 from ullayers.studio.exporting import exported_file
-from ullayers.studio.jobs import LIVE, describe
+from ullayers.studio.jobs import LIVE, LIVE_PICTURE, describe
 from ullayers.studio.library import TooLargeError
-from ullayers.studio.live_watch import LIVE_PICTURE
 from ullayers.studio.socket import Pages
 from ullayers.studio.studio import Studio
 

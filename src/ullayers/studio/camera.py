@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from ullayers.errors import UserError
-from ullayers.studio.camera_process import HEADER, LENGTH, MAX_FRAME_BYTES
+from ullayers.studio.camera_frames import HEADER, LENGTH, MAX_FRAME_BYTES
 from ullayers.studio.jobs import LOG, Job, JobState, Request
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import free_name

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import struct
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -33,6 +32,7 @@ from ullayers.learn.online import watch
 from ullayers.learn.results import TRACK
 from ullayers.learn.sightings import Sighting
 from ullayers.output.live_outlines import keep_outlines
+from ullayers.studio.camera_frames import HEADER, LENGTH
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
 from ullayers.studio.live_watch import (
     SAVE_SECONDS,
@@ -45,9 +45,6 @@ from ullayers.video.frames import READ_AS_IS
 from ullayers.video.reader import Clip, Info, Reading, Source
 from ullayers.video.writer import VideoWriter
 
-HEADER = struct.Struct("<II d")  # sequence number, zero, seconds
-LENGTH = struct.Struct("<I")
-MAX_FRAME_BYTES = 2**22
 FPS = 10.0  # of the recording
 KERNEL_FRAMES = 20  # after which the kernels are sent again
 

@@ -31,6 +31,7 @@ State = Literal["queued", "running", "stopping", "stopped", "done", "failed", "i
 Stage = Literal["reading", "training", "applying", "report"]
 
 REQUEST, STATE, LIVE, LOG, LOCK = "request.json", "state.json", "live.json", "log.txt", "lock"
+LIVE_PICTURE = "live.jpg"  # the latest frame of a job that watches
 START_SECONDS = 60.0  # within which a process takes its lock
 LOCK_SECONDS = 10.0  # a process waits for its lock, which others test now and then
 

@@ -17,13 +17,12 @@ from ullayers.learn.results import TRACK
 from ullayers.learn.run_result import finite
 from ullayers.learn.sightings import Sighting
 from ullayers.output.display import display_size
-from ullayers.studio.jobs import Job
+from ullayers.studio.jobs import LIVE_PICTURE, Job
 from ullayers.studio.live import MIN_POINTS, LiveView, mask_outlines, saved_kernels
 from ullayers.video.atomic_files import partial_path
 from ullayers.video.frames import READ_AS_IS, Render
 from ullayers.video.reader import Clip, Reading, Source
 
-LIVE_PICTURE = "live.jpg"
 QUALITY = 80
 SAVE_SECONDS = 10.0  # between two checkpoints, from which the kernels are shown
 CODES = 400  # latest numbers of a code in the scatter

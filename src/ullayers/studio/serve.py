@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
@@ -92,6 +93,7 @@ def serve(
     """
     workspace = Workspace.open(folder)
     studio = Studio(workspace, inputs)
+    threading.Thread(target=studio.prepare, name="ullayers-prepare", daemon=True).start()
     with open_port(host, port) as listener:
         number = listener.getsockname()[1]
         app = make_app(studio, allowed_hosts(host, number))

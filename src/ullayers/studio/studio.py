@@ -7,7 +7,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,10 @@ from ullayers.studio.range_overlay import write_overlay
 from ullayers.studio.workspace import Workspace
 from ullayers.video.finding import safe_name
 from ullayers.video.frame_access import FrameAccess
-from ullayers.video.reader import VideoError, find_sources
+from ullayers.video.reader import Source, VideoError, find_sources
 
 OPEN_VIDEOS = 6
+SOURCES_KEPT = 256  # runs whose videos are known
 MAX_WIDTH = 4096  # pixels of a frame that the page may ask for
 REQUESTED = {
     "kind",
@@ -168,11 +171,24 @@ class Studio:
         if id is not None and id not in self.opened:
             inputs = self.jobs.get(id).request.inputs
         try:
-            sources = find_sources(inputs, {}) if inputs else []
+            sources = _sources(tuple(inputs))
         except VideoError:
             return {}
         ids = self.library.of_paths([source.path for source in sources])
         return {source.name: ids[source.path] for source in sources if source.path in ids}
+
+    def prepare(self) -> None:
+        """Open what the page shows first, which takes a while if it is long.
+
+        Call it in a thread of its own while the browser starts.
+        """
+        entries = self.library.entries()
+        if len(entries) == 1 and len(self.opened) <= 1:
+            with suppress(UserError, KeyError):  # the page says what is wrong
+                self._access(entries[0].id)
+        if len(self.opened) == 1:
+            with suppress(UserError):
+                read_edited(next(iter(self.opened.values())))
 
     def add_run(self, content: Mapping[str, Any]) -> Job:
         """Queue a run.
@@ -273,6 +289,12 @@ class Studio:
         with self._lock:
             while self._videos:
                 self._videos.popitem()[1].close()
+
+
+@lru_cache(maxsize=SOURCES_KEPT)
+def _sources(inputs: tuple[str, ...]) -> list[Source]:
+    """Find the videos of a run; looking into each of them again takes long for long ones."""
+    return find_sources(inputs, {}) if inputs else []
 
 
 def _opened_id(folder: Path) -> str:

@@ -309,5 +309,8 @@ Object.defineProperty(window, "ulStudio", {
     get camera() {
       return camera.running;
     },
+    get cameraFrames() {
+      return camera.answers;
+    },
   }),
 });
