@@ -86,7 +86,7 @@ def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
 
     job.resume()
     run_here(job, monkeypatch)  # what `start_next` starts in a process of its own
-    assert job.state.state == "done"
+    wait_for(job, "done")
     after = (job.run / "metrics.jsonl").read_text().splitlines()
     assert after[: len(done)] == done
     assert len(after) > len(done)
