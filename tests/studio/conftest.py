@@ -63,9 +63,9 @@ def client(studio: Studio) -> Iterator[TestClient]:
     client.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser; for a module only, as Playwright keeps an event loop running."""
+    """A browser; for this package only, as Playwright keeps an event loop running."""
     film = write_camera_film(tmp_path_factory.mktemp("camera") / "ball.y4m")
     with opened_browser(film) as opened:
         yield opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +20,9 @@ from tests.studio.numbered import (
     read_number,
 )
 from ullayers.output.identity_colours import identity_colour
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Response
 
 SCATTER_PAD = (10, 10, 10, 22)  # left, right, top, bottom
 
@@ -98,6 +101,25 @@ def check_drag(tab: Tab, name: str) -> None:
     assert began < frame - 100
     assert abs(frame - 0.8 * FRAMES) < 0.03 * FRAMES  # the time lines have a margin
     check_frame(tab, frame)
+
+
+def test_slow_videos_show_key_frames_on_the_way(
+    gallery: Server, open_tab: OpenTab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drag ends at exactly the frame below the pointer; what it passes are frames as well."""
+    monkeypatch.setattr("ullayers.video.frame_access.QUICK_SECONDS", -1.0)  # all are slow
+    tab = open_tab(gallery)
+    near: list[int] = []
+
+    def note(answer: Response) -> None:
+        if "near=1" in answer.url:
+            near.append(int(answer.headers["x-frame"]))
+
+    tab.page.on("response", note)
+    tab.open_run("plain")
+    check_drag(tab, "scrubber")
+    assert near
+    assert len(set(near)) < FRAMES / 12  # key frames: fewer than there are frames
 
 
 def test_jumps_ranges_and_the_scatter(gallery: Server, open_tab: OpenTab) -> None:

@@ -87,6 +87,24 @@ def test_frames_in_order_are_decoded_once(
             assert np.array_equal(frames.frame(number), whole[number])
 
 
+def test_what_takes_long_has_a_key_frame_nearby(
+    seek_films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = next(iter(SEEKABLE))
+    whole = pixels(seek_films / name)
+    with open_frames(seek_films / name) as frames:
+        far = len(whole) - 2
+        frames.frame(2 * GOP)  # reads the index and measures the speed
+        assert frames.quick(far) == far  # it is fast enough
+        monkeypatch.setattr(frame_access, "QUICK_SECONDS", 0.0)
+        near = frames.quick(far)
+        assert far - GOP <= near < far
+        assert np.array_equal(frames.frame(near), whole[near])
+        frames.frame(far)
+        assert frames.quick(far) == far  # it is at hand now
+        assert frames.quick(-1) == -1
+
+
 def test_few_frames_are_kept(seek_films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_access, "KEPT_BYTES", 3 * 64 * 48 * 2)
     whole = pixels(seek_films / "open.mp4")

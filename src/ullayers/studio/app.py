@@ -38,6 +38,7 @@ from ullayers.studio.studio import Studio
 
 PAGE = Path(__file__).with_name("page")
 MAX_BODY = 2**20  # bytes of a request that is not an upload
+FRAME_HEADER = "x-frame"  # number of the frame in an answer
 FOREVER = "private, max-age=31536000, immutable"
 PLAIN_TEXT = (".csv", ".md", ".jsonl", ".json")
 
@@ -182,8 +183,12 @@ class _Api:
         number = _whole(request, "number")
         width = _whole(request, "width", 0) or None
         id = request.path_params["id"]
+        near = "near" in request.query_params  # one before it will do, if it comes sooner
+        if near:
+            number = await run_in_threadpool(self.studio.quick, id, number)
         jpeg = await run_in_threadpool(self.studio.jpeg, id, number, width)
-        return Response(jpeg, media_type="image/jpeg", headers={"cache-control": FOREVER})
+        headers = {"cache-control": "no-store" if near else FOREVER, FRAME_HEADER: str(number)}
+        return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     async def add_run(self, request: Request) -> Response:
         job = await run_in_threadpool(self.studio.add_run, await _body(request))

@@ -265,12 +265,25 @@ class Studio:
     def jpeg(self, id: str, number: int, width: int | None) -> bytes:
         """Return a frame of a video.
 
+        Args:
+            id: The video.
+            number: Number of the frame.
+            width: Its width; None for that of the video.
+
         Raises:
             KeyError: There is no such video.
             VideoError: There is no such frame.
         """
         access = self._access(id)
         return access.jpeg(number, None if width is None else min(max(width, 16), MAX_WIDTH))
+
+    def quick(self, id: str, number: int) -> int:
+        """Return the number of a frame near this one that can be shown at once.
+
+        Raises:
+            KeyError: There is no such video.
+        """
+        return self._access(id).quick(number)
 
     def _access(self, id: str) -> FrameAccess:
         """Return the frames of a video; the latest videos stay open."""

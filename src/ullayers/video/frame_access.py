@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ullayers.video.decoded_frames import KeptFrames
 from ullayers.video.decoding import Clock, Damage, decode_packets, frame_to_tensor
 from ullayers.video.frame_index import FrameIndex
 from ullayers.video.frames import DEFAULT_FPS
@@ -39,6 +40,7 @@ NEAR = 32  # frames ahead that are decoded rather than looked up
 FIRST_STEP = 64  # frames to go back where a key frame cannot be used; doubled each time
 MOST_PENDING = 128  # frames decoded before the number of their key frame is known
 QUALITY = 85  # of JPEG
+QUICK_SECONDS = 0.08  # of decoding, after which a key frame is shown first
 
 
 class FrameAccess:
@@ -110,6 +112,18 @@ class FrameAccess:
         pixels = cv2.cvtColor(self.frame(number, width), cv2.COLOR_RGB2BGR)
         return cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
+    def quick(self, number: int) -> int:
+        """Return this frame if it can be decoded at once, else the number of one before it.
+
+        Frames of large videos are decoded slowly, and key frames may be far apart. While somebody
+        looks for a place, the frame at the last key frame is good enough.
+
+        Args:
+            number: Number of the frame, from 0.
+        """
+        frames = self._frames
+        return number if frames is None or number < 0 else frames.quick(number)
+
     def close(self) -> None:
         """Close the file."""
         frames = self._frames
@@ -142,6 +156,9 @@ class _Frames(Protocol):
     def wait(self, number: int) -> None:
         """Wait until it is known how to find a frame; called by any thread."""
 
+    def quick(self, number: int) -> int:
+        """Return the number of a frame that is decoded at once; called by any thread."""
+
     def stop(self) -> None:
         """Make `wait` return; called by any thread."""
 
@@ -170,6 +187,9 @@ class _Images:
 
     def wait(self, number: int) -> None:
         pass
+
+    def quick(self, number: int) -> int:
+        return number
 
     def stop(self) -> None:
         pass
@@ -202,11 +222,12 @@ class _Video:
         limit: Key frames with as many frames before them, or more, cannot be relied on.
         next: Number of the frame that the decoder gives next; infinity if it has to seek first.
         end: The error for frames after the last one, and the number of frames.
+        cost: Seconds that decoding a frame has taken lately.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.kept = _KeptFrames(KEPT_BYTES)
+        self.kept = KeptFrames(KEPT_BYTES)
         self.reformatter = load_av().video.reformatter.VideoReformatter()
         self.stopped = threading.Event()
         self.stack = ExitStack()
@@ -214,12 +235,22 @@ class _Video:
         self.next = math.inf
         self.end: tuple[str | None, int] | None = None
         self.is_start_checked = False
+        self.cost = 0.0
         self._restart()
         self.index = FrameIndex(self.video, wait_for_need=is_url(path))
 
     def wait(self, number: int) -> None:
-        if number not in self.kept and not self.next <= number <= self.next + NEAR:
+        if not self._is_near(number):
             self.index.wait(number)
+
+    def quick(self, number: int) -> int:
+        key = self.index.last(number) if self.index.covers(number) else None
+        if key is None or self._is_near(number):
+            return number
+        return number if (number - key.before) * self.cost <= QUICK_SECONDS else key.before
+
+    def _is_near(self, number: int) -> bool:
+        return number in self.kept or self.next <= number <= self.next + NEAR
 
     def stop(self) -> None:
         self.stopped.set()
@@ -320,6 +351,7 @@ class _Video:
             UncertainError: Frames may not be those of a full decode.
         """
         self.next = math.inf
+        began = time.perf_counter()
         packets = packets_from(self.video, candidate)
         key = next(packets, None)
         if key is None:
@@ -349,6 +381,8 @@ class _Video:
                 break
         if clock is None:
             raise UncertainError("the file ends before the key frame")
+        decoded = max(1, clock.count - candidate.before)
+        self.cost = 0.5 * self.cost + 0.5 * (time.perf_counter() - began) / decoded
         self._go_on(packets, clock)
         return _Landing(True, wanted)
 
@@ -366,40 +400,6 @@ class _Video:
         self.damage = Damage()
         self.frames = decode_packets(self.video, packets, self.stopped, clock, self.damage)
         self.next = clock.count
-
-
-class _KeptFrames:
-    """The latest decoded frames, up to a number of bytes."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.bytes = 0
-        self.frames: OrderedDict[int, tuple[VideoFrame, int]] = OrderedDict()
-
-    def __contains__(self, number: int) -> bool:
-        return number in self.frames
-
-    def get(self, number: int) -> VideoFrame | None:
-        """Return a frame, if it is still there."""
-        if number not in self.frames:
-            return None
-        self.frames.move_to_end(number)
-        return self.frames[number][0]
-
-    def add(self, number: int, frame: VideoFrame) -> None:
-        """Keep a frame; older ones make room for it."""
-        if number in self.frames:
-            self.bytes -= self.frames.pop(number)[1]
-        size = sum(plane.buffer_size for plane in frame.planes)
-        self.frames[number] = frame, size
-        self.bytes += size
-        while self.bytes > self.most and len(self.frames) > 1:
-            self.bytes -= self.frames.popitem(last=False)[1][1]
-
-    def clear(self) -> None:
-        """Forget all frames."""
-        self.frames.clear()
-        self.bytes = 0
 
 
 def _no_frame(path: str, number: int, count: int) -> VideoError:

@@ -61,6 +61,11 @@ class FrameIndex:
                 self._before[place],
             )
 
+    def covers(self, number: int) -> bool:
+        """Return whether the last key frame before a frame is known by now."""
+        with self._changed:
+            return self._finished or self._frames > number
+
     def wait(self, number: int) -> None:
         """Wait until the index covers a frame."""
         with self._changed:

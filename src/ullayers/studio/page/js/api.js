@@ -138,12 +138,21 @@ export const api = {
   /** @param {string} id @param {string} name @param {boolean} [download] */
   fileUrl: (id, name, download = false) =>
     `${run(id)}/file/${part(name)}${download ? "?download=1" : ""}`,
-  /** @param {string} source @param {number} frame @param {number} width 0 for the video's own. */
-  frame: async (source, frame, width, /** @type {AbortSignal} */ signal) => {
-    const query = width ? `?width=${width}` : "";
-    return (
-      await request(`/api/sources/${part(source)}/frame/${frame}${query}`, { signal })
-    ).blob();
+  /**
+   * The picture of a frame, and its number.
+   *
+   * @param {string} source
+   * @param {number} frame
+   * @param {number} width 0 for the video's own.
+   * @param {boolean} near Whether a frame before it will do, if it comes sooner.
+   * @param {AbortSignal} signal
+   */
+  frame: async (source, frame, width, near, signal) => {
+    const query = [width ? `width=${width}` : "", near ? "near=1" : ""].filter(Boolean).join("&");
+    const answer = await request(`/api/sources/${part(source)}/frame/${frame}?${query}`, {
+      signal,
+    });
+    return { blob: await answer.blob(), number: Number(answer.headers.get("x-frame") ?? frame) };
   },
   /** @param {string} url @param {AbortSignal} signal */
   picture: async (url, signal) => (await request(url, { signal })).blob(),

@@ -10,10 +10,11 @@ const AT_ONCE = 4; // requests; browsers allow six per server
 const WIDTHS = [320, 640, 960, 1280, 1920, 2560]; // few, so that pictures can be used again
 const SCRUBBING = 2; // requests while a drag goes through many frames
 const OVERDUE = 1000; // ms after which a frame that was wanted first, but no longer is, is given up
+const MOST_NEAR = 1000; // entries of a set
 const RETRY = 1500; // ms before a frame that failed is asked for again
 
 /** @typedef {{bitmap: ImageBitmap, bytes: number}} Picture */
-/** @typedef {{source: string, frame: number, width: number}} Wish */
+/** @typedef {{source: string, frame: number, width: number, near?: boolean}} Wish With `near`, a frame before it will do at first. */
 
 /**
  * The width to ask for: the smallest of a few that is enough, or 0 for the video's own.
@@ -38,6 +39,8 @@ export class Frames {
     this.coming = new Map();
     /** @type {Map<string, {when: number, message: string}>} */
     this.failed = new Map();
+    /** @type {Set<string>} Frames for which another one near them has come. */
+    this.near = new Set();
     /** @type {Map<object, Wish[]>} What each viewer wants. */
     this.wishes = new Map();
     this.most = AT_ONCE;
@@ -149,10 +152,17 @@ export class Frames {
 
   /** @param {Wish} wish @param {AbortSignal} signal */
   async fetch(wish, signal) {
-    const blob = await api.frame(wish.source, wish.frame, wish.width, signal);
+    const { source, frame, width } = wish;
+    const near = Boolean(wish.near) && !this.near.has(keyOf(wish));
+    const { blob, number } = await api.frame(source, frame, width, near, signal);
     const bitmap = await createImageBitmap(blob);
-    this.keep(keyOf(wish), bitmap);
-    for (const listener of this.listeners) listener(wish);
+    if (number !== frame) {
+      if (this.near.size > MOST_NEAR) this.near.clear();
+      this.near.add(keyOf(wish)); // the frame itself is next, if it is still wanted then
+    }
+    const come = { source, frame: number, width, near };
+    this.keep(keyOf(come), bitmap);
+    for (const listener of this.listeners) listener(come);
   }
 
   /** @param {Wish} wish @param {any} error */
@@ -166,6 +176,7 @@ export class Frames {
   /** @param {string} key @param {ImageBitmap} bitmap */
   keep(key, bitmap) {
     this.failed.delete(key);
+    this.drop(key); // a key frame may come for several frames
     const bytes = 4 * bitmap.width * bitmap.height;
     this.pictures.set(key, { bitmap, bytes });
     this.bytes += bytes;
@@ -177,13 +188,17 @@ export class Frames {
     }
   }
 
+  /** @param {string} key */
+  drop(key) {
+    const picture = this.pictures.get(key);
+    if (!picture) return;
+    this.pictures.delete(key);
+    this.bytes -= picture.bytes;
+    picture.bitmap.close();
+  }
+
   /** Drop all pictures of a source, whose number may now belong to another video. */
   dropSource(/** @type {string} */ source) {
-    for (const [key, picture] of this.pictures) {
-      if (!key.startsWith(`${source}/`)) continue;
-      this.pictures.delete(key);
-      this.bytes -= picture.bytes;
-      picture.bitmap.close();
-    }
+    for (const key of [...this.pictures.keys()]) if (key.startsWith(`${source}/`)) this.drop(key);
   }
 }

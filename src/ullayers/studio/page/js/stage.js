@@ -156,7 +156,7 @@ export class Stage {
       frame < playhead.due + 2 * AHEAD * playhead.stride;
     for (const viewer of this.active) {
       viewer.show(playhead.frame);
-      viewer.want(list, useful);
+      viewer.want(list, useful, playhead.scrubbing);
     }
   }
 

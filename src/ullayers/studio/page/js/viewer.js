@@ -104,8 +104,9 @@ export class Viewer {
    *
    * @param {number[]} list
    * @param {(frame: number) => boolean} [useful]
+   * @param {boolean} [near] Whether frames before them will do at first.
    */
-  want(list, useful = () => false) {
+  want(list, useful = () => false, near = false) {
     const scene = this.scene;
     if (!scene?.source || scene.image(this.wanted)) {
       this.frames.want(this, []);
@@ -118,7 +119,7 @@ export class Viewer {
     const wishes = list
       .filter((frame) => frame <= scene.last)
       .slice(0, this.frames.room(bytes))
-      .map((frame) => ({ source, frame, width }));
+      .map((frame) => ({ source, frame, width, near }));
     this.frames.want(this, wishes, (wish) => wish.source === source && useful(wish.frame));
   }
 
@@ -126,7 +127,7 @@ export class Viewer {
   arrived(wish) {
     if (wish.source !== this.scene?.source) return;
     if (wish.frame === this.wanted) this.schedule();
-    else if (this.asked.includes(wish.frame) && !this.has(this.wanted)) {
+    else if ((wish.near || this.asked.includes(wish.frame)) && !this.has(this.wanted)) {
       // Of the frames that a drag passes, those that come are shown on the way.
       this.shown = wish.frame;
       this.schedule();
