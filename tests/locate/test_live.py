@@ -152,6 +152,20 @@ def test_an_object_that_comes_back_has_its_number() -> None:
     assert live.names == 2
 
 
+def test_an_animal_that_lives_in_an_arena_has_one_number() -> None:
+    """Also if it hides, and comes out far away."""
+    t = np.arange(280)
+    paths = np.stack([35 + 20 * np.cos(t / 30), 60 + 20 * np.sin(t / 30)], 1)
+    paths[150:170] = np.nan
+    paths[170:, 0] += 90
+    live = LiveObjects(None, PATIENCE)
+    found = watch(live, discs(paths[:, None]))
+    assert [one.number for one in found[140]] == [1]
+    assert found[165] == ()
+    assert [one.number for one in found[-1]] == [1]
+    assert live.names == 1
+
+
 def test_the_number_of_objects_can_be_given() -> None:
     third = np.stack([20 + np.arange(150) * 0.8, np.full(150, 100.0)], 1)
     paths = np.concatenate([passing(150), third[:, None]], 1)

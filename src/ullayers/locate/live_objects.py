@@ -167,11 +167,14 @@ class LiveObjects:
         self.tracks, self.tracker.count = renumbered, len(order)
 
     def _join_parts(self) -> None:
-        """Give the numbers of tracks that were parts of another one to that one."""
+        """Give the numbers of tracks that were parts of another one to that one.
+
+        If both have a number, one of them is lost.
+        """
         for kept, lost in self.tracker.joined:
             whole, part = self.tracks[kept], self.tracks[lost]
-            whole.name = whole.name or part.name
-            part.name = 0
+            if not whole.name:
+                whole.name, part.name = part.name, 0
 
     def _name_new(self, size: tuple[int, int]) -> None:
         """Give numbers to the tracks that have turned out to be objects."""
@@ -205,7 +208,13 @@ class LiveObjects:
         # An experimenter who puts an animal into its arena is not another animal.
         shortest, longest = (times * self.tracker.patience for times in TRIAL)
         trial = np.clip(RESIDENT_SHARE * self.tracker.frame, shortest, longest)
+        if any(self._lives_here(each) for each in self.lost):  # which it may be
+            trial = shortest
         return track.first.frame < shortest or bool(track.seen >= trial)
+
+    def _lives_here(self, track: LiveTrack) -> bool:
+        """Whether something was there most of the time, until now or until it was lost."""
+        return track.seen >= RESIDENT * (track.last.frame + 1)
 
     def _is_home(self) -> bool:
         """Whether most objects so far were there most of the time, as in an arena."""
@@ -213,15 +222,20 @@ class LiveObjects:
         return bool(2 * seen[seen >= RESIDENT * self.tracker.frame].sum() >= seen.sum())
 
     def _name_again(self, new: list[LiveTrack], size: tuple[int, int]) -> None:
-        """Let tracks continue those of lost objects; with a known number, they must."""
+        """Let tracks continue those of lost objects.
+
+        With a known number, they must. What lives in an arena is still there, wherever it is.
+        """
         closed = self.wanted is not None and self.names >= self.wanted
-        longest = self.tracker.frame if closed or self._is_home() else SHORT_GAP
+        home = self._is_home()
+        longest = self.tracker.frame if closed or home else SHORT_GAP
         cost = np.full((len(new), len(self.lost)), np.inf)
         for i, track in enumerate(new):
             for j, lost in enumerate(self.lost):
                 if track.first.frame - lost.last.frame <= longest:
                     cost[i, j] = link_cost(lost.last, track.first, lost.length, lost.speed, size)
-                    if closed and not np.isfinite(cost[i, j]):
+                    must = closed or (home and self._lives_here(lost))
+                    if must and not np.isfinite(cost[i, j]):
                         away = np.hypot(track.first.x - lost.last.x, track.first.y - lost.last.y)
                         cost[i, j] = 1e3 + away
         rows, columns = linear_sum_assignment(np.where(np.isfinite(cost), cost, 1e9))

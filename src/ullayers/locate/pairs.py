@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from ullayers.locate.sightings import Sighting
 
-PAIRS = ("common", "together", "farthest", "hidden")
+PAIRS = ("common", "together", "streak", "farthest", "hidden")
 MOSTLY = 0.5  # of the time
+LONG = 3  # times the least number of frames
 
 Floats = NDArray[np.float64]
 
@@ -22,6 +23,7 @@ class Pairs:
         tracks: (tracks,) their numbers.
         common: (tracks, tracks) frames in which both were seen.
         together: Frames in which they shared a blob.
+        streak: The same, since they last did not.
         farthest: Largest distance between them, in pixels.
         hidden: How much one hid the other since the last decision, from 0 to 1, plus 1; 0 if they
             did not meet.
@@ -30,7 +32,9 @@ class Pairs:
     def __init__(self) -> None:
         self.tracks = np.zeros(0, np.int64)
         self._shared = np.zeros((0, 0), bool)
-        self.common, self.together, self.farthest, self.hidden = (np.zeros((0, 0)) for _ in PAIRS)
+        self.common, self.together, self.streak, self.farthest, self.hidden = (
+            np.zeros((0, 0)) for _ in PAIRS
+        )
 
     def add(self, tracks: NDArray[np.int64], seen: Sequence[Sighting | None]) -> None:
         """Take in a frame.
@@ -51,26 +55,36 @@ class Pairs:
         away = np.linalg.norm(places[:, None] - places, axis=2)
         self.common += np.isfinite(away)
         self.together += shared
+        self.streak = np.where(shared, self.streak + 1, 0)
         self.farthest = np.fmax(self.farthest, away)
         clear = np.minimum(apart[:, None], apart)
         self.hidden = np.maximum(self.hidden, np.where(shared, 2 - clear, 0))
 
-    def parts(self, seen: Sequence[Sighting | None], least: int) -> list[tuple[int, int]]:
-        """Return pairs of tracks that were always as near as now, in one blob: parts of one object.
+    def parts(
+        self, seen: Sequence[Sighting | None], least: int, whole: float
+    ) -> list[tuple[int, int]]:
+        """Return pairs of tracks that are parts of one object.
+
+        They were always as near as now, in one blob; or they have shared one for long that is not
+        larger than an object.
 
         Args:
             seen: As in `add`, of the same frame.
             least: Frames in which both must have been seen.
+            whole: Largest area of an object.
         """
-        is_part = self._shared & (self.common >= least)
-        is_part &= self.together > MOSTLY * self.common
+        mostly = (self.common >= least) & (self.together > MOSTLY * self.common)
+        long = self.streak >= LONG * least
         found = []
-        for i, j in np.argwhere(np.triu(is_part)).tolist():
-            boxes = np.array(
-                [np.full(4, np.nan) if s is None else s.box for s in (seen[i], seen[j])]
-            )
-            extent = np.fmax(*boxes[:, 2:]) - np.fmin(*boxes[:, :2])
-            if self.farthest[i, j] < np.linalg.norm(extent):
+        for i, j in np.argwhere(np.triu(self._shared & (mostly | long))).tolist():
+            first, second = seen[i], seen[j]
+            if first is None or second is None:
+                continue
+            extent = np.maximum(first.box, second.box)[2:] - np.minimum(first.box, second.box)[:2]
+            is_near = mostly[i, j] and self.farthest[i, j] < np.linalg.norm(extent)
+            is_alone = len(first.company) == 1
+            is_small = long[i, j] and is_alone and first.area + second.area <= whole
+            if is_near or is_small:
                 found.append((int(self.tracks[i]), int(self.tracks[j])))
         return found
 

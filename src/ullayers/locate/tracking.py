@@ -119,7 +119,7 @@ class Tracker:
         seen = [self.latest.get(number) for number in active]
         self.pairs.add(np.array(list(active), np.int64), seen)
         self.joined = []
-        for pair in self.pairs.parts(seen, self.patience):
+        for pair in self.pairs.parts(seen, self.patience, WHOLE * self._usual_area()):
             if any(number not in active for number in pair):
                 continue
             whole, part = sorted((active[number] for number in pair), key=lambda each: -each.area)
@@ -129,6 +129,12 @@ class Tracker:
             self.joined.append((whole.number, part.number))
             del active[part.number]
         self.active = list(active.values())
+
+    def _usual_area(self) -> float:
+        """Return the median area of the objects, which count by the frames they were alone in."""
+        order = sorted(self.active, key=lambda each: each.area)
+        alone = np.cumsum([each.alone for each in order])
+        return order[int(np.searchsorted(alone, alone[-1] / 2))].area if order else 0.0
 
     def finish(self) -> list[TrackedObject]:
         """Return all objects."""
