@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import cv2
 import numpy as np
@@ -18,7 +18,7 @@ from ullayers.video.decoded_frames import KeptFrames
 from ullayers.video.decoding import Clock, Damage, decode_packets, frame_to_tensor
 from ullayers.video.frame_index import FrameIndex
 from ullayers.video.frames import DEFAULT_FPS
-from ullayers.video.images import list_images, render_image
+from ullayers.video.numbered_frames import ImageFrames, NumberedFrames, no_frame
 from ullayers.video.opening import OpenVideo, is_recorded, load_av, open_video
 from ullayers.video.reader import Source, VideoError
 from ullayers.video.remote import is_url, without_password
@@ -75,7 +75,7 @@ class FrameAccess:
         self._size = info.height, info.width
         self._path = without_password(source.path)
         self._lock = threading.Lock()
-        self._frames: _Frames | None = _open(source)
+        self._frames: NumberedFrames | None = _open(source)
 
     def frame(self, number: int, width: int | None = None) -> NDArray[np.uint8]:
         """Return a frame (height, width, 3) in RGB.
@@ -150,57 +150,13 @@ class FrameAccess:
         return max(1, round(own_height * width / own_width)), width
 
 
-class _Frames(Protocol):
-    """Frames by number: of a folder, or of a video."""
-
-    def wait(self, number: int) -> None:
-        """Wait until it is known how to find a frame; called by any thread."""
-
-    def quick(self, number: int) -> int:
-        """Return the number of a frame that is decoded at once; called by any thread."""
-
-    def stop(self) -> None:
-        """Make `wait` return; called by any thread."""
-
-    def render(self, number: int, size: tuple[int, int]) -> Tensor:
-        """Return a frame as (3, height, width)."""
-
-    def close(self) -> None:
-        """Close what is open."""
-
-
-def _open(source: Source) -> _Frames:
+def _open(source: Source) -> NumberedFrames:
     if source.kind == "images":
-        return _Images(source.path)
+        return ImageFrames(source.path)
     if source.kind == "live" and not is_recorded(source.path):
         shown = without_password(source.path)
         raise VideoError(f"{shown}: is live; only the frames of files can be read again")
     return _Video(source.path)
-
-
-class _Images:
-    """Images of a folder."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.files = list_images(path)
-
-    def wait(self, number: int) -> None:
-        pass
-
-    def quick(self, number: int) -> int:
-        return number
-
-    def stop(self) -> None:
-        pass
-
-    def render(self, number: int, size: tuple[int, int]) -> Tensor:
-        if number >= len(self.files):
-            raise _no_frame(self.path, number, len(self.files))
-        return render_image(self.files[number], size)
-
-    def close(self) -> None:
-        pass
 
 
 class _Landing(NamedTuple):
@@ -295,7 +251,7 @@ class _Video:
         message, count = self.end
         if message is not None:
             return VideoError(f"{message}; there is no frame {number}")
-        return _no_frame(self.path, number, count)
+        return no_frame(self.path, number, count)
 
     # Where to decode from
 
@@ -400,9 +356,3 @@ class _Video:
         self.damage = Damage()
         self.frames = decode_packets(self.video, packets, self.stopped, clock, self.damage)
         self.next = clock.count
-
-
-def _no_frame(path: str, number: int, count: int) -> VideoError:
-    return VideoError(
-        f"{without_password(path)}: there is no frame {number}; the last of {count} is {count - 1}"
-    )
