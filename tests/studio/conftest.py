@@ -72,12 +72,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A video of 300 numbered frames."""
+    return write_numbered(tmp_path_factory.mktemp("numbered"))
+
+
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory, numbered: Path) -> Iterator[Server]:
     """A server with runs on a video of 300 numbered frames; only `corrected` may be corrected."""
     folder = tmp_path_factory.mktemp("gallery")
-    video = write_numbered(folder)
-    runs = [write_run(folder / name, video) for name in ("plain", "corrected")]
-    runs.append(write_run(folder / "other", video, seed=OTHER_SEED))
+    runs = [write_run(folder / name, numbered) for name in ("plain", "corrected")]
+    runs.append(write_run(folder / "other", numbered, seed=OTHER_SEED))
     server = LocalServer(folder / "studio", *runs)
     yield server
     server.kill()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.studio.browser import NARROW, LocalServer, OpenTab, Server, Tab
-from tests.studio.numbered import OBJECTS, write_numbered, write_run
+from tests.studio.numbered import OBJECTS, write_run
 
 HOSTILE = '<img src=x onerror="window.injected=1"><script>window.injected=1</script>'
 PANELS = ("library", "time", "watch", "objects", "export")
@@ -238,10 +239,10 @@ def test_a_broken_file_gives_one_line(gallery: Server, open_tab: OpenTab) -> Non
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Iterator[Server]:
+def hostile(tmp_path: Path, numbered: Path) -> Iterator[Server]:
     """A run of which every text that a file can hold is markup."""
     name = HOSTILE.replace("/", "\u2215")  # a file name has no slash
-    video = write_numbered(tmp_path).rename(tmp_path / f"{name}.mp4")
+    video = Path(shutil.copy(numbered, tmp_path / f"{name}.mp4"))
     run = write_run(tmp_path / name, video, reason=HOSTILE, sequence=name)
     server = LocalServer(tmp_path / "studio", run)
     yield server
