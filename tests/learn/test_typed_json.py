@@ -73,6 +73,7 @@ def test_such_numbers_are_still_numbers(value: Any) -> None:
         ({"count": 3.0}, "count: expected int"),
         ({"count": 10**30}, "count: expected int"),
         ({"count": None}, "count: expected int, got None"),
+        ({"kind": "x"}, "kind: expected clip or stream, got 'x'"),
         ({"rate": "x"}, "rate: expected float"),
         ({"rate": math.nan}, "rate: expected float, got nan"),
         ({"rate": math.inf}, "rate: expected float"),

@@ -1,12 +1,15 @@
 """Reading tracks.csv with one object or several."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ullayers.errors import UserError
+from ullayers.output.corrections import read_corrections
 from ullayers.output.track_table import read_tracks
+from ullayers.output.tracked_video import read_videos
 
 SEVERAL = """sequence,frame,object,time,x,y,confidence,x_px,y_px,speed,heading,length,width,area
 "b, c",0,2,0.0,0.1,0.2,0.9,6.4,9.6,0,-90,10,5,40
@@ -59,6 +62,12 @@ def test_one_object_of_an_older_version(tmp_path: Path) -> None:
         (SEVERAL.replace("0.7,38.4", "x,38.4"), "not a number"),
         (SEVERAL.replace('"b, c",1,1', '"b, c",0,1'), "not in order"),
         (SEVERAL.replace('"b, c",1,1', '"b, c",1,one'), "damaged"),
+        (SEVERAL.replace('"b, c",1,1', '"b, c",1,0'), "number of an object"),
+        (SEVERAL.replace('"b, c",1,1', '"b, c",1,2e9'), "number of an object"),
+        (SEVERAL.replace('"b, c",1,1', '"b, c",100000000,1'), "number of a frame"),
+        (SEVERAL.replace('"b, c",1,1', '"b, c",0.5,1'), "number of a frame"),
+        (SEVERAL.replace('"b, c",0,2', '"b, c",nan,2'), "number of a frame"),
+        (SEVERAL.replace('"b, c",0,2', '"b, c",-1,2'), "number of a frame"),
         (SEVERAL + "a,1\n", "damaged"),
     ],
 )
@@ -71,3 +80,22 @@ def test_damaged_tables(tmp_path: Path, text: str, message: str) -> None:
 def test_a_missing_table(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is missing"):
         read_tracks(tmp_path / "tracks.csv")
+
+
+def test_a_file_is_not_a_results_folder(tmp_path: Path) -> None:
+    (tmp_path / "film.mp4").touch()
+    assert not read_corrections(tmp_path / "film.mp4").applied
+    with pytest.raises(UserError, match="is missing; write it with ul learn or ul apply"):
+        read_tracks(tmp_path / "film.mp4" / "tracks.csv")
+
+
+@pytest.mark.parametrize(("entry", "value"), [("frames", 10**12), ("width", 1e99), ("height", -3)])
+def test_a_summary_with_huge_numbers_is_damaged(tmp_path: Path, entry: str, value: float) -> None:
+    table(tmp_path, SEVERAL)
+    sizes = {"name": "b, c", "width": 64, "height": 48, "fps": 25, "frames": 2}
+    summary = tmp_path / "summary.json"
+    summary.write_text(json.dumps({"sequences": [sizes]}))
+    assert len(read_videos(tmp_path)[0].frames) == 2
+    summary.write_text(json.dumps({"sequences": [sizes | {entry: value}]}))
+    with pytest.raises(UserError, match=r"summary\.json: is damaged"):
+        read_videos(tmp_path)

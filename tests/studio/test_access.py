@@ -42,6 +42,7 @@ def test_foreign_pages_are_refused(client: TestClient) -> None:
         "https://evil.example",
         "http://127.0.0.1:9999",
         "null",
+        "http://[",
         f"http://a@{HOST}.evil",
     ):
         assert client.get("/api/state", headers={"origin": origin}).status_code == 403

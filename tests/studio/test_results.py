@@ -154,6 +154,14 @@ def test_corrections_are_shown_undone_and_never_overwrite(
     assert (run / "tracks.csv").read_bytes() == found
 
 
+def test_a_name_with_half_a_character_is_refused(opened: tuple[TestClient, str]) -> None:
+    client, address = opened
+    content = r'{"op": "move", "sequence": "\ud800", "object": 1, "frame": 5, "x": 3, "y": 2}'
+    answer = client.post(f"{address}/corrections", content=content)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "there is no sequence ?"
+
+
 def test_learning_from_corrections_of_several_objects_is_refused(
     opened: tuple[TestClient, str],
 ) -> None:

@@ -139,6 +139,8 @@ def _is_plain(value: Any, hint: Any) -> bool:
 
 
 def _name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(str(choice) for choice in get_args(hint))
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 

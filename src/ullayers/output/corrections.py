@@ -224,7 +224,7 @@ def read_corrections(folder: Path) -> Corrections:
     check_inside(folder, path)
     try:
         return _parse(read_json(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Corrections()
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({error}); repair or remove it") from error

@@ -31,6 +31,8 @@ NAMES = (
     "area",
 )
 REQUIRED = NAMES[:4]
+KEY_STEP = 2**20  # more than any number of an object
+MAX_FRAMES = 10**8  # a damaged table must not fill the memory; at 25 frames a second, 46 days
 
 Floats = NDArray[np.float64]
 Key = tuple[str, int]  # sequence, object
@@ -97,7 +99,7 @@ def read_tracks(path: Path) -> list[Track]:
     """
     try:
         file = open_regular(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{path}: is missing; write it with ul learn or ul apply") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read: {error}") from error
@@ -157,8 +159,8 @@ def _tables(
     except ValueError:
         raise ValueError("a row has a cell that is not a number") from None
     objects = values[:, 0] if numbered else np.ones(len(values))
-    if (objects % 1 != 0).any():  # NaN and infinity as well
-        raise ValueError("the number of an object is not a whole number")
+    if not ((objects % 1 == 0) & (objects >= 1) & (objects < KEY_STEP)).all():
+        raise ValueError("the number of an object is not a whole number from 1 to 1e6")
     known = {name: number for number, name in enumerate(dict.fromkeys(names))}
     sequences = np.array([known[name] for name in names])
     return {
@@ -182,6 +184,8 @@ def _whole_rows(some: Iterable[str], rest: Iterator[str]) -> Iterator[str]:
 
 
 def _track(key: Key, columns: list[str], table: Floats) -> Track:
+    if not ((table[:, 0] % 1 == 0) & (table[:, 0] >= 0) & (table[:, 0] < MAX_FRAMES)).all():
+        raise ValueError("the number of a frame is not a whole number from 0 to 1e8")
     frame = table[:, 0].astype(np.int64)
     if (np.diff(frame) <= 0).any():
         raise ValueError(f"the frames of object {key[1]} in {key[0]} are not in order")

@@ -14,10 +14,10 @@ from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.results import SURE
 from ullayers.output.crossing_table import CROSSINGS, Crossing, read_crossings
 from ullayers.output.mask_images import MOST_OBJECTS, Labels, read_labels
-from ullayers.output.track_table import NAMES, Floats, Track, read_tracks
+from ullayers.output.track_table import KEY_STEP, MAX_FRAMES, NAMES, Floats, Track, read_tracks
 
+MAX_SIDE = 2**20  # pixels of a frame's side
 Frames = NDArray[np.int64]
-KEY_STEP = 2**20  # more than any number of an object
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,8 @@ def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int, int]:
     fps, count = float(entry["fps"]), int(entry["frames"])
     if not isinstance(name, str) or name != Path(name).name:  # it becomes a part of paths
         raise ValueError("expected the name of a sequence")
-    if min(width, height) < 1 or not 0 < fps < np.inf or count < 0:
+    sides = 1 <= min(width, height) <= max(width, height) <= MAX_SIDE
+    if not sides or not 0 < fps < np.inf or not 0 <= count <= MAX_FRAMES:
         raise ValueError("expected name, width, height, fps and frames of each sequence")
     return name, width, height, fps, count, int(entry.get("rows", -1))
 

@@ -64,7 +64,7 @@ class AccessControl:
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
         if origin is None and changes:
             return 403, "a request that changes something must come from the page"
-        if origin is not None and urlsplit(origin).netloc.lower() not in self.hosts:
+        if origin is not None and _host(origin) not in self.hosts:
             return 403, "requests of other pages are refused"
         if not self._knows_token(scope, headers):
             return 401, "the token is missing; use the address that ul studio prints"
@@ -95,6 +95,14 @@ class AccessControl:
         response = RedirectResponse("/", 303)
         response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         await response(scope, receive, _with_headers(send))
+
+
+def _host(origin: str) -> str:
+    """Return the host and the port of an origin; empty if it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as http://[
+        return ""
 
 
 def _with_headers(send: Send) -> Send:

@@ -70,7 +70,8 @@ def make_app(studio: Studio, hosts: Collection[str]) -> Starlette:
 
 async def _user_error(request: Request, error: Exception) -> Response:
     status = 413 if isinstance(error, TooLargeError) else 400
-    return JSONResponse({"error": str(error)}, status)
+    text = str(error).encode("utf-8", "replace").decode()  # a name may have half a character
+    return JSONResponse({"error": text}, status)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
