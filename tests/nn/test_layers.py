@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -218,6 +219,33 @@ def test_packed_equals_side_by_side() -> None:
     with ul.sequences(two, lengths=[8, 8, 8]):
         packed = gradient_of(two, maps.flatten(0, 1))
     torch.testing.assert_close(packed.view_as(maps), side_by_side)
+
+
+def test_two_threads_cannot_mark_clips_of_one_network_at_once() -> None:
+    layer, y = ul.UL1d(2), torch.randn(40, 2)
+
+    def learn_from_clips() -> None:
+        with ul.sequences(layer, lengths=[30, 10]):
+            layer(y)
+
+    with ThreadPoolExecutor(1) as thread:
+        with ul.sequences(layer, lengths=[20, 20]):
+            with pytest.raises(RuntimeError, match="another thread is inside"):
+                thread.submit(learn_from_clips).result()
+            with ul.sequences(layer, lengths=[25, 15]):  # the same thread may
+                layer(y)
+            layer(y)
+            assert layer.short_mean.shape == (2, 2)
+        thread.submit(learn_from_clips).result()
+    layer(torch.randn(33, 2))  # one stream again
+    assert layer.short_mean.shape == (1, 2)
+
+
+@pytest.mark.parametrize("lengths", [64, 64.0, "64"])
+def test_lengths_that_are_no_list_are_refused(lengths: Any) -> None:
+    with pytest.raises(TypeError, match="expected lengths of clips, such as"):
+        with ul.sequences(ul.UL1d(2), lengths):
+            pass
 
 
 def test_sequences_reaches_every_layer_and_ends() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -177,3 +181,24 @@ def test_values_that_overflow_the_memory_are_skipped() -> None:
     memory.add(torch.tensor([[1e300, 0.0], [1.0, 2.0]], dtype=torch.float64))
     assert len(memory) == 1
     assert memory.frames.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [3, "3", (-1,), (0, 2), (2.5,)])
+def test_a_shape_that_is_none_is_refused(shape: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected the shape of a frame, such as \(3, 48, 64\)"):
+        ReplayMemory(shape)
+
+
+@pytest.mark.parametrize("frames", [np.ones((1, 1, 2)), torch.ones(1, 1, 2, dtype=torch.cfloat)])
+def test_frames_of_another_kind_are_refused(frames: Any) -> None:
+    memory = ReplayMemory((1, 2))
+    with pytest.raises(ValueError, match="expected a tensor of real numbers, got"):
+        memory.add(frames)
+    assert len(memory) == 0
+
+
+def test_threads_that_share_it_lose_no_frames() -> None:
+    memory = ReplayMemory((1, 2), frames=1200)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(memory.add, numbered(*range(1200)).split(3)))
+    assert sorted(memory.frames[:, 0, 0].tolist()) == list(range(1200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -165,3 +166,14 @@ def test_without_whitening_they_do_not() -> None:
             return (x - full.mean(0)) / full.std(0)
 
     assert trained_r2(Standardise(), torch.float64, chunk=100, epochs=5) < 0.9
+
+
+def test_threads_that_share_it_lose_no_rows() -> None:
+    whiten, x = ul.Whiten(4), correlated(1200, 4)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(whiten, x.split(10)))
+    alone = ul.Whiten(4)
+    alone(x)
+    assert whiten.count == 1200
+    torch.testing.assert_close(whiten.mean, alone.mean)
+    torch.testing.assert_close(whiten.basis, alone.basis, rtol=1e-9, atol=1e-12)

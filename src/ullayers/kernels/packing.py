@@ -19,6 +19,8 @@ class Packing:
 
     def __init__(self, lengths: Sequence[int] | None = None) -> None:
         if lengths is not None:
+            if isinstance(lengths, (int, float, str)):
+                raise TypeError(f"expected lengths of clips, such as [25, 30], got {lengths!r}")
             given = list(lengths)
             lengths = [int(n) for n in given]
             if lengths != given or any(n < 1 for n in lengths):

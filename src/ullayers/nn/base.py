@@ -49,6 +49,7 @@ class LayerBase(Statistics):
         self._open_calls = OpenCalls()
         self._check_settings()
         self._clips: Packing | None = None  # set by sequences() within its block
+        self._clips_thread: int | None = None  # the thread that set them
 
     def extra_repr(self) -> str:
         """Return the settings, for print(net)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.autograd.graph import Node
 from ullayers.kernels.packing import Packing
 from ullayers.nn.calls import ULBase
 from ullayers.nn.distributed import process_count
+from ullayers.nn.statistics import is_recomputing
 
 NOTHING_TO_LEARN = (
     "ul.backward found no UL layer in train mode behind these outputs, so that nothing is learned: "
@@ -24,6 +26,11 @@ NO_LAYERS = (
     "ul.sequences found no UL layer in this network, so that it has no effect: add UL1d or UL2d "
     "layers to the network, or pass the network that contains them"
 )
+OTHER_THREAD = (
+    "another thread is inside ul.sequences with this network: give each thread a copy of the "
+    "network (copy.deepcopy), or let one thread at a time enter"
+)
+_ENTERING = Lock()
 
 
 class UL1d(ULBase):
@@ -204,7 +211,8 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
     Each clip has its own means, so that nothing leaks from one clip into the next. Clips need two
     frames or more to learn from. With activation checkpointing, run the backward pass of a call
     before a call with other clips, since recomputation uses the clips of the layer's last call.
-    Warns if `net` has no UL layers, since the block has no effect then.
+    Warns if `net` has no UL layers, since the block has no effect then. Threads that share `net`
+    cannot be inside at the same time; the second one gets a RuntimeError.
 
     Args:
         net: Module with UL layers in it.
@@ -228,14 +236,39 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
     layers = ul_layers(net)
     if not layers and not torch.compiler.is_compiling():
         warnings.warn(NO_LAYERS, stacklevel=3)  # the caller of contextlib's __enter__
-    before = [layer._clips for layer in layers]
+    if torch.compiler.is_compiling():
+        before = _mark(layers, packing)
+    else:
+        with _ENTERING:
+            _refuse_other_threads(layers)
+            before = _mark(layers, packing)
     try:
-        for layer in layers:
-            layer._clips = packing
         yield net
     finally:
         for layer, clips in zip(layers, before, strict=True):
             layer._clips = clips
+
+
+def _mark(layers: Sequence[ULBase], packing: Packing) -> list[Packing | None]:
+    """Give the layers these clips; return those before."""
+    before = [layer._clips for layer in layers]
+    for layer in layers:
+        layer._clips = packing
+    return before
+
+
+def _refuse_other_threads(layers: Sequence[ULBase]) -> None:
+    """Raise RuntimeError if another thread has marked clips; otherwise, this thread may.
+
+    A backward pass that recomputes activations may run in a thread of its own.
+    """
+    here = get_ident()
+    if is_recomputing():
+        return
+    if any(layer._clips is not None and layer._clips_thread != here for layer in layers):
+        raise RuntimeError(OTHER_THREAD)
+    for layer in layers:
+        layer._clips_thread = here
 
 
 def backward(*outputs: Tensor) -> None:

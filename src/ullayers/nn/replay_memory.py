@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ullayers.nn.statistics import LayerLock
+
 
 class ReplayMemory(nn.Module):
     """Store the latest frames of a stream and sample clips from them.
@@ -72,7 +74,10 @@ class ReplayMemory(nn.Module):
             )
         if frames < length:
             raise ValueError(f"expected room for a clip of {length} frames, got {frames} frames")
+        if isinstance(shape, (int, str)) or not all(isinstance(n, int) and n > 0 for n in shape):
+            raise ValueError(f"expected the shape of a frame, such as (3, 48, 64), got {shape!r}")
         self.clips, self.length, self.seed = clips, length, seed
+        self._lock = LayerLock()
         self.register_buffer("frames", torch.zeros(frames, *shape))
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
@@ -95,12 +100,19 @@ class ReplayMemory(nn.Module):
 
         Frames with a NaN or an infinite value are skipped, as in UL layers.
         """
+        if not isinstance(frames, Tensor) or frames.is_complex():
+            found = frames.dtype if isinstance(frames, Tensor) else type(frames).__name__
+            raise ValueError(f"expected a tensor of real numbers, got {found}")
         _, *shape = self.frames.shape
         if list(frames.shape[1:]) != shape or frames.ndim == 0:
             expected = ", ".join(map(str, ["time", *shape]))
             raise ValueError(f"expected frames ({expected}), got {tuple(frames.shape)}")
         frames = frames.to(self.frames)  # before the check: large values may become infinite
         usable = frames[frames.isfinite().flatten(1).all(1)]
+        with self._lock.lock:
+            self._append(usable)
+
+    def _append(self, usable: Tensor) -> None:
         count = len(usable)
         indices = torch.arange(count, device=self.frames.device) + self.seen
         kept = slice(max(0, count - len(self.frames)), count)  # if there are more than fit
@@ -110,6 +122,10 @@ class ReplayMemory(nn.Module):
     @torch.no_grad()
     def sample(self) -> Tensor:
         """Return random clips from the memory, concatenated: (clips * length, *shape)."""
+        with self._lock.lock:
+            return self._sample()
+
+    def _sample(self) -> Tensor:
         held = len(self)
         if held < self.length:
             raise ValueError(f"expected at least {self.length} frames in the memory, got {held}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ullayers.nn.distributed import Member, Pool, Share, process_count
-from ullayers.nn.statistics import is_recomputing, normal_tensors
+from ullayers.nn.statistics import LayerLock, is_recomputing, normal_tensors
 
 # Directions that vary less than this, relative to the largest, are rounding errors.
 RELATIVE_CUT = 1e-13
@@ -54,6 +55,7 @@ class Whiten(nn.Module):
         self.features = features
         self.synchronize = synchronize
         self._member = Member()
+        self._lock = LayerLock()
         wide = torch.float64
         with normal_tensors():
             self.register_buffer("count", torch.zeros((), dtype=wide))
@@ -76,10 +78,12 @@ class Whiten(nn.Module):
             raise ValueError(f"expected at least one row, got {tuple(x.shape)}")
         with torch.autocast(x.device.type, enabled=False):
             wide = x.double()
-            if self.training and not is_recomputing():
-                self._learn(wide.detach().reshape(-1, self.features), processes)
-            # A copy, because the next call may change the basis before this call's backward pass.
-            return ((wide - self.mean) @ self.basis.clone()).to(x.dtype)
+            with nullcontext() if torch.compiler.is_compiling() else self._lock.lock:
+                if self.training and not is_recomputing():
+                    self._learn(wide.detach().reshape(-1, self.features), processes)
+                # Copies: the next call may change the statistics before this one's backward pass.
+                mean, basis = self.mean.clone(), self.basis.clone()
+            return ((wide - mean) @ basis).to(x.dtype)
 
     @torch.no_grad()
     def _learn(self, rows: Tensor, processes: int) -> None:
