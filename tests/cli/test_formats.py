@@ -160,6 +160,8 @@ def test_scores_as_table_and_json(here: UlCommand, run: Path, tmp_path: Path) ->
     scores = json.loads(out.read_text())
     assert scores["found"] == pytest.approx(22 / 24)
     check_refused(here("score", run, truth, "--out", out), "--force")
+    lost = tmp_path / "missing" / "score.json"
+    check_refused(here("score", run, truth, "--out", lost), "its folder does not exist")
     code, text, _ = here("score", run, truth, "--out", out, "--force", "--json", "--within", "0.5")
     assert json.loads(text) == json.loads(out.read_text())
     assert json.loads(text)["found"] == 0

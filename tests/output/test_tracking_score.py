@@ -100,7 +100,7 @@ def test_own_tables(folder: Path, video: TrackedVideo, tmp_path: Path) -> None:
     assert places(truth) == {(0, 0): [1.5, 2.5], (0, 1): [3, 4]}
     assert truth.heading[0] == 90
     assert truth.frames.tolist() == [0, 1]
-    (tmp_path / "b.csv").write_text("frame,person,left,top,width,height\n5,3,10,20,4,6\n")
+    (tmp_path / "b.csv").write_text("frame,person,left,top,width,height\n5.0,3,10,20,4,6\n")
     truth = read_truth(tmp_path / "b.csv", video)
     assert places(truth) == {(5, 0): [12, 23]}
     assert truth.box.tolist() == [[10, 20, 4, 6]]
@@ -224,6 +224,14 @@ def test_frames_of_a_part(tmp_path: Path) -> None:
         ("a.csv", "frame,id,x,y\n0,1,1,2\n0,1,5,5\n", "2 times in frame 0"),
         ("a.csv", "scorer,a\n", "cannot be read"),
         ("a.txt", "1,1,5\n", "expected frame, id"),
+        ("a.csv", "frame,x,y\n1.5,1,2\n", "expected frame numbers from 0 to 1e8, got '1.5'"),
+        ("a.csv", f"frame,x,y\n{10**30},1,2\n", "expected frame numbers from 0"),
+        ("a.csv", "frame,x,y\n-1,1,2\n", "expected frame numbers from 0"),
+        ("a.csv", "frame,left,top,width,height\n1,5,5,-4,6\n", "at least 0 pixels, got -4 x 6"),
+        ("a.txt", "1e12,1,5,5,4,6,1\n", "expected frame numbers from 1"),
+        ("a.txt", "0,1,5,5,4,6,1\n", "expected frame numbers from 1"),
+        ("a.txt", "inf,1,5,5,4,6,1\n", "expected frame numbers from 1"),
+        ("a.txt", "1,inf,5,5,4,6,1\n", "cannot be read"),
         ("a.txt", "", "no boxes"),
         ("a.h5", "not a table", "cannot be read"),
         ("a.slp", "not a table", "cannot be read"),

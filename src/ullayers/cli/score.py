@@ -24,6 +24,8 @@ def run(arguments: Namespace) -> None:
     file = None if arguments.file is None else Path(arguments.file)
     if file is not None and file.exists() and not arguments.force:
         raise UserError(f"{file}: exists; replace it with --force, or give another file")
+    if file is not None and not file.parent.is_dir():
+        raise UserError(f"{file}: its folder does not exist; create it, or give another file")
     video = _choose(read_videos(Path(arguments.run)), arguments.run, arguments.sequence)
     truth = read_truth(Path(arguments.truth), video)
     found = observe(video, boxes=truth.has_boxes and arguments.within is None)

@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _damaged(path: Path) -> RunError:
-    return RunError(f"{path}: is damaged; delete it, and only short clips need it")
+    return RunError(f"{path}: is damaged; delete it (only short clips need it)")
 
 
 def _recording(tensors: dict[str, Tensor], name: str) -> StillRecording:

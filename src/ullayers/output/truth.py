@@ -17,6 +17,7 @@ from ullayers.learn.results import SURE
 from ullayers.output.formats.packages import load
 from ullayers.output.mask_images import Labels, label_box, read_labels
 from ullayers.output.observations import Observations, Seen, collect
+from ullayers.output.track_table import MAX_FRAMES
 from ullayers.output.tracked_video import TrackedVideo
 
 MAX_TABLE_BYTES = 2**30
@@ -52,7 +53,7 @@ def read_truth(path: Path, video: TrackedVideo) -> Observations:
         return _read_csv(text, video)
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, IndexError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, IndexError, OverflowError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as true positions: {error}") from error
 
 
@@ -79,7 +80,7 @@ def _seen(row: Mapping[str, str], names: Sequence[str], video: TrackedVideo) -> 
     which = next((name for name in IDENTITIES if name in names), None)
     identity = None if which is None else row[which]
     heading = _number(row.get("heading", ""))
-    frame = int(row["frame"])
+    frame = _frame(row["frame"], first=0)
     if "confidence" in names and not _number(row["confidence"]) >= SURE:
         return Seen(frame, identity, np.nan, np.nan)
     if "x_px" in names:
@@ -98,7 +99,17 @@ def _boxed(
     frame: int, identity: str | int | None, box: Sequence[float], heading: float = np.nan
 ) -> Seen:
     left, top, width, height = box
+    if min(width, height) < 0:
+        raise ValueError(f"expected boxes of at least 0 pixels, got {width:g} x {height:g}")
     return Seen(frame, identity, left + width / 2, top + height / 2, heading, tuple(box))
+
+
+def _frame(text: str, first: int) -> int:
+    """Return the number of a frame, counted from 0; the file counts from `first`."""
+    number = _number(text)
+    if number % 1 != 0 or not first <= number < MAX_FRAMES:  # NaN as well
+        raise ValueError(f"expected frame numbers from {first} to 1e8, got {text[:20]!r}")
+    return int(number) - first
 
 
 def _number(text: str) -> float:
@@ -109,11 +120,12 @@ def _read_mot(text: str) -> Observations:
     """Read boxes; rows with the flag 0 are not to be counted. Frames without rows are empty."""
     rows = []
     for line in filter(str.strip, text.splitlines()):
-        cells = [float(cell) for cell in re.split(r"[,\s]+", line.strip(", \t"))]
+        texts = re.split(r"[,\s]+", line.strip(", \t"))
+        cells = [float(text) for text in texts]
         if len(cells) < 6:
             raise ValueError(f"expected frame, id, left, top, width and height, got {line[:60]!r}")
         if len(cells) < 7 or cells[6] != 0:
-            rows.append(_boxed(int(cells[0]) - 1, int(cells[1]), cells[2:6]))
+            rows.append(_boxed(_frame(texts[0], first=1), int(cells[1]), cells[2:6]))
     if not rows:
         raise ValueError("it has no boxes")
     return collect(rows, range(max(row.frame for row in rows) + 1))
@@ -183,7 +195,7 @@ def _frame_number(name: object) -> int:
     found = re.findall(r"\d+", Path(str(name)).stem)
     if not found:
         raise ValueError(f"expected a frame number, got {name!r}")
-    return int(found[-1])
+    return _frame(found[-1], first=0)
 
 
 def _read_sleap(path: Path, video: TrackedVideo) -> Observations:
