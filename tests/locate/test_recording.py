@@ -140,3 +140,33 @@ def test_attention_chooses_between_objects() -> None:
     found = MovingRecording().segment(frames, attention)
     apart = np.abs(places[:, 1] - others[:, 1]) > 30  # elsewhere the discs touch
     assert np.median(distances(found, others)[apart]) < 4
+
+
+def test_a_position_between_two_objects_is_unsure() -> None:
+    places = circle(160)
+    pair = film(places)
+    for frame, (x, y) in zip(pair, places, strict=True):
+        cv2.circle(frame, (round(x) + 15, round(y)), 6, (30, 30, 40), -1)
+    found = scene_of(pair).segment(pair)
+    between = distances(found, places + np.array([7.5, 0])) < 2
+    assert between.mean() > 0.9
+    assert np.mean(found.confidence[between] < 0.5) > 0.95
+
+
+def test_slow_changes_of_the_light_are_no_motion_of_the_camera() -> None:
+    places = circle(160)
+    gain = np.linspace(0.5, 1.8, len(places))[:, None, None, None]
+    brighter = (film(places) * gain).clip(0, 255).astype(np.uint8)  # the wall is overexposed
+    found = scene_of(brighter).segment(brighter)
+    assert np.quantile(distances(found, places), 0.9) < 2
+
+
+def test_a_key_frame_that_changes_everything_a_little_is_no_object() -> None:
+    places = circle(160)
+    places[120:] = np.nan
+    frames = film(places, noise=0.5)
+    blocks = np.random.default_rng(3).normal(0, 4, (HEIGHT // 2, WIDTH // 2, 3)).astype(np.float32)
+    frames[120:] = (frames[120:] + cv2.resize(blocks, (WIDTH, HEIGHT))).clip(0, 255)
+    found = scene_of(frames).segment(frames)
+    assert np.mean(found.confidence[120:] >= 0.5) < 0.1
+    assert np.mean(found.confidence[:120] >= 0.5) > 0.9

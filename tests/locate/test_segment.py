@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tests.locate.moving_scene import HEIGHT, WIDTH, film, homography
 from tests.real_data import DATA
+from ullayers.locate.burned_in import burned_in
 from ullayers.locate.consensus import cell_chain, cell_means
 from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import background_flow, camera_motion, chain, optical_flow
@@ -149,3 +150,28 @@ def test_a_camera_that_pans_over_a_still_scene_shows_nothing() -> None:
     noisy = frames + rng.normal(0, 4, frames.shape)
     found = segment_motion(noisy.clip(0, 255).astype(np.uint8))
     assert np.mean(found.confidence >= 0.5) < 0.2
+
+
+def with_clock(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Burn a running clock into the picture."""
+    frames = frames.copy()
+    for t, frame in enumerate(frames):
+        text = f"10:24:3{t // 10}.{t % 10}"
+        cv2.putText(frame, text, (4, HEIGHT - 4), cv2.FONT_HERSHEY_PLAIN, 1, (255, 255, 255), 1)
+    return frames
+
+
+def test_a_clock_in_the_picture_is_no_object() -> None:
+    frames, masks = film("pan")
+    without, with_it = segment_motion(frames), segment_motion(with_clock(frames))
+    assert overlap(with_it.masks, masks) > overlap(without.masks, masks) - 0.05
+    assert np.median(with_it.confidence) > np.median(without.confidence) - 0.1
+
+
+@pytest.mark.parametrize("kind", ["static", "pan"])
+def test_a_clock_is_found_only_if_the_camera_moves(kind: str) -> None:
+    frames = with_clock(film(kind)[0])
+    path = np.stack([np.linalg.inv(homography(t, kind)) for t in range(len(frames))])
+    found = burned_in(frames, path, np.ones(frames.shape[:3], np.float32))
+    assert not found[: HEIGHT // 2].any()
+    assert (found[HEIGHT - 14 : HEIGHT - 4, 8:60].mean() > 0.5) == (kind == "pan")

@@ -25,22 +25,22 @@ from tests.films import (
 )
 from tests.pages import read as read_page
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.results import Answer, code_columns
+from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
 from ullayers.output.export import ExportOptions, export
 from ullayers.output.exported import Exported
 from ullayers.output.motion import measure_motion
 from ullayers.output.run_report import report_run
-from ullayers.output.summary import summary_lines, write_summary
+from ullayers.output.summary import summary_lines, trust_sentence, write_summary
 from ullayers.video.reader import Clip, Info, Reading, Source, find_sources, read_all
 
 
 def test_summary(either: Run, tmp_path: Path) -> None:
-    done = export(either, sources_in(tmp_path / "in", 30, 5), tmp_path / "out", ExportOptions())
+    done = export(either, sources_in(tmp_path / "in", 30, 12), tmp_path / "out", ExportOptions())
     locate = either.config.task == "locate"
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["task"] == either.config.task
-    assert summary["frames"] == 35
+    assert summary["frames"] == 42
     size = {"width": BALL[1], "height": BALL[0], "fps": 25.0}
     motion = [
         {
@@ -52,7 +52,7 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     ]
     if locate:
         size["objects"] = 1
-    sequences = [{"name": "film0", "frames": 30, **size}, {"name": "film1", "frames": 5, **size}]
+    sequences = [{"name": "film0", "frames": 30, **size}, {"name": "film1", "frames": 12, **size}]
     assert summary["sequences"] == sequences
     for answer, found in zip(done.answers, motion, strict=False):
         measured = measure_motion(answer, BALL[1], BALL[0])
@@ -65,7 +65,7 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert summary["trusted"] == (not summary["reasons"])
     assert "objective" not in summary, "J is that of the training, not of these videos"
     [line] = summary_lines(either, done)
-    assert line.startswith("35 frames")
+    assert line.startswith("42 frames")
     trained = "40 frames" if locate else "30 frames (10 held out)"
     assert f"; trained on {trained}, evaluation J {either.outcome.objective:.2f}" in line
     assert ("(confidence of at least 0.5)" in line) == locate
@@ -203,3 +203,20 @@ def test_damaged_metrics_are_said_to_be(run: Run, tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"metrics\.jsonl"):
             report_run(replace(run, folder=tmp_path), sources, done)
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(("there", "trusted"), [(40, True), (5, False)])
+def test_an_object_that_comes_late_and_leaves_early_is_trusted(
+    run: Run, there: int, trusted: bool, tmp_path: Path
+) -> None:
+    values = np.full((200, 3), 0.5)
+    values[:, 2] = 0.0
+    values[80 : 80 + there, 2] = 0.9
+    found = Answer("a", np.arange(200), np.arange(200.0), TRACK, values)
+    done = Exported([found], infos=[Info(64, 48, 25.0, 200)])
+    write_summary(tmp_path / "summary.json", run, done)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["found"] == there / 200
+    assert summary["trusted"] is trusted, summary["reasons"]
+    if trusted:
+        assert trust_sentence(run, done).endswith("and nothing in 80.0%.")

@@ -250,6 +250,6 @@ def _check(footage: Footage, config: Config) -> None:
         raise VideoError(f"--outputs {config.outputs}: there are {frames} frames; ask for fewer")
     if not any(shows_motion(piece.foreground()) for piece in footage.pieces):
         raise VideoError(
-            f"{names}: nothing moves, so nothing can be learned; for slow motion, try a larger "
-            "--stride"
+            f"{names}: nothing moves, so nothing can be learned; for slow motion, try a longer "
+            "part of the video, or a larger --stride"
         )

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.locate.burned_in import burned_in
 from ullayers.locate.flow import (
     CameraMotion,
     Floats,
@@ -77,10 +78,10 @@ def motion_evidence(frames: Frames) -> Evidence:
     _check(frames)
     flow, motions = _residual_flow(frames)
     path = chain([motion.matrix for motion in motions])
-    deviation = _deviation(frames, path)
-    return Evidence(
-        _relative(flow, FLOW_FLOOR), _relative(deviation, GREY_FLOOR), path, tuple(motions)
-    )
+    deviation = _relative(_deviation(frames, path), GREY_FLOOR)
+    flow = _relative(flow, FLOW_FLOOR)
+    outside = ~burned_in(frames, path, np.sqrt(flow * deviation))
+    return Evidence(flow * outside, deviation * outside, path, tuple(motions))
 
 
 def clip_largest(evidence: Floats) -> Floats:

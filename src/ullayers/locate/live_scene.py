@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
-from ullayers.locate.segment import FITTING, MIN_STILL_EVIDENCE, still_threshold
+from ullayers.locate.segment import FITTING, still_threshold
 from ullayers.locate.still import (
     BANDS,
     ENERGY_BLUR,
     MEAN,
     MEDIAN_DEVIATION,
+    MIN_STILL_EVIDENCE,
     NOISE_BLUR,
     NOISE_FLOOR,
     RESTING_EDGES,

@@ -19,7 +19,6 @@ from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.segment import (
     FITTING,
-    MIN_STILL_EVIDENCE,
     Segments,
     centroids,
     label_all,
@@ -30,7 +29,17 @@ from ullayers.locate.segment import (
     segment_motion,
     still_threshold,
 )
-from ullayers.locate.still import NOISE_FLOOR, StillScene, still_scene
+from ullayers.locate.still import (
+    DARK,
+    MIN_STILL_EVIDENCE,
+    NOISE_FLOOR,
+    StillScene,
+    common_evidence,
+    correlation,
+    edges,
+    still_scene,
+    without_common,
+)
 
 STILL_SIDE = 320  # pixels of the longer side at which objects are found before a still camera
 MIN_STILL_FRAMES = 150  # a shorter recording may show an object at the same place throughout
@@ -38,8 +47,12 @@ PAIR_SIDE = 160  # pixels of the longer side at which pairs of frames are compar
 PAIR_BLUR = 1.5  # pixels
 MAX_EXPLAINED = 0.7  # of the change between two frames, left after the motion of the camera
 MAX_CHANGE = 3.0  # change over the recording, in changes from frame to frame
+SAME_EDGES = 0.6  # correlation of the edges of two frames that show the same
+SAME_LIGHT = 0.1  # spread of the gain over a frame: more is the shadow of a cloud, or motion
+OVEREXPOSED = 245.0  # grey levels
 LEAST_CHANGE = 0.5  # grey levels: smaller changes need no explanation
 STILL_PAIRS = 0.7  # share of pairs of frames in which the camera must not move
+BETWEEN = 0.5  # share of its confidence that a position between two pieces keeps
 UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
 
 
@@ -66,12 +79,35 @@ def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
     later = [view.levelled(frame) for frame in following]
     if np.mean([_stands_still(*pair) for pair in zip(before, later, strict=True)]) < STILL_PAIRS:
         return None
-    # A slow pan hardly shows from frame to frame, but adds up over the recording.
+    # A slow pan hardly shows from frame to frame, but adds up over the recording, as light does.
     steps = [np.median(cv2.absdiff(*pair)) for pair in zip(before, later, strict=True)]
     changes = [np.median(view.difference(frame)) for frame in small]
-    if np.median(changes) > MAX_CHANGE * max(float(np.median(steps)), NOISE_FLOOR):
+    has_changed = np.median(changes) > MAX_CHANGE * max(float(np.median(steps)), NOISE_FLOOR)
+    if has_changed and not _is_light(small, view):
         return None
     return still_scene(sample)
+
+
+def _is_light(frames: Frames, scene: StillScene) -> bool:
+    """Whether frames that are far apart differ by the brightness of the light alone.
+
+    Edges are then at the same places, and all of a frame is brighter or darker by the same factor.
+    """
+    outlines = [edges(frame.astype(np.float32)) for frame in frames]
+    pairs = zip(outlines, outlines[len(frames) // 2 :], strict=False)
+    same = np.median([correlation(*pair) for pair in pairs])
+    spreads = [_spread_of_gain(frame, scene.backdrop) for frame in frames]
+    return bool(same > SAME_EDGES and np.median(spreads) < SAME_LIGHT)
+
+
+def _spread_of_gain(frame: Pixels, backdrop: Floats) -> float:
+    """Return the interquartile range of the gain over a frame, relative to its median."""
+    before, after = (cv2.blur(image.astype(np.float32), (5, 5)) for image in (backdrop, frame))
+    usable = (np.minimum(before, after) > DARK) & (np.maximum(before, after) < OVEREXPOSED)
+    if not usable.any():
+        return np.inf
+    low, middle, high = np.quantile(after[usable] / before[usable], (0.25, 0.5, 0.75))
+    return float((high - low) / middle)
 
 
 def fits(scene: StillScene, frames: Frames) -> bool:
@@ -114,6 +150,7 @@ class StillRecording:
         threshold: Evidence above which a pixel belongs to an object, in units of the noise.
         path: The path of the object so far.
         movers: Whether it has moved, to tell it from changes of the scene.
+        usual: `common_evidence` of most frames.
 
     Attributes:
         finder: Follows all objects, if that is wanted; see `follow_all`.
@@ -123,6 +160,7 @@ class StillRecording:
     threshold: float
     path: ObjectPath
     movers: MoverChoice = field(default_factory=MoverChoice)
+    usual: float = 1.0
     view: StillScene = field(init=False)
     finder: ObjectFinder | None = field(default=None, init=False)
 
@@ -137,6 +175,8 @@ class StillRecording:
         found = cls(scene, MIN_STILL_EVIDENCE, ObjectPath(STILL_SIDE, 1.0))
         small = resized(sample, STILL_SIDE)
         evidence = np.stack([found.view.evidence(frame) for frame in small])
+        found.usual = float(np.median([common_evidence(values) for values in evidence]))
+        evidence = np.stack([without_common(values, found.usual) for values in evidence])
         found.threshold = still_threshold(evidence)
         parts = [label_parts(values, found.threshold).parts for values in evidence]
         largest = [each[0].mass for each in parts if each]
@@ -146,7 +186,8 @@ class StillRecording:
     def for_size(self, height: int, width: int) -> StillRecording:
         """Return another recording of the scene, in frames of a size."""
         path = ObjectPath(STILL_SIDE, self.path.clear)
-        return StillRecording(self.scene.resized(height, width), self.threshold, path)
+        scene = self.scene.resized(height, width)
+        return StillRecording(scene, self.threshold, path, usual=self.usual)
 
     def follow_all(self, patience: int) -> None:
         """From now on, also follow all other objects.
@@ -173,7 +214,7 @@ class StillRecording:
         """
         small = resized(frames, STILL_SIDE)
         gains = in_parallel(self.view.gain, small)
-        evidence = np.stack(in_parallel(self.view.evidence, small, gains))
+        evidence = np.stack(in_parallel(self._evidence, small, gains))
         labelled = label_all(evidence, self.threshold, attention)
         if anchors is not None:
             labelled = anchors.choose(labelled, evidence)
@@ -184,10 +225,13 @@ class StillRecording:
         everything = np.zeros(frames.shape[:3], bool)
         in_parallel(self._outline, frames, gains, labelled, chosen, soft, everything)
         objective = track_objective(part_places(labelled, chosen))
-        confidence = _clarity(evidence, parts, self.threshold)
         others = other_masses(labelled, chosen)
         owners = None if self.finder is None else self.finder.follow(frames, everything, evidence)
-        return Segments(soft, centroids(soft >= EDGE), confidence, others, objective, owners)
+        masks = soft >= EDGE
+        places = centroids(masks)
+        confidence = _clarity(evidence, parts, self.threshold)
+        confidence[in_parallel(lies_between, masks, places)] *= BETWEEN
+        return Segments(soft, places, confidence, others, objective, owners)
 
     def parts(
         self, frames: Frames, attention: Floats | None = None, anchors: Anchors | None = None
@@ -195,11 +239,14 @@ class StillRecording:
         """Return what may be the object in each frame of a window; arguments as in `segment`."""
         small = resized(frames, STILL_SIDE)
         gains = in_parallel(self.view.gain, small)
-        evidence = np.stack(in_parallel(self.view.evidence, small, gains))
+        evidence = np.stack(in_parallel(self._evidence, small, gains))
         labelled = label_all(evidence, self.threshold, attention)
         if anchors is not None:
             labelled = anchors.choose(labelled, evidence)
         return [each.parts for each in labelled]
+
+    def _evidence(self, frame: Pixels, gain: Floats) -> Floats:
+        return without_common(self.view.evidence(frame, gain), self.usual)
 
     def _outline(
         self,
@@ -240,6 +287,31 @@ def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> ND
     clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
     found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)
     return found
+
+
+def lies_between(mask: NDArray[np.bool_], place: NDArray[np.float64]) -> bool:
+    """Whether a centroid lies between the pieces of a mask: two objects close to each other.
+
+    Args:
+        mask: (height, width).
+        place: (2,) its centroid x, y in 0..1; NaN if the mask is empty.
+
+    Example:
+        >>> mask = np.zeros((8, 20), bool)
+        >>> mask[2:6, 2:6] = mask[2:6, 10:14] = True
+        >>> lies_between(mask, np.array([0.4, 0.5]))
+        True
+        >>> mask[2, :] = True  # one piece
+        >>> lies_between(mask, np.array([0.4, 0.5]))
+        False
+    """
+    if np.isnan(place[0]):
+        return False
+    height, width = mask.shape
+    column, row = (place * (width, height)).astype(int)
+    if mask[row, column]:
+        return False
+    return cv2.connectedComponents(mask.view(np.uint8), connectivity=8)[0] > 2
 
 
 class MovingRecording:

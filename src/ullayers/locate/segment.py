@@ -17,6 +17,7 @@ from ullayers.locate.judge import in_world, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts, trim_swollen
 from ullayers.locate.outline import EDGE, edge_outline, mask_moments
 from ullayers.locate.parallel import in_parallel
+from ullayers.locate.still import MIN_STILL_EVIDENCE
 
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 BINS = 256
@@ -26,10 +27,10 @@ MIN_EVIDENCE = 1.5  # times the median of a frame; less is not motion
 BACKGROUND, OBJECT = 0.5, 1.2
 LARGEST_OBJECT = 0.5  # of the frame: what covers more is the background
 SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's: higher ones split objects
-# Confidence per share of the evidence that an object explains. On DAVIS, at least 95 % of the
-# positions with a confidence of one half or more are on the object.
-CALIBRATION = 0.8
-MIN_STILL_EVIDENCE = 3.0  # times the noise
+# Confidence per share of the evidence that an object explains. On DAVIS and the thrown pillow, at
+# least 95 % of the positions with a confidence of one half or more are on the object.
+CALIBRATION = 0.7
+EXPLAINED = 1.5  # times the median: less evidence needs no explanation
 FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
 STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
 LARGEST_QUANTILE = 0.999  # larger evidence does not raise the threshold
@@ -198,11 +199,12 @@ def in_cells(path: NDArray[np.float64], cell: int) -> NDArray[np.float64]:
 
 
 def explained_share(strength: Floats, parts: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the share of the evidence in each frame, above its median, that the object explains.
+    """Return the share of the clear evidence in each frame that the object explains.
 
     An object that moves alone explains most of it; in waves, smoke or parallax it does not.
     """
-    excess = np.maximum(strength - np.median(strength, axis=(1, 2), keepdims=True), 0)
+    usual = EXPLAINED * np.median(strength, axis=(1, 2), keepdims=True)
+    excess = np.maximum(strength - usual, 0)
     total = excess.sum(axis=(1, 2))
     inside = np.where(parts, excess, 0).sum(axis=(1, 2))
     share: NDArray[np.float64] = (inside / np.maximum(total, 1e-9)).astype(float)

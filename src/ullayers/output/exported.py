@@ -17,6 +17,7 @@ from ullayers.output.motion import measure_motion
 from ullayers.output.ring import is_ring
 from ullayers.video.reader import Info
 
+LEAST_STRETCH = 10  # frames: a shorter absence may be an object that was missed
 EQUAL = 0.5  # mass of another object, relative to that of the one found
 
 
@@ -30,10 +31,11 @@ class Totals:
         compared: Frames in which the object was compared with others.
         crowded: Those of them in which another one is of similar size.
         around: Frames of sequences whose codes, of two numbers, lie around a circle.
+        absent: Frames of long stretches without an object; see `absent_frames`.
 
     Example:
         >>> Totals(10, 9) + Totals(5, 1)
-        Totals(frames=15, sure=10, compared=0, crowded=0, around=0)
+        Totals(frames=15, sure=10, compared=0, crowded=0, around=0, absent=0)
     """
 
     frames: int = 0
@@ -41,6 +43,7 @@ class Totals:
     compared: int = 0
     crowded: int = 0
     around: int = 0
+    absent: int = 0
 
     @classmethod
     def of(cls, answer: Answer) -> Self:
@@ -51,9 +54,11 @@ class Totals:
         sure = int((answer.values[:, 2] >= SURE).sum())
         if answer.several is not None:
             return cls._of_several(answer.several, frames)
+        absent = absent_frames(answer.values[:, 2])
         if answer.others is None:
-            return cls(frames, sure)
-        return cls(frames, sure, len(answer.others), int((answer.others > EQUAL).sum()))
+            return cls(frames, sure, absent=absent)
+        crowded = int((answer.others > EQUAL).sum())
+        return cls(frames, sure, len(answer.others), crowded, absent=absent)
 
     @classmethod
     def _of_several(cls, rows: Answer, frames: int) -> Self:
@@ -68,7 +73,36 @@ class Totals:
             self.compared + other.compared,
             self.crowded + other.crowded,
             self.around + other.around,
+            self.absent + other.absent,
         )
+
+
+def absent_frames(confidence: NDArray[np.float64]) -> int:
+    """Return the number of frames in long stretches in which nothing at all was found.
+
+    An animal that comes late and leaves early is seen clearly while it is there. Without such a
+    stretch, there is nothing whose absence could be known.
+
+    Args:
+        confidence: (time,) of consecutive frames.
+
+    Example:
+        >>> absent_frames(np.repeat([0.0, 0.9, 0.0, 0.9], [30, 20, 3, 20]))
+        30
+        >>> absent_frames(np.repeat([0.0, 0.4], [30, 20]))
+        0
+    """
+    gone, seen = confidence == 0, confidence >= SURE
+    if _stretches(seen).max(initial=0) < LEAST_STRETCH:
+        return 0
+    lengths = _stretches(gone)
+    return int(lengths[lengths >= LEAST_STRETCH].sum())
+
+
+def _stretches(chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the lengths of runs of True."""
+    ends = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    return ends[1::2] - ends[::2]
 
 
 class Results(Protocol):

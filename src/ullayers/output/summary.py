@@ -77,7 +77,9 @@ def trust_sentence(run: Run, exported: Results) -> str:
     """
     if (share := found_share(run, exported)) is not None:
         what = "The object was" if _objects(exported) == "object" else f"{_objects(exported)} were"
-        return f"{what} found in {share:.1%} of the frames (confidence of at least {SURE})."
+        sentence = f"{what} found in {share:.1%} of the frames (confidence of at least {SURE})"
+        absent = exported.totals.absent / exported.totals.frames
+        return f"{sentence}, and nothing in {absent:.1%}." if absent else f"{sentence}."
     if correlations := run.outcome.held_out_correlation:
         return (
             "The code also changes slowly on held-out frames (correlation of neighbouring frames "
@@ -168,9 +170,15 @@ def risen_objective(run: Run) -> tuple[float, float] | None:
 
 
 def excessive_unsure_share(run: Run, exported: Results) -> float | None:
-    """Return the share of frames with low confidence if it is too large to trust a track."""
-    found = found_share(run, exported)
-    return None if found is None or 1 - found <= MAX_UNSURE else 1 - found
+    """Return the share of frames with low confidence if it is too large to trust a track.
+
+    Long stretches in which nothing was found do not count.
+    """
+    totals = exported.totals
+    if run.config.task != "locate":
+        return None
+    share = 1 - totals.sure / (totals.frames - totals.absent)
+    return share if share > MAX_UNSURE else None
 
 
 def found_share(run: Run, exported: Results) -> float | None:
