@@ -99,3 +99,10 @@ def test_a_summary_with_huge_numbers_is_damaged(tmp_path: Path, entry: str, valu
     summary.write_text(json.dumps({"sequences": [sizes | {entry: value}]}))
     with pytest.raises(UserError, match=r"summary\.json: is damaged"):
         read_videos(tmp_path)
+
+
+@pytest.mark.parametrize("begun", ["config.json", "tracks.partial.csv"])
+def test_results_that_are_not_finished(tmp_path: Path, begun: str) -> None:
+    (tmp_path / begun).touch()
+    with pytest.raises(UserError, match=r"tracks\.csv: is missing; continue with --resume"):
+        read_tracks(tmp_path / "tracks.csv")

@@ -100,7 +100,7 @@ def read_tracks(path: Path) -> list[Track]:
     try:
         file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{path}: is missing; write it with ul learn or ul apply") from None
+        raise RunError(f"{path}: is missing; {_how_to_write(path)}") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read: {error}") from error
     try:
@@ -108,6 +108,12 @@ def read_tracks(path: Path) -> list[Track]:
             return _parse(lines)
     except (KeyError, OSError, ValueError, csv.Error) as error:
         raise RunError(f"{path}: is damaged ({error}); write it again with --force") from error
+
+
+def _how_to_write(path: Path) -> str:
+    """Say how to get a table that is missing."""
+    begun = path.with_name("config.json").exists() or path.with_suffix(".partial.csv").exists()
+    return "continue with --resume" if begun else "write it with ul learn or ul apply"
 
 
 def _parse(lines: Iterator[str]) -> list[Track]:
