@@ -22,6 +22,7 @@ from ullayers.locate.selection import (
     RESIDENT_J,
     RESIDENT_SHARE,
     SHORT_GAP,
+    at_border,
     link_cost,
 )
 from ullayers.locate.tracking import CONFIRMED, Tracker
@@ -208,13 +209,15 @@ class LiveObjects:
         # An experimenter who puts an animal into its arena is not another animal.
         shortest, longest = (times * self.tracker.patience for times in TRIAL)
         trial = np.clip(RESIDENT_SHARE * self.tracker.frame, shortest, longest)
-        if any(self._lives_here(each) for each in self.lost):  # which it may be
+        if any(self._hides(each) for each in self.lost):  # which it may be
             trial = shortest
         return track.first.frame < shortest or bool(track.seen >= trial)
 
-    def _lives_here(self, track: LiveTrack) -> bool:
-        """Whether something was there most of the time, until now or until it was lost."""
-        return track.seen >= RESIDENT * (track.last.frame + 1)
+    def _hides(self, lost: LiveTrack) -> bool:
+        """Whether an object was there most of the time until it was lost, and did not leave."""
+        height, width = self.labels.shape
+        is_resident = lost.seen >= RESIDENT * (lost.last.frame + 1)
+        return is_resident and not at_border(lost.last, (width, height))
 
     def _is_home(self) -> bool:
         """Whether most objects so far were there most of the time, as in an arena."""
@@ -224,7 +227,7 @@ class LiveObjects:
     def _name_again(self, new: list[LiveTrack], size: tuple[int, int]) -> None:
         """Let tracks continue those of lost objects.
 
-        With a known number, they must. What lives in an arena is still there, wherever it is.
+        With a known number, they must. What hides in an arena is still there, wherever it is.
         """
         closed = self.wanted is not None and self.names >= self.wanted
         home = self._is_home()
@@ -234,7 +237,7 @@ class LiveObjects:
             for j, lost in enumerate(self.lost):
                 if track.first.frame - lost.last.frame <= longest:
                     cost[i, j] = link_cost(lost.last, track.first, lost.length, lost.speed, size)
-                    must = closed or (home and self._lives_here(lost))
+                    must = closed or (home and self._hides(lost))
                     if must and not np.isfinite(cost[i, j]):
                         away = np.hypot(track.first.x - lost.last.x, track.first.y - lost.last.y)
                         cost[i, j] = 1e3 + away

@@ -181,14 +181,15 @@ def link_cost(end: Spot, start: Spot, length: float, speed: float, size: tuple[i
         size: (width, height) of the frames.
     """
     gap = start.frame - end.frame
-    if gap <= 0 or (_at_border(end, size) and _at_border(start, size)):  # one leaves, one enters
+    if gap <= 0 or (at_border(end, size) and at_border(start, size)):  # one leaves, one enters
         return np.inf
     reach = LINK_REACH * (length + min(speed * gap, length * LINK_REACH))
     distance = float(np.hypot(start.x - end.x, start.y - end.y))
     return distance / reach + 1e-3 * gap if distance < reach else np.inf
 
 
-def _at_border(sighting: Spot, size: tuple[int, int]) -> bool:
+def at_border(sighting: Spot, size: tuple[int, int]) -> bool:
+    """Whether an object may leave or have entered here."""
     left, top, right, bottom = sighting.box
     margin = BORDER * max(right - left, bottom - top)
     return bool(min(left, top, size[0] - right, size[1] - bottom) < margin)
