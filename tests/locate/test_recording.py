@@ -170,3 +170,18 @@ def test_a_key_frame_that_changes_everything_a_little_is_no_object() -> None:
     found = scene_of(frames).segment(frames)
     assert np.mean(found.confidence[120:] >= 0.5) < 0.1
     assert np.mean(found.confidence[:120] >= 0.5) > 0.9
+
+
+def test_the_outline_covers_an_object_before_two_backdrops() -> None:
+    behind = np.full((HEIGHT, WIDTH, 3), 200, np.float32)
+    behind[:, WIDTH // 2 :] = 110
+    scene = StillScene(behind, np.ones((HEIGHT, WIDTH), np.float32), bands=False)
+    frame = behind.astype(np.uint8)
+    cv2.circle(frame, (WIDTH // 2, HEIGHT // 2), 20, (60, 60, 60), -1)
+    disc = np.all(frame == 60, axis=-1)
+    found = contrast_outline(frame, scene, np.ones((1, 1, 1), np.float32), disc)
+    mask = np.zeros((HEIGHT, WIDTH), bool)
+    mask[found.box] = found.soft >= EDGE
+    right = np.s_[:, WIDTH // 2 :]
+    assert mask[right].sum() > 0.8 * disc[right].sum()  # 0.06 with one contrast for all of it
+    assert mask.sum() < 1.1 * disc.sum()

@@ -14,7 +14,7 @@ from ullayers.locate.still import StillScene
 GUIDE_RADIUS = 1 / 54  # of the longer side
 GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not followed
 CORE = 0.8  # quantile of the difference that is taken as the contrast of an object
-FAINT = 0.5  # of the contrast of an object: that of its faintest parts, like trousers
+FAINT = 0.5  # of the contrast of an object: the least that is expected of a part of it
 PART = 0.2  # of the square root of the area: parts of another contrast are larger than this
 THIN = 0.06  # of the square root of the area: thinner parts, like tails, are left out
 NOISE_BLUR = 0.8  # pixels
@@ -82,12 +82,16 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     box = _box(part, *frame.shape[:2])
     rows = gain if gain.shape[0] == 1 else _enlarge(gain[:, :, 0], frame)[:, :1, None]
     crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
-    difference = crop.difference(frame[box], rows if len(rows) == 1 else rows[box[0]])
-    difference = np.asarray(cv2.GaussianBlur(difference, (0, 0), NOISE_BLUR), np.float32)
+    levelled = np.asarray(frame[box] / (rows if len(rows) == 1 else rows[box[0]]), np.float32)
+    blurred = cv2.GaussianBlur(crop.distance(levelled), (0, 0), NOISE_BLUR)
+    difference = np.asarray(blurred, np.float32)
     inside = _enlarged_part(part, box, *frame.shape[:2])
     if not inside.any():
         return Outlined(box, np.zeros(inside.shape, np.uint8))
-    contrast = difference / _contrast_of_parts(difference, inside)
+    # Faint parts of an object, and a backdrop that is like it: either may lower the contrast.
+    faint = _contrast_of_parts(difference, inside)
+    before = _contrast_before(crop, levelled, difference, inside)
+    contrast = difference / np.cbrt(faint * faint * before)
     body = _main_body(contrast > 0.5, inside)
     # Holes count as the object; beyond its outline, the mask ends within a pixel.
     fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * np.float32(0.49)
@@ -109,6 +113,23 @@ def _contrast_of_parts(difference: Floats, inside: Mask) -> Floats:
     highest = cv2.dilate(np.where(inside, difference, 0), shape)
     near: Floats = np.clip(cv2.blur(highest, (side, side)), FAINT * core, core)
     return near
+
+
+def _contrast_before(
+    scene: StillScene, levelled: Floats, difference: Floats, inside: Mask
+) -> Floats:
+    """Return the contrast that an object of one colour has before the backdrop at each pixel.
+
+    A red cushion stands out from a lamp more than from the ceiling around it.
+    """
+    usual = max(float(np.quantile(difference[inside], CORE)), 1e-9)
+    core = inside & (difference > usual / 2)
+    colour = np.median(levelled[core], axis=0)
+    distance = np.sqrt(np.square(scene.backdrop - colour).mean(-1))
+    distance = np.asarray(cv2.GaussianBlur(distance, (0, 0), NOISE_BLUR), np.float32)
+    behind = max(float(np.quantile(distance[core], 1 - CORE)), 1e-9)
+    share: Floats = (distance / behind).clip(FAINT, 1)
+    return np.float32(usual) * share
 
 
 def _to_bytes(values: Floats) -> Soft:
