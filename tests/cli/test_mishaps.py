@@ -309,11 +309,11 @@ def test_a_run_in_the_folder_of_apply_replaces_its_results(
     place: Path, tmp_path: Path, here: UlCommand
 ) -> None:
     film, out = place / "ball.mp4", tmp_path / "out"
-    applied = ("--max-frames", "5", "--overlay", "--out", out, "--quiet")
+    applied = ("--max-frames", "20", "--overlay", "--out", out, "--quiet")
     assert here("apply", place / "run", film, *applied) == (0, "", "")
     before = contents(out)
     assert here("learn", film, "--out", out, *QUICK, "--quiet", "--force")[0] == 0
-    assert len(read_table(out / "tracks.csv")) > 5
+    assert len(read_table(out / "tracks.csv")) > 20
     assert contents(out)["overlay.mp4"] != before["overlay.mp4"]
 
 

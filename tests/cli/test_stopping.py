@@ -120,7 +120,7 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
 ) -> None:
     """The message says that work is kept only if there is any."""
     film, run, out = place / "ball.mp4", tmp_path / "run", tmp_path / "out"
-    long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (10, 1, 1, 1)))
+    long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (5, 1, 1, 1)))
     with start("learn", film, "--out", run, "--quiet") as process:
         wait_until(process, lambda: b"torch" in Path(f"/proc/{process.pid}/maps").read_bytes())
         process.send_signal(signal.SIGINT)

@@ -116,10 +116,10 @@ def test_a_readme_of_the_user_is_never_touched(
     check_refused(here("learn", film, "--out", run, *QUICK, "--force"), "README.md", "not of a run")
     out.mkdir()
     (out / "README.md").write_text("mine")
-    applied = ("apply", place / "run", film, "--out", out, "--max-frames", "3", "--quiet")
+    applied = ("apply", place / "run", film, "--out", out, "--max-frames", "20", "--quiet")
     for _ in range(2):  # into a folder of the user, then over the results there
         assert here(*applied, "--force") == (0, "", "")
-    watched = ("watch", film, "--out", run, "--size", "16", "--max-frames", "3", "--quiet")
+    watched = ("watch", film, "--out", run, "--size", "16", "--max-frames", "20", "--quiet")
     assert here(*watched, "--force") == (0, "", "")
     assert [(place / "README.md").read_text() for place in (run, out)] == ["mine"] * 2
 
