@@ -89,8 +89,9 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     if not inside.any():
         return Outlined(box, np.zeros(inside.shape, np.uint8))
     # Faint parts of an object, and a backdrop that is like it: either may lower the contrast.
-    faint = _contrast_of_parts(difference, inside)
-    before = _contrast_before(crop, levelled, difference, inside)
+    core = max(float(np.quantile(difference[inside], CORE)), 1e-9)
+    faint = _contrast_of_parts(difference, inside, core)
+    before = _contrast_before(crop, levelled, difference, inside, core)
     contrast = difference / np.cbrt(faint * faint * before)
     body = _main_body(contrast > 0.5, inside)
     # Holes count as the object; beyond its outline, the mask ends within a pixel.
@@ -99,14 +100,14 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     return Outlined(box, _to_bytes(soft))
 
 
-def _contrast_of_parts(difference: Floats, inside: Mask) -> Floats:
+def _contrast_of_parts(difference: Floats, inside: Mask, core: float) -> Floats:
     """Return the contrast near each pixel, so that faint parts have outlines of their own.
 
     Args:
         difference: (height, width) from the scene.
         inside: (height, width) where the object is, roughly.
+        core: Usual difference of the object, without its faint parts.
     """
-    core = max(float(np.quantile(difference[inside], CORE)), 1e-9)
     radius = max(1, round(PART * float(np.sqrt(np.count_nonzero(inside)))))
     side = 2 * radius + 1
     shape = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
@@ -116,13 +117,12 @@ def _contrast_of_parts(difference: Floats, inside: Mask) -> Floats:
 
 
 def _contrast_before(
-    scene: StillScene, levelled: Floats, difference: Floats, inside: Mask
+    scene: StillScene, levelled: Floats, difference: Floats, inside: Mask, usual: float
 ) -> Floats:
     """Return the contrast that an object of one colour has before the backdrop at each pixel.
 
     A red cushion stands out from a lamp more than from the ceiling around it.
     """
-    usual = max(float(np.quantile(difference[inside], CORE)), 1e-9)
     core = inside & (difference > usual / 2)
     colour = np.median(levelled[core], axis=0)
     distance = np.sqrt(np.square(scene.backdrop - colour).mean(-1))

@@ -153,7 +153,7 @@ class ULBase(RunningCalls):
             kept = made.weights.matrices, *made.saved
             output = add_fresh_gradient(fresh, y, scatter, kept, call)
         if not is_recomputing():
-            with self._one_thread(), torch.no_grad(), normal_tensors():
+            with self._lock.held(), torch.no_grad(), normal_tensors():
                 self._record(y, request, made, clips)
         return output
 

@@ -109,7 +109,7 @@ class ReplayMemory(nn.Module):
             raise ValueError(f"expected frames ({expected}), got {tuple(frames.shape)}")
         frames = frames.to(self.frames)  # before the check: large values may become infinite
         usable = frames[frames.isfinite().flatten(1).all(1)]
-        with self._lock.lock:
+        with self._lock.held():
             self._append(usable)
 
     def _append(self, usable: Tensor) -> None:
@@ -122,7 +122,7 @@ class ReplayMemory(nn.Module):
     @torch.no_grad()
     def sample(self) -> Tensor:
         """Return random clips from the memory, concatenated: (clips * length, *shape)."""
-        with self._lock.lock:
+        with self._lock.held():
             return self._sample()
 
     def _sample(self) -> Tensor:

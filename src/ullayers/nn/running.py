@@ -91,7 +91,7 @@ class RunningCalls(LayerBase):
             return y
         call = self._begin_call(wants_gradient(y, scatter))
         self._warn_of_single_frames(y)
-        with self._one_thread():
+        with self._lock.held():  # no other thread resizes or writes the statistics
             if self._replay is not None:
                 self._replay = None
             if not wants_gradient(y, scatter):

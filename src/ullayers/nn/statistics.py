@@ -19,10 +19,14 @@ class LayerLock:
     """A lock of one layer; copies and pickles of the layer get locks of their own."""
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self._lock = RLock()
 
     def __reduce__(self) -> tuple[type[LayerLock], tuple[()]]:
         return LayerLock, ()
+
+    def held(self) -> AbstractContextManager[Any]:
+        """Return a context that one thread enters at a time; a compiled graph has no locks."""
+        return nullcontext() if torch.compiler.is_compiling() else self._lock
 
 
 class Statistics(nn.Module):
@@ -101,10 +105,6 @@ class Statistics(nn.Module):
             skipped=skipped,
             singular=singular,
         )
-
-    def _one_thread(self) -> AbstractContextManager[Any]:
-        """Return a context in which no other thread resizes or writes the statistics."""
-        return nullcontext() if torch.compiler.is_compiling() else self._lock.lock
 
     @property
     def _known(self) -> float:

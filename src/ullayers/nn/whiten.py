@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -78,7 +77,7 @@ class Whiten(nn.Module):
             raise ValueError(f"expected at least one row, got {tuple(x.shape)}")
         with torch.autocast(x.device.type, enabled=False):
             wide = x.double()
-            with nullcontext() if torch.compiler.is_compiling() else self._lock.lock:
+            with self._lock.held():
                 if self.training and not is_recomputing():
                     self._learn(wide.detach().reshape(-1, self.features), processes)
                 # Copies: the next call may change the statistics before this one's backward pass.

@@ -40,14 +40,13 @@ class SampleTap:
 
     def __init__(self, size: tuple[int, int], count: int) -> None:
         self.size = size
-        self._kept = Spread[Tensor | None](count)
+        self._kept = Spread[Tensor](count)
 
     def __call__(self, render: Render) -> None:
         """See the next frame; it is rendered only if it is kept."""
-        is_kept = self._kept.count % self._kept.every == 0
-        self._kept.extend([render(self.size) if is_kept else None])
+        self._kept.extend([render], lambda render: render(self.size))
 
     @property
     def samples(self) -> dict[int, Tensor]:
         """The frames by their number among the frames read."""
-        return {row: frame for row, frame in self._kept.items.items() if frame is not None}
+        return dict(self._kept.items)
