@@ -10,6 +10,7 @@ import pytest
 import ullayers.cli.learn
 from tests.command import UlCommand, check_refused
 from tests.films import contents, files_in, read_table
+from ullayers.output.outlines import read_outlines
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def test_a_finished_run_is_left_alone(
         ["summary.json"],
         ["tracks.csv", "outlines.sqlite", "summary.json"],  # which are always written together
         ["overlay.mp4", "report.html"],
+        ["outlines.sqlite"],
     ],
     ids="+".join,
 )
@@ -61,6 +63,29 @@ def test_only_missing_files_are_made(run: Path, here: UlCommand, missing: list[s
             assert (run / name).read_bytes() == before[name]
         else:
             assert (run / name).stat().st_size > 1000
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten", "not a database"])
+def test_damaged_outlines_are_written_again(run: Path, here: UlCommand, damage: str) -> None:
+    path = run / "outlines.sqlite"
+    before = contents(run)
+    whole = read_outlines(path, "ball", 0, 39)
+    content = bytearray(before["outlines.sqlite"])
+    if damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "overwritten":
+        content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
+    else:
+        content[:] = b"something else"
+    path.write_bytes(content)
+    code, out, errors = here("learn", "--resume", "--out", run, "--quiet")
+    assert (code, out) == (0, "")
+    assert errors == f"ul learn: {path}: was damaged, and is written again\n"
+    assert {**contents(run), "outlines.sqlite": b""} == {**before, "outlines.sqlite": b""}
+    again = read_outlines(path, "ball", 0, 39)
+    assert {frame: [each.points.tolist() for each in again[frame]] for frame in again} == {
+        frame: [each.points.tolist() for each in whole[frame]] for frame in whole
+    }
 
 
 def test_masks_can_be_added(run: Path, here: UlCommand) -> None:

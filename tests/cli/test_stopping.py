@@ -31,6 +31,7 @@ from tests.command import (
 )
 from tests.films import (
     ball,
+    contents,
     files_in,
     read_table,
     write_ball,
@@ -213,3 +214,34 @@ def test_a_full_disk(
     assert not small or mount("remount,size=20m")
     assert here("learn", "--resume", "--out", run, "--quiet") == (0, "", "")
     assert WRITTEN <= files_in(run)
+
+
+@pytest.mark.parametrize(("size", "is_begun"), [("16k", False), ("280k", True)])
+def test_a_disk_that_is_full_while_results_are_written(
+    place: Path,
+    tmp_path: Path,
+    mount: Callable[[str], bool],
+    here: UlCommand,
+    size: str,
+    is_begun: bool,
+) -> None:
+    """It is full at once, or among the masks of the second video."""
+    if not mount(f"size={size}"):
+        pytest.skip("needs the right to mount a small disk")
+    films = [shutil.copy(place / "ball.mp4", tmp_path / f"{name}.mp4") for name in "abc"]
+    out = tmp_path / "disk" / "out"
+    apply = ("apply", place / "run", *films, "--masks", "--quiet", "--out")
+    hint = "finished work is kept; continue with --resume" if is_begun else "start again"
+    check_refused(here(*apply, out), "the disk is full; free some space", hint)
+    assert out.exists() == is_begun, "nothing is left of what is not finished"
+    if is_begun:
+        assert [path.name for path in (out / "masks").iterdir()] == ["a"]
+    assert mount("remount,size=20m")
+    assert here(*apply, out, *["--resume"] * is_begun) == (0, "", "")
+    if not is_begun:
+        return
+    assert here(*apply, tmp_path / "whole") == (0, "", "")
+    written, whole = contents(out), contents(tmp_path / "whole")
+    for each in (written, whole):
+        each.pop("outlines.sqlite")  # its pages may be in another order
+    assert written == whole

@@ -286,6 +286,8 @@ def test_checkpoints_come_by_the_clock(scene: Path, tmp_path: Path) -> None:
         (["scene.mp4", "--resume", "--out", "nothing-here"], "not a run"),
         (["scene.mp4", "--device", "toaster"], "toaster"),
         (["scene.mp4", "--mu", "2"], "mu"),
+        (["scene.mp4", "--size", "100000"], "sides from 8 to 8192, got '100000'"),
+        (["scene.mp4", "--roi", "-5,0,64,48"], "X and Y of at least 0"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -251,6 +251,29 @@ def test_it_warns_where_nothing_is_learned(net: nn.Module) -> None:
         assert ul.loss(net).item() == 0
 
 
+@pytest.mark.parametrize("statistics", ["fresh", "running"])
+def test_in_eval_mode_it_is_zero_whatever_was_called_before(statistics: Statistics) -> None:
+    net = codes(statistics)
+    x = frames_for(net)
+    y = net(x)
+    net.eval()
+    net(x)
+    with pytest.warns(UserWarning, match="are in eval mode"):
+        assert ul.loss(net).item() == 0
+    net.train()
+    assert ul.loss(net).item() == pytest.approx(total(net).item())
+    ul.backward(y)  # the gradient belongs to the loss, which was not used
+    assert not any(bool(p.grad.any()) for p in net.parameters() if p.grad is not None)
+
+
+def test_layers_in_eval_mode_are_left_out() -> None:
+    net = codes("fresh")
+    net(frames_for(net))
+    first, last = ul.ul_layers(net)
+    first.eval()
+    assert ul.loss(net).item() == pytest.approx(last.objective.item())
+
+
 @pytest.mark.parametrize(
     ("value", "found"), [(5, "got int"), (None, "got NoneType"), (torch.zeros(3), "got a tensor")]
 )

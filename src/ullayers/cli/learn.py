@@ -16,7 +16,7 @@ from ullayers.cli.checks import (
     given_zones,
     make_config,
 )
-from ullayers.cli.failures import quiet_writer_threads, resumable
+from ullayers.cli.failures import quiet_writer_threads, resumable, say
 from ullayers.cli.processes import writes_results
 from ullayers.cli.progress import Progress
 from ullayers.cli.signals import StopFlag, stop_at_checks
@@ -29,6 +29,7 @@ from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
 from ullayers.learn.training import Learner, Record
 from ullayers.learn.zones import check_measures
+from ullayers.output.outlines import OUTLINES, remove_if_damaged
 from ullayers.output.relearning import plan_relearning
 from ullayers.output.run_outputs import (
     MEASURES,
@@ -56,6 +57,7 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
         if arguments.corrections is not None:
             raise UserError("--resume continues with the corrections of the run; leave them out")
         planned = _load(arguments)
+        _check_outlines(planned)
         if planned.finished:
             _report_finished(arguments, planned, truth)
             return
@@ -82,6 +84,13 @@ def _load(arguments: Namespace) -> Run:
     check_same_options(arguments, run, lambda: sources_of(run)[0].probe())
     _measure_anew(arguments, run)
     return run
+
+
+def _check_outlines(run: Run) -> None:
+    """Remove outlines that are damaged, so that they are written again."""
+    path = run.folder / OUTLINES
+    if remove_if_damaged(path):
+        say("learn", f"{path}: was damaged, and is written again")
 
 
 def _measure_anew(arguments: Namespace, run: Run) -> None:

@@ -13,6 +13,7 @@ from ullayers.learn.config import MAX_COUNT, Config, Setting, default_of, kind_o
 
 CONFIG_NAMES = tuple(each.name for each in fields(Config))
 READING_NAMES = ("size", "stride", "max_frames", "grey", "follow", "start", "end", "roi")
+MIN_SIDE, MAX_SIDE = 8, 8192  # pixels of --size
 EVERY_FRAME = (None, None)  # first and last frame of --frames
 
 
@@ -317,7 +318,7 @@ def region(text: str) -> str | tuple[int, int, int, int]:
     >>> region("100,50,640,480"), region("arena.png")
     ((100, 50, 640, 480), 'arena.png')
     """
-    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*){3}", text):
+    if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*){3}", text):
         return path(text)
     x, y, width, height = (int(part) for part in text.split(","))
     return x, y, width, height
@@ -351,8 +352,10 @@ def frame_size(text: str) -> int | tuple[int, int]:
         sides = [int(part) for part in text.lower().split("x")]
     except ValueError:
         sides = []
-    if len(sides) not in (1, 2) or min(sides) < 8:
-        raise ArgumentTypeError(f"expected 64 or 48x64, sides of 8 or more, got {text!r}")
+    if len(sides) not in (1, 2) or not all(MIN_SIDE <= side <= MAX_SIDE for side in sides):
+        raise ArgumentTypeError(
+            f"expected 64 or 48x64, sides from {MIN_SIDE} to {MAX_SIDE}, got {text!r}"
+        )
     return sides[0] if len(sides) == 1 else (sides[0], sides[1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,6 +64,11 @@ TRAINING_SETTINGS = (
 
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports errors on one line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Several numbers are no option either: --roi -5,0,64,48.
+        self._negative_number_matcher = re.compile(r"-[\d.][\d.,]*$")
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with code 2."""

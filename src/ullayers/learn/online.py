@@ -77,7 +77,8 @@ def watch(
     Args:
         source: A video file, a folder of pictures, a camera (0 or /dev/video0), a URL, or a Source.
         config: What to learn ("locate" or "orient") and how.
-        size: Size of the frames to learn from: the longer side, or (height, width).
+        size: Size of the frames to learn from: the longer side, or (height, width). Pictures of a
+            folder may differ in size only if both sides are given.
         stride: Learn from every `stride`-th frame.
         max_frames: Stop after this many frames, including those that the stride skips; with
             `resume`, after this many more.
@@ -138,6 +139,7 @@ def watch(
             stride=stride,
             max_frames=kept_frames(max_frames, stride),
             roi=roi,
+            mixed=isinstance(size, tuple),
         )
         run = Run(Path(folder or "."), [_path(source)], config, reading, max_frames)
     assert run.reading.size is not None

@@ -123,7 +123,7 @@ class Run:
         table = csv_name(self)
         names = [table, "summary.json", "overlay.mp4", "report.html", CARD]
         names += ["masks"] * self.masks
-        names += ["behaviour.csv"] * (self.config.task == "locate")
+        names += ["behaviour.csv", "outlines.sqlite"] * (self.config.task == "locate")
         names += ["zones.csv"] * (self.zones is not None)
         begun = any(self.folder.glob(f"{Path(table).stem}.partial.*"))
         return [

@@ -15,6 +15,10 @@ NOTHING_TO_LEARN = (
     "that it is 0: add UL1d or UL2d layers to the network, call net.train(), and take ul.loss "
     "between the forward and the backward pass, not under torch.no_grad()"
 )
+EVAL_MODE = (
+    "ul.loss is 0, because all UL layers of this network are in eval mode, in which nothing is "
+    "learned: call net.train() before the forward pass, and take ul.loss before net.eval()"
+)
 COMPILED = (
     "ul.loss does not support UL layers in a graph of torch.compile: call ul.backward or "
     "loss.backward() without it, or compile the parts of the network between the UL layers"
@@ -29,15 +33,16 @@ def loss(net: nn.Module) -> Tensor:
     nothing counts twice. Whatever scales or divides the loss does the same to their gradient: a
     `GradScaler`, `loss / k` in gradient accumulation, Lightning, Accelerate.
 
-    It covers the last call of each layer, and those before it whose outputs are still in use and
-    that neither `loss` nor a backward pass has taken.
+    It covers the last call in train mode of each layer that is in train mode now, and those before
+    it whose outputs are still in use and that neither `loss` nor a backward pass has taken. In
+    `eval()` it is 0, whatever was called before, and a warning says so.
 
     With fresh statistics the gradient is the derivative of the value. With running statistics
     (`statistics="running"`, or calls of fewer than 32 frames) it is not: it is Eq. 11 of the paper,
     which treats the averages of earlier frames as constants. Do not compare it with finite
-    differences. A call whose input does not vary has no J
-    and adds 0. With `reduction="sum"` the gradient is that of J times the number of steps. Warns
-    and returns 0 if there is no such call, for example in `eval()`.
+    differences. A call whose input does not vary has no J and adds 0. With `reduction="sum"` the
+    gradient is that of J times the number of steps. Warns and returns 0 if there is no call to
+    cover.
 
     Args:
         net: Module with UL layers in it, after a forward pass in train mode.
@@ -58,8 +63,9 @@ def loss(net: nn.Module) -> Tensor:
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"ul.loss expected the network, a torch.nn.Module, got {_describe(net)}")
-    layers = ul_layers(net)
-    if any(layer.training and layer._open_calls.compiled for layer in layers):
+    present = ul_layers(net)
+    layers = [layer for layer in present if layer.training]
+    if any(layer._open_calls.compiled for layer in layers):
         raise RuntimeError(COMPILED)
     forget_added_gradients()
     # A call keeps the graph behind it, and so calls of other layers, in use.
@@ -67,7 +73,7 @@ def loss(net: nn.Module) -> Tensor:
         pass
     parts = [part for layer in layers for part in layer._take_loss()]
     if not parts:
-        warnings.warn(NOTHING_TO_LEARN, stacklevel=2)
+        warnings.warn(EVAL_MODE if present and not layers else NOTHING_TO_LEARN, stacklevel=2)
         return torch.zeros(())
     return torch.stack([part.to(parts[0].device) for part in parts]).sum()
 

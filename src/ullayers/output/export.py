@@ -33,7 +33,7 @@ from ullayers.output.exported import Exported as Exported
 from ullayers.output.frames_to_draw import frames_to_draw
 from ullayers.output.identities import crossing_lines, crossings_of, identities
 from ullayers.output.mask_files import MaskWriter
-from ullayers.output.outlines import OUTLINES, OutlineWriter
+from ullayers.output.outlines import OUTLINES, OutlineWriter, remove_partial_outlines
 from ullayers.output.overlay import Overlay
 from ullayers.output.shapes import complete, to_tracks
 from ullayers.output.spool import Spool
@@ -180,7 +180,7 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
     count = 0
     with ExitStack() as stack:
         table = _open_table(job)
-        stack.enter_context(_only_finished_masks(job.place, table))
+        stack.enter_context(_only_finished(job.place, table))
         stack.enter_context(table)
         if job.run.config.task == "locate":
             job.outlines = stack.enter_context(OutlineWriter(job.place, table.finished))
@@ -231,13 +231,18 @@ def _open_table(job: _Job) -> PartialTable:
 
 
 @contextmanager
-def _only_finished_masks(place: Path, table: PartialTable) -> Iterator[None]:
-    """Remove the masks of sequences that are not in the table, now and after an error."""
+def _only_finished(place: Path, table: PartialTable) -> Iterator[None]:
+    """Remove the masks of sequences that are not in the table, now and after an error.
+
+    Outlines of such sequences are removed when the export is resumed.
+    """
     clear_masks(place, table.finished)
     try:
         yield
     except BaseException:
         clear_masks(place, table.finished)
+        if not table.finished:
+            remove_partial_outlines(place)
         raise
 
 

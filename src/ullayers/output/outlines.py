@@ -44,6 +44,7 @@ SCHEMA = (
 )
 POLYGON = struct.Struct("<BIii")  # bytes of a number, points, x and y of the first one
 TRACK = struct.Struct("<qHI")  # frame, track, bytes of its polygons
+SQLITE_BLOCK = 2**16  # bytes; SQLite writes no more at once
 MAX_ROW_BYTES = 2**22
 MAX_READ_BYTES = 2**26
 STEPS = 10**5  # of SQLite's machine between two checks
@@ -154,8 +155,11 @@ class OutlineWriter:
         try:
             self._prepare(kept)
         except (sqlite3.Error, ValueError) as error:
+            failure = self._failure(error)
             self._database.close()
-            raise self._failure(error) from error
+            if not is_kept:
+                self._remove()
+            raise failure from error
         self._tracks = TrackFile()
 
     def _prepare(self, kept: Collection[str]) -> None:
@@ -224,11 +228,8 @@ class OutlineWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._tracks.close()
-        is_empty = False
         try:
             with self._changing() as database:
-                finished = database.execute("SELECT 1 FROM sequences WHERE finished")
-                is_empty = not finished.fetchall()
                 unfinished = database.execute("SELECT id FROM sequences WHERE NOT finished")
                 for (number,) in unfinished.fetchall():
                     self._delete(number)
@@ -239,7 +240,7 @@ class OutlineWriter:
                 raise
         finally:
             self._database.close()
-        if kind is None or is_empty:
+        if kind is None:
             self._remove()
 
     def _complete(self) -> None:
@@ -258,12 +259,11 @@ class OutlineWriter:
 
     def _failure(self, error: Exception) -> Exception:
         """Return what to raise for an error of SQLite."""
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-        if code == sqlite3.SQLITE_FULL:
-            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._partial))
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return RunError(f"{self._partial}: is damaged; start again with --force")
-        return OSError(errno.EIO, str(error), str(self._partial))
+        number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else _error_of_writing(self._path)
+        return OSError(number, os.strerror(number), str(self._partial))
 
     def _insert(self, rows: Iterator[tuple[int, int, bytes]]) -> None:
         self._database.executemany(f"INSERT INTO outlines VALUES ({self._sequence}, ?, ?, ?)", rows)
@@ -273,8 +273,42 @@ class OutlineWriter:
         self._database.execute("DELETE FROM sequences WHERE id = ?", (number,))
 
     def _remove(self) -> None:
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            self._partial.with_name(PARTIAL + suffix).unlink(missing_ok=True)
+        remove_partial_outlines(self._path.parent)
+
+
+def remove_partial_outlines(folder: Path) -> None:
+    """Remove the outlines of an export that has not ended."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        (folder / (PARTIAL + suffix)).unlink(missing_ok=True)
+
+
+def _error_of_writing(path: Path) -> int:
+    """Return the number of the error with which writing beside a file fails now.
+
+    SQLite says "disk I/O error" where the system says that the disk is full.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(bytes(SQLITE_BLOCK))
+    except OSError as error:
+        return error.errno or errno.EIO
+    return errno.EIO
+
+
+def remove_if_damaged(path: Path) -> bool:
+    """Remove an outlines.sqlite that cannot be read; return whether it was removed."""
+    try:
+        with closing(_open_to_read(path)) as database:
+            database.set_progress_handler(None, 0)  # the whole file is read
+            [[found]] = database.execute("PRAGMA quick_check(1)").fetchall()
+            if found == "ok":
+                return False
+    except FileNotFoundError:
+        return False
+    except (sqlite3.Error, ValueError):
+        pass
+    path.unlink()
+    return True
 
 
 class TrackFile:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.video.frames import DEFAULT_FPS, Info, VideoError
-from ullayers.video.opening import OpenVideo, load_av, open_video
+from ullayers.video.opening import OpenVideo, is_recorded, load_av, open_video
 from ullayers.video.remote import without_password
 
 if TYPE_CHECKING:
@@ -230,7 +230,8 @@ def _check_complete(video: OpenVideo, clock: Clock, damage: Damage) -> None:
     shown = without_password(video.path)
     if clock.count == 0:
         raise VideoError(f"{shown}: no frame can be decoded; is the file complete?")
-    if video.live:  # one joins a stream midway, so its first frames may be damaged
+    is_stream = video.live and not is_recorded(video.path)
+    if is_stream:  # one joins it midway, so its first frames may be damaged
         if damage.lost:
             raise VideoError(
                 f"{shown}: the stream was lost after frame {clock.count}; is the sender still on?"
@@ -239,9 +240,9 @@ def _check_complete(video: OpenVideo, clock: Clock, damage: Damage) -> None:
     if damage.lost or _is_cut_short(video, clock.seconds + 1 / clock.rate):
         damage.note(clock.count)
     if damage.first is not None:
+        hint = "they were used" if video.live else "use --skip-bad to keep them"
         raise VideoError(
-            f"{shown}: broken after frame {damage.first}; "
-            f"{clock.count} frames can be read; use --skip-bad to keep them"
+            f"{shown}: broken after frame {damage.first}; {clock.count} frames can be read; {hint}"
         )
 
 
