@@ -159,8 +159,6 @@ def test_what_a_fleet_does_not_do(
     for option in ("--overlay", "--zones=a.json"):
         name = option.split("=")[0]
         check_refused(here(*command, option, "--ray"), f"tables and masks; leave {name} out")
-    for option in ("--masks", "--soft-masks"):
-        check_refused(here(*command, option, "--ray"), "masks of one object; add --objects 1")
     check_refused(here(*command, "--device", "cuda", "--ray"), "uses CPUs", "--device cuda")
     check_refused(here(*command[:2], tmp_path / "none.mp4", "--ray"), "does not exist")
     monkeypatch.setitem(sys.modules, "ray", None)

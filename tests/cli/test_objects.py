@@ -87,6 +87,18 @@ def test_every_meeting_is_listed(run: Path) -> None:
         assert 0.5 < during[0].confidence <= 1
 
 
+def test_soft_masks_are_of_one_object(
+    run: Path, film: str, tmp_path: Path, here: UlCommand
+) -> None:
+    apply = ("apply", run, film, "--soft-masks", *PART, "--out")
+    check_refused(here(*apply, tmp_path / "no", "--objects", "2"), "--soft-masks", "one object")
+    assert here(*apply, tmp_path / "out", "--objects", "auto")[0] == 0
+    with Image.open(tmp_path / "out" / "masks" / "two" / "000003.png") as mask:
+        assert mask.mode == "P"
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["notes"] == {"two": ["Masks of several objects have no soft edges."]}
+
+
 def test_masks_are_numbered(run: Path) -> None:
     tracks = read_tracks(run / "tracks.csv")
     for frame in (3, 100, FRAMES - 1):

@@ -64,9 +64,10 @@ def test_tables_are_those_of_the_plain_export(either: Run, tmp_path: Path) -> No
         assert stored == answer.values.T.tolist(), "not rounded"
 
 
-def test_masks_are_those_of_the_plain_export(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("objects", [1, None])
+def test_masks_are_those_of_the_plain_export(run: Run, tmp_path: Path, objects: int | None) -> None:
     sources, out = sources_in(tmp_path / "in", 12, 12), tmp_path / "out"
-    options = replace(SKIP, masks=True, soft=True)
+    options = replace(SKIP, masks=True, soft=True, objects=objects)
     write_truncated(Path(sources[1].path))
     export(run, sources, tmp_path / "plain", options)
     done = export_fleet(run, sources, out, options)
@@ -75,6 +76,7 @@ def test_masks_are_those_of_the_plain_export(run: Run, tmp_path: Path) -> None:
     assert {name for name in files_in(out) if name.startswith("masks/")} == names
     assert all((out / n).read_bytes() == (tmp_path / "plain" / n).read_bytes() for n in names)
     assert out / "masks" in done.files
+    assert not list(out.glob("*.parquet/masks"))
     with pytest.raises(RunError, match=r"out: is not on all machines.* leave the masks out"):
         apply_to_video(run, sources[0], options, [], out / "tracks.partial.parquet")
 

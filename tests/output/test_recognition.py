@@ -11,12 +11,14 @@ import pytest
 from PIL import Image
 
 import ullayers as ul
+from tests.films import contents
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import clear_run
 from ullayers.learn.runs import Run, load_run
 from ullayers.output.crossing_table import read_crossings
 from ullayers.output.export import ExportOptions, export, request_of
 from ullayers.output.fleet import apply_to_video
+from ullayers.output.mask_files import renumber_masks
 from ullayers.output.outlines import read_outlines
 from ullayers.output.parts import Parts
 from ullayers.output.summary import summary_lines
@@ -133,14 +135,21 @@ def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
     run: Run, plain: Path, films: list[str], tmp_path: Path
 ) -> None:
     sources = find_sources(films)
-    options = ExportOptions(objects=None)
+    options = ExportOptions(objects=None, masks=True)
     request = request_of(run, options)
     parts = Parts(tmp_path / "fleet" / "tracks.csv", request, resume=False)
     for source in sources:
         result = apply_to_video(run, source, options, request, parts.folder)
         assert result.content is not None
         parts.write(source, result.content)
+    waiting = contents(parts.folder / "masks")
     merged = parts.merge(sources)
+    masks = contents(plain / "masks")
+    assert waiting.keys() == masks.keys()
+    assert contents(tmp_path / "fleet" / "masks") == masks
+    assert contents(parts.folder / "masks") == waiting, "so that merging can be repeated"
+    parts.finish()
+    assert not (tmp_path / "fleet" / "tracks.parquet" / "masks").exists()
     stopped = tmp_path / "stopped"
 
     def stop(count: int) -> None:
@@ -148,7 +157,7 @@ def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(run, sources, stopped, options, stop)
+        export(run, sources, stopped, ExportOptions(objects=None), stop)
     again = ExportOptions(objects=None, overlay=4, resume=True)
     resumed = export(run, sources, stopped, again)
     assert resumed.sequences[1]["recognised"] == merged.sequences[1]["recognised"]
@@ -157,6 +166,17 @@ def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
         expected = (plain / name).read_bytes()
         assert (stopped / name).read_bytes() == expected
         assert (tmp_path / "fleet" / name).read_bytes() == expected
+
+
+def test_masks_get_other_numbers(plain: Path, tmp_path: Path) -> None:
+    """In a fleet, objects have their final numbers only when all videos are finished."""
+    before, other, again = plain / "masks" / "b", tmp_path / "other", tmp_path / "again"
+    renumber_masks(before, other, [7, 1])
+    first, second = (np.asarray(Image.open(each / "000090.png")) for each in (before, other))
+    assert set(np.unique(first)) == {0, 1, 2}
+    np.testing.assert_array_equal(second, np.array([0, 7, 1])[first])
+    renumber_masks(other, again, [2, 0, 0, 0, 0, 0, 1])
+    assert contents(again) == contents(before)
 
 
 def test_a_table_that_was_cut_is_refused(plain: Path, tmp_path: Path) -> None:

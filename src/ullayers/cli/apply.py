@@ -68,6 +68,10 @@ def _check(arguments: Namespace, applied: Run) -> None:
     if _wants_masks(arguments) and applied.config.task != "locate":
         option = "--soft-masks" if arguments.soft_masks else "--masks"
         raise UserError(f"{arguments.run}: this run has codes and no masks; leave {option} out")
+    if arguments.soft_masks and (wanted_objects(arguments, applied.config) or 1) > 1:
+        raise UserError(
+            "--soft-masks is for one object; use --masks, whose pixels are the numbers of objects"
+        )
     out = Path(arguments.out)
     if arguments.resume and has_parts(out) and arguments.ray is None:
         raise UserError(f"{out}: was started with --ray; continue it with --ray")

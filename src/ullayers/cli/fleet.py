@@ -48,16 +48,13 @@ def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, 
     check_apart(arguments.out, sources)
     applied.bad = bad
     objects = wanted_objects(arguments, applied.config)
-    masks = arguments.masks or arguments.soft_masks
-    if masks and objects != 1:  # objects are numbered when all videos are finished
-        raise UserError("--ray writes the masks of one object; add --objects 1, or leave them out")
     options = ExportOptions(
         stride=arguments.stride,
         max_frames=kept_frames(arguments.max_frames, arguments.stride),
         skip_bad=arguments.skip_bad,
         resume=arguments.resume,
         objects=objects,
-        masks=masks,
+        masks=arguments.masks or arguments.soft_masks,
         soft=arguments.soft_masks,
     )
     with (

@@ -206,7 +206,8 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
     masks.add_argument(
         "--soft-masks",
         action="store_true",
-        help="The same with soft edges: grey values, 128 at the outline of the object.",
+        help="The same with soft edges: grey values, 128 at the outline of the object. Masks of "
+        "several objects have none.",
     )
     parser.add_argument(
         "--overlay", action="store_true", help="Also draw the result onto the video: overlay.mp4."

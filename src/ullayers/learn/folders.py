@@ -269,8 +269,9 @@ def _clear_exports(folder: Path) -> None:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove a folder of Parquet files, one per video; other files in it stay."""
+    """Remove a folder of Parquet files, one per video, and masks; other files in it stay."""
     sweep(folder)
+    clear_masks(folder)
     for path in folder.glob("*.parquet"):
         path.unlink()
     with suppress(OSError):
@@ -281,7 +282,7 @@ def clear_masks(folder: Path, kept: Container[str] = ()) -> None:
     """Remove masks and half-written files.
 
     Args:
-        folder: A run folder.
+        folder: A run folder, or a folder of Parquet files.
         kept: Names of the sequences whose masks stay.
 
     Raises:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import TypeVar
 
 EVERY = 16  # parts of a video between two returns
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt
+LARGE = 2**23  # bytes: larger blocks, such as windows of frames, are not kept once they are free
 
 T = TypeVar("T")
 
@@ -16,19 +18,23 @@ T = TypeVar("T")
 def returning_memory(parts: Iterator[T]) -> Iterator[T]:
     """Yield parts of a video, and return memory to the system from time to time.
 
-    glibc keeps freed memory. As parts differ in size, what it keeps grows over an hour of video.
+    glibc keeps freed memory, and more of it the larger the freed blocks were. As parts differ in
+    size, what it keeps would grow over an hour of video.
 
     >>> list(returning_memory(iter([1, 2])))
     [1, 2]
     """
+    library = _glibc()
+    if library is not None:
+        library.mallopt(M_MMAP_THRESHOLD, LARGE)
     for number, part in enumerate(parts, 1):
         yield part
-        if number % EVERY == 0:
-            _trim()(0)
+        if number % EVERY == 0 and library is not None:
+            library.malloc_trim(0)
 
 
 @cache
-def _trim() -> Callable[[int], object]:
-    """Return glibc's `malloc_trim`; a function that does nothing where there is none."""
+def _glibc() -> ctypes.CDLL | None:
+    """Return glibc; None where there is none."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    return getattr(library, "malloc_trim", lambda _: None)
+    return library if hasattr(library, "malloc_trim") else None

@@ -202,6 +202,14 @@ def follows_several(run: Run, options: ExportOptions) -> bool:
     return run.config.task == "locate" and options.objects != 1
 
 
+def notes_of(several: Several | None, options: ExportOptions) -> list[str]:
+    """Return what a user must know about the objects of a source, one sentence each."""
+    if several is None:
+        return []
+    is_hard = options.soft and several.rows is not None
+    return [*several.notes, *["Masks of several objects have no soft edges."] * is_hard]
+
+
 def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
     """Return what an export was asked for; results are resumed only if it is the same."""
     request: list[str | int | None] = [
@@ -294,8 +302,8 @@ def _export_source(
             job.done.add(answer, kept_masks.items, info)
             if job.outlines is not None:
                 job.outlines.finish(several)
-            if several is not None and several.notes:
-                job.done.notes[source.name] = several.notes
+            if notes := notes_of(several, job.options):
+                job.done.notes[source.name] = notes
             job.done.frames_to_show[source.name] = {} if tap is None else tap.samples
             _draw_tracks(job, spool, source, answer, several)
 

@@ -18,17 +18,18 @@ from ullayers.errors import UserError
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import clear_masks
-from ullayers.learn.results import TRACK
+from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.row_file import RowFile
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
 from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
-from ullayers.output.export import ExportOptions, follows_several, request_of
+from ullayers.output.export import ExportOptions, follows_several, notes_of, request_of
 from ullayers.output.exported import Totals, describe_sequence
-from ullayers.output.identities import crossing_lines
+from ullayers.output.identities import crossing_lines, identities
 from ullayers.output.mask_files import MaskWriter
 from ullayers.output.parts import Merged, PartNote, Parts, load_parquet, stored_path, to_parquet
 from ullayers.output.shapes import complete
+from ullayers.output.spool import Spool
 from ullayers.output.summary import write_summary
 from ullayers.video.reader import Source, VideoError
 from ullayers.video.remote import without_password
@@ -83,7 +84,7 @@ def export_fleet(
         run: A finished run.
         sources: From `find_sources`; the workers must be able to read them.
         folder: Where to write; created if needed.
-        options: What to write; masks are of one object only, and there is no overlay.
+        options: What to write; there is no overlay.
         progress: Called with the number of finished videos, and of frames processed so far.
 
     Raises:
@@ -98,11 +99,15 @@ def export_fleet(
     place.mkdir(parents=True, exist_ok=True)
     parts = Parts(place / csv_name(run), _request(run, options), resume=options.resume)
     finished = parts.finished(sources, skip_bad=options.skip_bad)
-    clear_masks(place, finished)  # a worker may have died between two of them
+    several = follows_several(run, options)
+    waiting = parts.folder if several else place
+    clear_masks(place, () if several else finished)
+    clear_masks(waiting, finished)  # a worker may have died between two of them
     fleet = _Fleet(run, sources, options, parts)
     try:
         fleet.work([source for source in sources if source.name not in finished], progress)
     finally:
+        clear_masks(waiting, parts.finished(sources, skip_bad=True))
         is_empty = parts.remove_if_empty()
     if is_empty:
         raise VideoError(next(iter((fleet.unopened | fleet.failed).values())))
@@ -141,7 +146,8 @@ def apply_to_video(
         source: The video.
         options: Stride, maximum number of frames, and whether to write masks.
         request: Stored with the results.
-        parts: Folder of the results of single videos; masks are written beside it.
+        parts: Folder of the results of single videos. Masks are written beside it; those of
+            several objects wait in it until the objects of all videos have numbers.
     """
     if not run.folder.is_dir():  # its scenes are read there
         raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
@@ -152,23 +158,25 @@ def apply_to_video(
         )
     info, error = None, None
     several = Several(options.objects) if follows_several(run, options) else None
-    with RowFile() as rows:
+    with RowFile() as rows, Spool() as spool:
         try:
             info = source.probe()
-            masks = MaskWriter(parts.parent, source, options.soft) if options.masks else None
             for part in answers(
                 run, source, stride=options.stride, max_frames=options.max_frames, several=several
             ):
-                if masks is not None:
-                    masks.write(part)
+                if options.masks:
+                    spool.add(part)
                 rows.add(part)
         except VideoError as caught:
             error = str(caught)
         if info is None or not rows.count:
             return VideoResult(error=error, is_open=info is not None)
         answer = rows.read()
-    if answer.columns == TRACK:
-        answer = complete(answer, info, several)
+        if answer.columns == TRACK:
+            answer = complete(answer, info, several)
+        if options.masks:
+            place = parts.parent if several is None else parts
+            _write_masks(MaskWriter(place, source, options.soft), spool, answer, several)
     note = PartNote(
         request,
         stored_path(source),
@@ -177,10 +185,16 @@ def apply_to_video(
         describe_sequence(answer, info),
         error,
         "" if several is None else crossing_lines(answer, several),
-        [] if several is None else several.notes,
+        notes_of(several, options),
         [] if several is None else several.portraits,
     )
     return VideoResult(len(answer.index), to_parquet(answer, note), error)
+
+
+def _write_masks(writer: MaskWriter, spool: Spool, answer: Answer, several: Several | None) -> None:
+    is_one = several is None or several.rows is None
+    for part in spool.read(answer):
+        writer.write(part, None if several is None or is_one else identities(part, several))
 
 
 class _Fleet:

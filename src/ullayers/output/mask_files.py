@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.learn.folders import check_inside
+from ullayers.learn.folders import MASK_FILES, check_inside
 from ullayers.learn.results import Answer
 from ullayers.locate.outline import EDGE
 from ullayers.output.drawing import to_pixels
@@ -63,6 +64,27 @@ class MaskWriter:
             image.paste(part, (left, top))
             with replacing(self.folder / f"{number:06d}.png", "wb") as file:
                 image.save(file, "png")
+
+
+def renumber_masks(source: Path, target: Path, numbers: Sequence[int]) -> None:
+    """Write the masks of a sequence again, with other numbers of objects.
+
+    Args:
+        source: Folder of the masks.
+        target: Folder to write to; created if needed.
+        numbers: Of the objects, which have the numbers 1, 2, ... in the masks.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    lookup = np.arange(256, dtype=np.uint8)
+    lookup[1 : len(numbers) + 1] = numbers
+    for path in sorted(source.glob(MASK_FILES)):
+        with replacing(target / path.name, "wb") as file, Image.open(path) as image:
+            if image.mode == "P":
+                renumbered = Image.fromarray(lookup[np.asarray(image)]).convert("P")
+                renumbered.putpalette(PALETTE)
+                renumbered.save(file, "png")
+            else:  # of a single object
+                file.write(path.read_bytes())
 
 
 PALETTE = [0, 0, 0] + [level for number in range(1, 256) for level in identity_colour(number)]

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from ullayers.errors import MissingPackageError
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import check_inside, clear_parts
+from ullayers.learn.folders import check_inside, clear_masks, clear_parts
 from ullayers.learn.results import CROP, ROWS_AT_ONCE, SHAPE, TRACK, Answer, header
 from ullayers.learn.typed_json import from_json
 from ullayers.locate.recognition import Cast, Portrait
 from ullayers.output.crossing_table import CROSSINGS, renumbered, write_crossings
 from ullayers.output.exported import Totals, describe_recognised
+from ullayers.output.mask_files import renumber_masks
 from ullayers.video.atomic_files import replacing, sweep
 from ullayers.video.reader import Source
 from ullayers.video.remote import absolute_path, without_password
@@ -189,6 +190,7 @@ class Parts:
                     if not file.tell():
                         file.write(header(answer.table_columns, numbered=numbered))
                     file.write(answer.lines(numbered=numbered))
+                self._publish_masks(source, numbers)
                 merged.totals += note.totals
                 merged.sequences.append({**note.sequence, **describe_recognised(recognised)})
                 if note.notes:
@@ -196,6 +198,14 @@ class Parts:
                 if note.error is not None:
                     merged.bad[source.name] = note.error
         return merged
+
+    def _publish_masks(self, source: Source, numbers: Sequence[int]) -> None:
+        """Write masks of several objects, which waited for the numbers of the objects."""
+        waiting = self.folder / "masks" / source.name
+        if waiting.is_dir():
+            target = self.table.parent / "masks" / source.name
+            check_inside(self.table.parent, target)
+            renumber_masks(waiting, target, numbers)
 
     def remove_if_empty(self) -> bool:
         """Remove the folder if no video is finished; returns whether it was empty."""
@@ -205,6 +215,7 @@ class Parts:
 
     def finish(self) -> None:
         """Give the folder its final name."""
+        clear_masks(self.folder)
         clear_parts(self.complete)
         os.replace(self.folder, self.complete)
 
