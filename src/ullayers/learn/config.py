@@ -119,8 +119,8 @@ class Config:
     steps: int | None = field(
         default=None,
         metadata=_about(
-            "Most training steps of the best trial. It stops before if J on held-out frames no "
-            "longer falls.",
+            "Maximum number of training steps for the best trial. Training stops earlier if J on "
+            "held-out frames no longer falls.",
             if_none=f"{STEPS['locate']} for locate, {STEPS['orient']} otherwise",
             metavar="N",
             at_least=1,
@@ -172,7 +172,9 @@ class Config:
     )
     eps: float = field(
         default=1e-3,
-        metadata=_about("Long-term rate, as --mu for the long-term statistics. 0 < eps <= mu < 1."),
+        metadata=_about(
+            "Long-term rate: like --mu, but for long-term statistics. 0 < eps <= mu < 1."
+        ),
     )
     local: float | None = field(
         default=None,

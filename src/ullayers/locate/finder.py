@@ -1,4 +1,4 @@
-"""All objects before a still camera, window by window."""
+"""All objects in view of a still camera, window by window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Owners = NDArray[np.uint16]
 
 @dataclass
 class ObjectFinder:
-    """Finds and follows all objects before a still camera.
+    """Finds and follows all objects in view of a still camera.
 
     Args:
         threshold: Evidence above which a pixel belongs to an object.

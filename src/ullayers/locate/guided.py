@@ -1,4 +1,4 @@
-"""The path of an object that a person has shown, before a still camera."""
+"""The path of an object that a person has shown, with a still camera."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ Labels = NDArray[np.int32]
 
 
 class LiveObjects:
-    """Finds and follows all objects before a still camera, frame by frame, in constant memory.
+    """Finds and follows all objects in view of a still camera, frame by frame, in constant memory.
 
     Something is an object if its path so far is slow and rich, that is, if its J is low.
 

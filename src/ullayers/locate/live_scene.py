@@ -1,4 +1,4 @@
-"""The scene before a camera that stands still, learned while frames arrive."""
+"""The scene of a still camera, learned while frames arrive."""
 
 from __future__ import annotations
 

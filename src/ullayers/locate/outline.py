@@ -71,7 +71,7 @@ def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Soft:
 
 
 def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask) -> Outlined:
-    """Return the soft mask of an object before a still camera: its contrast.
+    """Return the soft mask of an object in view of a still camera: its contrast.
 
     Args:
         frame: (height, width, 3) uint8.

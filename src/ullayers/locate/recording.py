@@ -1,4 +1,4 @@
-"""A whole recording, window by window: before a still camera or a moving one."""
+"""A whole recording, window by window, with a still or a moving camera."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ullayers.locate.still import (
     without_common,
 )
 
-STILL_SIDE = 320  # pixels of the longer side at which objects are found before a still camera
+STILL_SIDE = 320  # pixels of the longer side at which objects are found with a still camera
 MIN_STILL_FRAMES = 150  # a shorter recording may show an object at the same place throughout
 PAIR_SIDE = 160  # pixels of the longer side at which pairs of frames are compared
 PAIR_BLUR = 1.5  # pixels
@@ -143,7 +143,7 @@ def _stands_still(first: Pixels, second: Pixels) -> bool:
 
 @dataclass
 class StillRecording:
-    """Finds the main object before a still camera, window by window.
+    """Finds the main object with a still camera, window by window.
 
     Args:
         scene: The scene at the size of the frames.
@@ -315,7 +315,7 @@ def lies_between(mask: NDArray[np.bool_], place: NDArray[np.float64]) -> bool:
 
 
 class MovingRecording:
-    """Finds the main object before a moving camera, or in few frames, window by window."""
+    """Finds the main object with a moving camera, or in few frames, window by window."""
 
     def segment(
         self,

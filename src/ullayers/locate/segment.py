@@ -305,7 +305,7 @@ def otsu_threshold(values: Floats) -> float:
 
 
 def still_threshold(evidence: Floats) -> float:
-    """Return the evidence above which a pixel belongs to something, before a still camera.
+    """Return the evidence above which a pixel belongs to something, with a still camera.
 
     Args:
         evidence: Of one or several frames, in units of the noise.

@@ -1,4 +1,4 @@
-"""Evidence of motion before a still camera: the difference from the scene without its objects.
+"""Evidence of motion with a still camera: the difference from the scene without its objects.
 
 The scene is learned from frames that are spread over the whole recording: the median of every pixel
 (objects that move leave no trace in it) and its noise (a lamp that flickers, or leaves in the wind,

@@ -49,7 +49,7 @@ class Request:
         task: What to learn.
         objects: Number of objects; None to find it.
         outputs: Length of a code.
-        steps: Most training steps; None for the default.
+        steps: Maximum number of training steps; None for the default.
         start: Use frames from this time on, in seconds.
         end: Use frames before this time; None for no limit.
         masks: Also write masks as images.
