@@ -9,6 +9,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
+# Bytecode that is kept saves every process half a second; some containers switch this off.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-data test-ray check bench results clean
 
 # torch is installed first and pinned exactly: a looser requirement downloads gigabytes of CUDA.

@@ -180,7 +180,9 @@ def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:
     make(tmp_path, Contents("a", answers=[track(50)]))
     assert dict(matplotlib.rcParams) == before
     code = (
-        "import sys; from ullayers.output.report import *\n"
+        "import sys, ullayers.cli.learn\n"
+        "assert 'matplotlib' not in sys.modules, 'training would wait for it'\n"
+        "from ullayers.output.report import *\n"
         f"write_report({os.fspath(tmp_path / 'b.html')!r}, Contents('a', kernels={{}}))\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )

@@ -13,8 +13,6 @@ from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run, csv_name
 from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
-from ullayers.output.model_card import write_card
-from ullayers.output.run_report import report_run
 from ullayers.output.scores import score
 from ullayers.output.tables import unfinished_sources
 from ullayers.video.reader import Source
@@ -94,6 +92,10 @@ def write_reports(
     Returns:
         Names and values of the scores; none without the truth.
     """
+    # Imported here, as they import matplotlib: training need not wait for that.
+    from ullayers.output.model_card import write_card
+    from ullayers.output.run_report import report_run
+
     missing = run.missing()
     scores = [] if truth is None else score(run, sources[0], exported.answers[0], truth)
     scenes = []
