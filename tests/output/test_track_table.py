@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.output.made_tracks import wanderers, write_tables
 from ullayers.errors import UserError
 from ullayers.output.corrections import read_corrections
-from ullayers.output.track_table import read_tracks
+from ullayers.output.track_table import NAMES, Track, read_tracks
 from ullayers.output.tracked_video import read_videos
 
 SEVERAL = """sequence,frame,object,time,x,y,confidence,x_px,y_px,speed,heading,length,width,area
@@ -45,6 +46,37 @@ def test_names_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for one, other in zip(expected, found, strict=True):
             assert one.frame.tolist() == other.frame.tolist()
             assert one.area.tolist() == other.area.tolist()
+
+
+@pytest.mark.parametrize("change", ["", "returns", "no end", "quotes", "exponent", "digits"])
+def test_long_tables_are_read_as_short_ones(
+    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast way gives exactly the same numbers, and leaves to the other what it cannot read."""
+    write_tables(tmp_path, wanderers(3, 200)[0] + wanderers(2, 200, "☃", 1)[0], [])
+    path = tmp_path / "tracks.csv"
+    text = path.read_text()
+    row = "a,150,2,"
+    text = {
+        "": text,
+        "returns": text.replace("\n", "\r\n"),
+        "no end": text.removesuffix("\n"),
+        "quotes": text.replace(row, '"a",150,2,'),
+        "exponent": text.replace(row, "a,1.5e2,2,"),
+        "digits": text.replace(row, f"{row}-{'0' * 15}"),
+    }[change]
+    path.write_text(text, newline="")
+    expected = read_tracks(path)
+    monkeypatch.setattr("ullayers.output.track_table.LONG", 0)
+    monkeypatch.setattr("ullayers.output.track_table.BLOCK_BYTES", 5000)
+    assert_same(read_tracks(path), expected)
+
+
+def assert_same(found: list[Track], expected: list[Track]) -> None:
+    assert [(t.sequence, t.object) for t in found] == [(t.sequence, t.object) for t in expected]
+    for one, other in zip(found, expected, strict=True):
+        for name in ("frame", *NAMES):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_one_object_of_an_older_version(tmp_path: Path) -> None:

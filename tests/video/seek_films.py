@@ -26,6 +26,7 @@ SEEKABLE = {
     "old.mpg": ("mpeg2video", {"bf": "2", "g": str(GOP)}),
     "old.avi": ("mpeg4", {"g": str(GOP)}),
     "plain.webm": ("libvpx", {"g": str(GOP)}),
+    "newer.webm": ("libvpx-vp9", {"g": str(GOP), "deadline": "realtime", "cpu-used": "8"}),
 }
 UNSEEKABLE = {
     "one_key_frame.mp4": ("libx264", {"x264-params": "keyint=infinite:bframes=3"}),
@@ -34,8 +35,13 @@ UNSEEKABLE = {
     "no_times.h264": ("libx264", {"x264-params": f"keyint={GOP}:bframes=3"}),
 }
 # Made from the packets of the others: frames that are not shown, an edit list that skips the first
-# frames, and a beginning that needs frames before it.
-CHANGED = {"hidden_frames.webm": FRAMES - 4, "edited.mp4": FRAMES - 20, "open_start.mkv": 3 * GOP}
+# frames, a beginning that needs frames before it, and empty chunks.
+CHANGED = {
+    "hidden_frames.webm": FRAMES - 4,
+    "edited.mp4": FRAMES - 20,
+    "open_start.mkv": 3 * GOP,
+    "empty_chunks.avi": FRAMES - 4,
+}
 
 
 def write_moving(path: Path, codec: str, options: dict[str, str], frames: int = FRAMES) -> str:
@@ -61,6 +67,7 @@ def write_films(folder: Path) -> Path:
     edited = {"avoid_negative_ts": "disabled", "use_editlist": "1"}
     copy(folder / "closed.mp4", folder / "edited.mp4", _earlier, **edited)
     copy(folder / "open.mp4", folder / "open_start.mkv", _from_second_key_frame)
+    copy(folder / "old.avi", folder / "empty_chunks.avi", _drop_some)
     return folder
 
 
@@ -85,6 +92,10 @@ def _hide_some(number: int, packet: Packet[Any]) -> Packet[Any]:
     hidden = Packet(bytes([content[0] & ~0x10]) + content[1:])
     hidden.pts, hidden.dts, hidden.time_base = packet.pts, packet.dts, packet.time_base
     return hidden
+
+
+def _drop_some(number: int, packet: Packet[Any]) -> Packet[Any] | None:
+    return None if number % GOP == 20 else packet
 
 
 def _earlier(number: int, packet: Packet[Any]) -> Packet[Any]:

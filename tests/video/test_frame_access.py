@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 import ullayers.video.frame_access as frame_access
+import ullayers.video.matroska as matroska
 from tests.video.samples import cut, read, write_images, write_noise, write_video
 from tests.video.seek_films import CHANGED, FRAMES, GOP, SEEKABLE, UNSEEKABLE
 from ullayers.video.frame_access import FrameAccess
 from ullayers.video.frames import VideoError
+from ullayers.video.matroska import key_frames
 from ullayers.video.reader import Source, find_sources
 
 
@@ -61,6 +63,39 @@ def test_frames_in_any_order_are_those_of_a_full_decode(seek_films: Path, name: 
             with pytest.raises(VideoError, match=f"no frame {number}; the last of {len(whole)} is"):
                 frames.frame(number)
         assert np.array_equal(frames.frame(3), whole[3])
+
+
+@pytest.mark.parametrize("name", ["open.mkv", "newer.webm"])
+def test_blocks_of_matroska_are_counted_as_packets_are(
+    seek_films: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert key_frames(str(seek_films / name)) is None, "its packets are read sooner"
+    monkeypatch.setattr(matroska, "LARGE", 0)
+    with av.open(str(seek_films / name)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    numbers = [number for number, packet in enumerate(packets) if packet.is_keyframe]
+    assert len(numbers) == FRAMES // GOP
+    found = key_frames(str(seek_films / name))
+    assert found is not None
+    assert found[0].tolist() == [packets[number].pts for number in numbers]
+    assert found[1].tolist() == numbers
+    whole = pixels(seek_films / name)
+    with open_frames(seek_films / name) as frames:
+        for number in (3 * GOP + 7, GOP, 0, len(whole) - 1):
+            assert np.array_equal(frames.frame(number), whole[number]), number
+        assert decoded(frames) < len(whole)
+
+
+@pytest.mark.parametrize("name", ["hidden_frames.webm", "open_start.mkv", "old.avi", "cut.mkv"])
+def test_other_files_are_left_to_their_packets(
+    seek_films: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matroska, "LARGE", 0)
+    path = seek_films / name
+    if name == "cut.mkv":
+        path = tmp_path / name
+        path.write_bytes((seek_films / "open.mkv").read_bytes()[:-3000])
+    assert key_frames(str(path)) is None
 
 
 # Several of its small frames share one time, so that a seek in old.mpg changes the others.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ullayers.errors import UserError
 from ullayers.output.corrections import Correction, Delete, Merge, Move, Nothing, Split, Swap
 from ullayers.output.mask_images import MOST_OBJECTS
-from ullayers.output.track_table import NAMES, Floats
+from ullayers.output.track_table import Floats
 from ullayers.output.tracked_video import TrackedVideo
 
 Integers = NDArray[np.int64]
@@ -27,12 +27,11 @@ class CorrectedRows:
 
     Attributes:
         frames: Numbers of the frames that were processed.
-        columns: Columns of the table as found, all objects one after the other.
-        found_frame: Frame of each row of the table as found.
         frame: (rows,) frame of each row.
         found: (rows,) number of the object as found; 0 for rows that a correction has added.
         number: (rows,) number after the corrections; 0 if the row was removed.
-        origin: (rows,) row of `columns`; -1 for rows that a correction has added.
+        origin: (rows,) row of the tracks as found, one track after the other; -1 for rows that a
+            correction has added.
         place: (rows, 2) position in pixels; NaN where there is nothing.
         placed: (rows,) whether a correction says what is there.
         masked: (rows,) whether the mask that was found belongs to the object.
@@ -42,24 +41,23 @@ class CorrectedRows:
         self.video = video
         self.frames = video.frames
         tracks = video.tracks
-        nothing = np.zeros(0)
-        self.columns: dict[str, Floats] = {
-            name: np.concatenate([nothing, *(getattr(track, name) for track in tracks)])
-            for name in NAMES
-        }
         self.frame: Integers = np.concatenate(
-            [nothing.astype(np.int64), *(track.frame for track in tracks)]
+            [np.zeros(0, np.int64), *(track.frame for track in tracks)]
         )
-        self.found_frame = self.frame
         counts = [len(track.frame) for track in tracks]
         self.found: Integers = np.repeat(np.array([t.object for t in tracks], np.int64), counts)
         self.number = self.found.copy()
         self.origin: Integers = np.arange(len(self.frame))
-        self.found_place = np.stack([self.columns["x_px"], self.columns["y_px"]], 1)
-        self.place: Floats = self.found_place.copy()
+        self.place: Floats = np.empty((len(self.frame), 2))
+        for column, name in enumerate(("x_px", "y_px")):
+            np.concatenate(
+                [np.zeros(0), *(getattr(track, name) for track in tracks)],
+                out=self.place[:, column],
+            )
         self.placed: Flags = np.zeros(len(self.frame), bool)
         self.masked: Flags = np.ones(len(self.frame), bool)
         ends = np.cumsum(counts)
+        self.tracks_end = ends
         self.starts = np.zeros(len(self.frame) + 1, bool)  # of each found track; and one for -1
         self.starts[ends - counts] = True
         self.ends = np.zeros(len(self.frame) + 1, bool)
@@ -85,6 +83,28 @@ class CorrectedRows:
                 self._move(correction)
             case Nothing():
                 self._clear(correction.first, correction.last)
+
+    def column(self, name: str, origin: Integers) -> Floats:
+        """Return values as they were found.
+
+        Args:
+            name: Name of a column of a track.
+            origin: Rows of the tracks as found.
+        """
+        values = np.empty(len(origin))
+        owner = np.searchsorted(self.tracks_end, origin, side="right")
+        for place in np.unique(owner):
+            own = owner == place
+            track = self.video.tracks[place]
+            start = self.tracks_end[place] - len(track.frame)
+            values[own] = getattr(track, name)[origin[own] - start]
+        return values
+
+    def is_unchanged(self, chosen: Integers) -> bool:
+        """Return whether rows in the order of their frames are a whole track as it was found."""
+        return bool(self.follows(chosen).all()) and bool(
+            (self.found[chosen] == self.number[chosen]).all()
+        )
 
     def follows(self, chosen: Integers) -> Flags:
         """Return where the rows of an object follow each other as they were found.
@@ -161,11 +181,11 @@ class CorrectedRows:
 
     def _is_in_mask(self, row: int) -> bool:
         """Whether a row is at most half a length away from where it was found."""
-        origin = int(self.origin[row])
-        if origin < 0:
+        origin = self.origin[row : row + 1]
+        if origin[0] < 0:
             return False
-        reach = float(self.columns["length"][origin]) / 2
-        return math.dist(self.place[row], self.found_place[origin]) <= reach
+        x, y, length = (float(self.column(name, origin)[0]) for name in ("x_px", "y_px", "length"))
+        return math.dist(self.place[row], (x, y)) <= length / 2
 
     def _new_row(self, frame: int, number: int) -> int:
         for name, value in (

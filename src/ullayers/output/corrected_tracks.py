@@ -128,12 +128,15 @@ def _corrected(video: TrackedVideo, rows: CorrectedRows) -> TrackedVideo:
 def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
     chosen = np.flatnonzero(rows.number == number)
     chosen = chosen[np.argsort(rows.frame[chosen])]
+    if rows.is_unchanged(chosen):
+        return next(track for track in video.tracks if track.object == number)
     found = rows.origin[chosen] >= 0
     columns = {}
     for name in NAMES:
         columns[name] = np.full(len(chosen), np.nan)
-        columns[name][found] = rows.columns[name][rows.origin[chosen[found]]]
-    columns["time"][~found] = _times(video, rows, rows.frame[chosen[~found]])
+        columns[name][found] = rows.column(name, rows.origin[chosen[found]])
+    if not found.all():
+        columns["time"][~found] = _times(video, rows.frame[chosen[~found]])
     placed = rows.placed[chosen]
     x_px, y_px = rows.place[chosen].T
     columns["x_px"][placed], columns["y_px"][placed] = x_px[placed], y_px[placed]
@@ -148,14 +151,14 @@ def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
     return Track(video.name, number, rows.frame[chosen], **columns)
 
 
-def _times(
-    video: TrackedVideo, rows: CorrectedRows, frames: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _times(video: TrackedVideo, frames: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the time of frames without a row of this object, from the rows of all objects."""
-    if not len(rows.found_frame):
+    if not video.tracks:
         return frames / video.fps
-    known, first = np.unique(rows.found_frame, return_index=True)
-    time = rows.columns["time"][first]
+    known, first = np.unique(
+        np.concatenate([track.frame for track in video.tracks]), return_index=True
+    )
+    time = np.concatenate([track.time for track in video.tracks])[first]
     outside = frames - frames.clip(known[0], known[-1])
     times: NDArray[np.float64] = np.interp(frames, known, time) + outside / video.fps
     return times

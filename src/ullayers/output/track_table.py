@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.regular_files import open_regular
 from ullayers.learn.results import ROWS_AT_ONCE
+from ullayers.output.plain_rows import NAME, SKIPPED, plain_rows
 
 NAMES = (
     "time",
@@ -31,6 +34,8 @@ NAMES = (
     "area",
 )
 REQUIRED = NAMES[:4]
+LONG = 2**25  # bytes of a table; loading the compiled loop takes as long as reading less without it
+BLOCK_BYTES = 2**22  # of a long table that are read at once
 KEY_STEP = 2**20  # more than any number of an object
 MAX_FRAMES = 10**8  # a damaged table must not fill the memory; at 25 frames a second, 46 days
 
@@ -97,6 +102,34 @@ def read_tracks(path: Path) -> list[Track]:
         >>> [(track.sequence, track.object, track.x_px.tolist()) for track in tracks]
         [('a', 1, [32.0]), ('a', 2, [13.0])]
     """
+    found: dict[Key, list[Floats]] = defaultdict(list)
+    columns, tables = open_table(path, NAMES, REQUIRED)
+    for table in tables:
+        for key, rows in table.items():
+            found[key].append(rows)
+    try:
+        return [_track(key, columns, np.concatenate(found.pop(key))) for key in sorted(found)]
+    except ValueError as error:
+        raise _damaged(path, error) from error
+
+
+def open_table(
+    path: Path, wanted: Sequence[str] | None, required: Sequence[str]
+) -> tuple[list[str], Iterator[dict[Key, Floats]]]:
+    """Open tracks.csv or codes.csv to read it in parts.
+
+    Args:
+        path: The table.
+        wanted: Columns to read after the frame, if the table has them; None for all.
+        required: Columns that it must have besides `sequence` and `frame`.
+
+    Returns:
+        Names of the columns, and parts: for each sequence and object in them, its rows (rows, 1 +
+        columns), with the frame first. Reading them raises RunError if the table is damaged.
+
+    Raises:
+        RunError: The table is missing or damaged.
+    """
     try:
         file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -104,10 +137,29 @@ def read_tracks(path: Path) -> list[Track]:
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read: {error}") from error
     try:
-        with io.TextIOWrapper(file, "utf-8", newline="") as lines:
-            return _parse(lines)
+        with file:
+            present = next(csv.reader([file.readline().decode()], strict=True), [])
+        missing = {"sequence", "frame", *required} - set(present)
+        if missing:
+            raise ValueError(f"no column {sorted(missing)[0]}")
+    except (OSError, ValueError, csv.Error) as error:
+        raise _damaged(path, error) from error
+    own = {"sequence", "frame", "object"}
+    columns = [name for name in present if name not in own and (not wanted or name in wanted)]
+    return columns, _read(path, present, columns)
+
+
+def _read(path: Path, present: list[str], columns: list[str]) -> Iterator[dict[Key, Floats]]:
+    try:
+        with open_regular(path) as file:
+            file.readline()
+            yield from _parts(file, present, columns)
     except (KeyError, OSError, ValueError, csv.Error) as error:
-        raise RunError(f"{path}: is damaged ({error}); write it again with --force") from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> RunError:
+    return RunError(f"{path}: is damaged ({error}); write it again with --force")
 
 
 def _how_to_write(path: Path) -> str:
@@ -116,29 +168,37 @@ def _how_to_write(path: Path) -> str:
     return "continue with --resume" if begun else "write it with ul learn or ul apply"
 
 
-def _parse(lines: Iterator[str]) -> list[Track]:
-    present = next(csv.reader(lines, strict=True), [])
-    missing = {"sequence", "frame", *REQUIRED} - set(present)
-    if missing:
-        raise ValueError(f"no column {sorted(missing)[0]}")
-    columns = [name for name in NAMES if name in present]
-    found: dict[Key, list[Floats]] = defaultdict(list)
-    while some := list(islice(lines, ROWS_AT_ONCE)):
-        for key, table in _tables(some, lines, present, columns).items():
-            found[key].append(table)
-    return [_track(key, columns, np.concatenate(found.pop(key))) for key in sorted(found)]
+def _parts(file: BinaryIO, present: list[str], columns: list[str]) -> Iterator[dict[Key, Floats]]:
+    """Yield the rows of a table, which are read from after its header."""
+    wanted = [*(["object"] if "object" in present else []), "frame", *columns]
+    order = {"sequence": NAME} | {name: place for place, name in enumerate(wanted)}
+    places = np.array([order.get(name, SKIPPED) for name in present])
+    start = file.tell()
+    is_long = os.fstat(file.fileno()).st_size >= LONG
+    while is_long and (block := file.read(BLOCK_BYTES)):
+        block += file.readline()
+        try:
+            values, names = plain_rows(block if block.endswith(b"\n") else block + b"\n", places)
+        except ValueError:  # what follows is read as any CSV
+            file.seek(start)
+            break
+        yield _by_object(values, names, "object" in present)
+        start = file.tell()
+    with io.TextIOWrapper(file, "utf-8", newline="") as lines:
+        while some := list(islice(lines, ROWS_AT_ONCE)):
+            yield _tables(some, lines, present, wanted)
 
 
 def _tables(
-    some: list[str], rest: Iterator[str], present: list[str], columns: list[str]
+    some: list[str], rest: Iterator[str], present: list[str], wanted: list[str]
 ) -> dict[Key, Floats]:
-    """Return frames and columns of each object as numbers.
+    """Return frames and columns of each object as numbers, whatever the names look like.
 
     Args:
         some: Lines of the table.
         rest: The lines that follow, which a name with a line break may reach into.
         present: Names of all columns.
-        columns: Names of the columns to return after the frame.
+        wanted: Names of the columns to return.
     """
     place = present.index("sequence")
     if any('"' in line for line in some):
@@ -152,8 +212,6 @@ def _tables(
         raise ValueError("expected as many cells in each row as in the header")
     if not lines:
         return {}
-    numbered = "object" in present
-    wanted = [*(["object"] if numbered else []), "frame", *columns]
     try:
         values = np.loadtxt(
             lines,
@@ -164,16 +222,28 @@ def _tables(
         )
     except ValueError:
         raise ValueError("a row has a cell that is not a number") from None
+    changes = [row for row, name in enumerate(names) if row == 0 or name != names[row - 1]]
+    return _by_object(values, [(row, names[row]) for row in changes], "object" in present)
+
+
+def _by_object(values: Floats, names: list[tuple[int, str]], numbered: bool) -> dict[Key, Floats]:
+    """Return the rows of each object, without the number of the object.
+
+    Args:
+        values: (rows, columns) of several objects.
+        names: First row of each sequence, and its name.
+        numbered: Whether the first column is the number of the object.
+    """
     objects = values[:, 0] if numbered else np.ones(len(values))
     if not ((objects % 1 == 0) & (objects >= 1) & (objects < KEY_STEP)).all():
         raise ValueError("the number of an object is not a whole number from 1 to 1e6")
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    sequences = np.array([known[name] for name in names])
-    return {
-        (name, int(number)): values[(sequences == code) & (objects == number)][:, numbered:]
-        for name, code in known.items()
-        for number in np.unique(objects[sequences == code])
-    }
+    found: dict[Key, list[Floats]] = defaultdict(list)
+    ends = [row for row, _ in names[1:]] + [len(values)]
+    for (start, name), end in zip(names, ends, strict=True):
+        own = objects[start:end]
+        for number in np.unique(own):
+            found[name, int(number)].append(values[start:end, numbered:][own == number])
+    return {key: rows[0] if len(rows) == 1 else np.concatenate(rows) for key, rows in found.items()}
 
 
 def _whole_rows(some: Iterable[str], rest: Iterator[str]) -> Iterator[str]:
@@ -189,12 +259,27 @@ def _whole_rows(some: Iterable[str], rest: Iterator[str]) -> Iterator[str]:
             return
 
 
-def _track(key: Key, columns: list[str], table: Floats) -> Track:
-    if not ((table[:, 0] % 1 == 0) & (table[:, 0] >= 0) & (table[:, 0] < MAX_FRAMES)).all():
+def frames_of(key: Key, numbers: Floats) -> NDArray[np.int64]:
+    """Return the numbers of the frames of an object.
+
+    Raises:
+        ValueError: They are not whole numbers, too large, or not in order.
+    """
+    if not ((numbers % 1 == 0) & (numbers >= 0) & (numbers < MAX_FRAMES)).all():
         raise ValueError("the number of a frame is not a whole number from 0 to 1e8")
-    frame = table[:, 0].astype(np.int64)
+    frame = numbers.astype(np.int64)
     if (np.diff(frame) <= 0).any():
         raise ValueError(f"the frames of object {key[1]} in {key[0]} are not in order")
-    unknown = np.full(len(frame), np.nan)
-    values = {name: unknown for name in NAMES} | dict(zip(columns, table.T[1:], strict=True))
+    return frame
+
+
+def _track(key: Key, columns: list[str], table: Floats) -> Track:
+    frame = frames_of(key, table[:, 0])
+    return track_of(key, frame, dict(zip(columns, table.T[1:], strict=True)))
+
+
+def track_of(key: Key, frame: NDArray[np.int64], columns: Mapping[str, NDArray[Any]]) -> Track:
+    """Return the track of an object; columns that are not there are NaN."""
+    unknown = np.broadcast_to(np.float64(np.nan), len(frame))
+    values: dict[str, Any] = {name: columns.get(name, unknown) for name in NAMES}
     return Track(key[0], key[1], frame, **values)

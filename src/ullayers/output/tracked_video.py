@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -186,15 +186,21 @@ def _cut(track: Track, first: int, last: int) -> Track:
     return replace(track, **columns)
 
 
-def read_videos(folder: Path) -> list[TrackedVideo]:
+def read_videos(
+    folder: Path, read: Callable[[Path], list[Track]] = read_tracks
+) -> list[TrackedVideo]:
     """Read the results of `ul learn` or `ul apply`, sorted by name.
+
+    Args:
+        folder: Their folder.
+        read: Function that reads the tracks.
 
     Raises:
         RunError: A file is missing or damaged.
     """
     if not (folder / "tracks.csv").exists() and (folder / "codes.csv").exists():
         raise RunError(f"{folder}: has codes and no positions; use a run with --task locate")
-    tracks = read_tracks(folder / "tracks.csv")
+    tracks = read(folder / "tracks.csv")
     summary = folder / "summary.json"
     try:
         entries = [_entry(entry) for entry in read_json(summary)["sequences"]]
@@ -265,4 +271,10 @@ def _in_pixels(track: Track, width: int, height: int) -> Track:
 
 
 def _union(tracks: list[Track]) -> Frames:
+    """Return the numbers of all frames, without sorting them if a track has them all."""
+    seen = [track.frame for track in tracks if len(track.frame)]
+    first = min((int(frame[0]) for frame in seen), default=0)
+    last = max((int(frame[-1]) for frame in seen), default=-1)
+    if any(len(frame) == last - first + 1 for frame in seen):
+        return np.arange(first, last + 1)
     return np.unique(np.concatenate([np.zeros(0, np.int64), *(track.frame for track in tracks)]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,7 @@ import numpy as np
 
 from ullayers.errors import UserError
 from ullayers.learn.folders import CORRECTIONS
-from ullayers.output.corrected_tracks import (
-    apply_corrections,
-    check_correction,
-    corrected_numbers,
-)
+from ullayers.output.corrected_tracks import apply_corrections, check_correction
 from ullayers.output.corrections import (
     Corrections,
     correction_from_json,
@@ -26,11 +22,12 @@ from ullayers.output.corrections import (
 )
 from ullayers.output.crossing_table import Crossing
 from ullayers.output.outlines import find_outlines, read_outlines
-from ullayers.output.track_table import Track
+from ullayers.output.track_table import Track, track_of
 from ullayers.output.tracked_video import Numbers, TrackedVideo, read_videos
-from ullayers.studio.run_view import Version, tracks_of, version_of
+from ullayers.studio.run_view import COLUMNS, tracks_of
+from ullayers.studio.table_file import ObjectRows, Version, version_of
 
-FILES = ("tracks.csv", "summary.json", "crossings.csv", CORRECTIONS)
+FILES = ("tracks.csv", "summary.json", "crossings.csv")
 KEPT = 4
 MAX_OUTLINED = 1000  # frames of one answer
 
@@ -40,28 +37,38 @@ _reading: dict[Path, threading.Lock] = {}
 
 @dataclass(frozen=True)
 class Edited:
-    """Tracks of a run as they were found and as they are after corrections."""
+    """Tracks of a run as they were found and as they are after corrections.
 
+    Attributes:
+        read: Rows of the table.
+        found: Tracks as they were found.
+        videos: Tracks after corrections; those of other objects are the same as before.
+        corrections: The corrections.
+    """
+
+    read: list[ObjectRows]
     found: list[TrackedVideo]
     videos: list[TrackedVideo]
     corrections: Corrections
+    _rows: dict[tuple[str, bool], list[ObjectRows]] = field(default_factory=dict)
 
-    def tracks(self, sequence: str, *, found: bool = False) -> list[Track]:
+    def rows(self, sequence: str, *, found: bool = False) -> list[ObjectRows]:
         """Return the tracks of a sequence.
 
         Args:
             sequence: Name of the sequence.
             found: Whether to leave out the corrections.
         """
-        videos = self.found if found else self.videos
-        return [track for video in videos if video.name == sequence for track in video.tracks]
+        key = sequence, found
+        if key not in self._rows:
+            videos = self.found if found else self.videos
+            tracks = [track for video in videos if video.name == sequence for track in video.tracks]
+            self._rows[key] = [_rows_of(self.read, track) for track in tracks if len(track.frame)]
+        return self._rows[key]
 
     def numbers(self, sequence: str) -> Numbers | None:
         """Return the numbers of objects after corrections; None if none has changed."""
-        if not any(each.sequence == sequence for each in self.corrections.applied):
-            return None
-        [video] = [video for video in self.found if video.name == sequence]
-        return corrected_numbers(video, self.corrections)
+        return next((video.numbers for video in self.videos if video.name == sequence), None)
 
     @property
     def crossings(self) -> list[Crossing]:
@@ -76,29 +83,42 @@ def read_edited(folder: Path) -> Edited:
         UserError: A file is damaged, or a correction does not fit.
     """
     with _reading.setdefault(folder, threading.Lock()):  # a long table is not read twice at once
-        return _read(folder, tuple(version_of(folder / name) for name in FILES))
+        versions = tuple(version_of(folder / name) for name in FILES)
+        return _read(folder, versions, version_of(folder / CORRECTIONS))
 
 
 @lru_cache(maxsize=KEPT)
-def _read(folder: Path, versions: tuple[Version, ...]) -> Edited:
+def _read(folder: Path, versions: tuple[Version, ...], corrected: Version) -> Edited:
+    found = _found(folder, versions)
+    is_finished = (folder / "summary.json").exists()
+    corrections = read_corrections(folder) if is_finished else Corrections()
+    return Edited(tracks_of(folder), found, apply_corrections(found, corrections), corrections)
+
+
+@lru_cache(maxsize=KEPT)
+def _found(folder: Path, versions: tuple[Version, ...]) -> list[TrackedVideo]:
     if not (folder / "tracks.csv").exists():
-        return Edited([], [], Corrections())
-    if not (folder / "summary.json").exists():  # learning goes on, or ul watch has written it
-        return _read_watched(folder)
-    found = read_videos(folder)
-    corrections = read_corrections(folder)
-    return Edited(found, apply_corrections(found, corrections), corrections)
-
-
-def _read_watched(folder: Path) -> Edited:
-    names = dict.fromkeys(track.sequence for track in tracks_of(folder))
-    videos = [
-        TrackedVideo(
-            name, 1, 1, 1.0, 0, [each for each in tracks_of(folder) if each.sequence == name]
-        )
+        return []
+    tracks = [
+        track_of((rows.sequence, rows.object), rows.frame, rows.columns)
+        for rows in tracks_of(folder)
+    ]
+    if (folder / "summary.json").exists():
+        return read_videos(folder, lambda _: tracks)
+    # Learning goes on, or ul watch has written it.
+    names = dict.fromkeys(track.sequence for track in tracks)
+    return [
+        TrackedVideo(name, 1, 1, 1.0, 0, [each for each in tracks if each.sequence == name])
         for name in names
     ]
-    return Edited(videos, videos, Corrections())
+
+
+def _rows_of(read: list[ObjectRows], track: Track) -> ObjectRows:
+    """Return a track as rows, with the extremes that are kept beside the table if they are its."""
+    columns = {name: getattr(track, name) for name in COLUMNS}
+    same = (rows for rows in read if rows.frame is track.frame)
+    stored = next((rows.stored for rows in same if columns.keys() <= rows.columns.keys()), None)
+    return ObjectRows(track.sequence, track.object, columns, stored)
 
 
 def corrections_of(folder: Path) -> dict[str, Any]:

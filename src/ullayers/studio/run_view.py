@@ -6,8 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from io import TextIOWrapper
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.learn.checkpoint import RunError, read_json
-from ullayers.learn.regular_files import open_regular, read_regular
-from ullayers.learn.results import Answer, read_answers
+from ullayers.learn.regular_files import read_regular
+from ullayers.learn.results import CROP, PIXELS, SHAPE
 from ullayers.learn.run_config import MAX_METRICS_BYTES, read_config
-from ullayers.output.track_table import Track, read_tracks
+from ullayers.output.track_table import NAMES, REQUIRED, Track
+from ullayers.studio.table_file import ObjectRows, read_rows
 
 # Files of a run that the page may download; nothing else leaves the folder.
 FILES = (
@@ -48,47 +48,25 @@ COLUMNS = (
     "width",
     "area",
 )
-TABLES_KEPT = 4
 MAX_RECORDS = 20_000  # of one answer
 
-Version = tuple[int, int, int]
 
-
-def version_of(path: Path) -> Version:
-    """Return a value that changes with a file; zeros if it does not exist."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0, 0
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
-
-
-@lru_cache(maxsize=TABLES_KEPT)
-def _tracks(path: Path, version: Version) -> list[Track]:
-    return read_tracks(path)
-
-
-def tracks_of(folder: Path) -> list[Track]:
+def tracks_of(folder: Path) -> list[ObjectRows]:
     """Return the tracks of a run as they were found; empty if there is no table yet."""
-    path = folder / "tracks.csv"
-    version = version_of(path)
-    return _tracks(path, version) if version[2] else []
+    return read_rows(folder / "tracks.csv", NAMES, REQUIRED)
 
 
-@lru_cache(maxsize=TABLES_KEPT)
-def _codes(path: Path, version: Version) -> list[Answer]:
-    try:
-        with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as lines:
-            return read_answers(lines)
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: is damaged ({error}); learn again") from error
-
-
-def codes_of(folder: Path) -> list[Answer]:
+def codes_of(folder: Path) -> list[ObjectRows]:
     """Return the codes of a run; empty if there is no table yet."""
-    path = folder / "codes.csv"
-    version = version_of(path)
-    return _codes(path, version) if version[2] else []
+    other = {*PIXELS, *SHAPE, *CROP}
+    return [
+        replace(
+            rows,
+            object=0,
+            columns={name: value for name, value in rows.columns.items() if name not in other},
+        )
+        for rows in read_rows(folder / "codes.csv")
+    ]
 
 
 def pack_table(
@@ -171,9 +149,9 @@ def sequences_of(
         entry = found.setdefault(track.sequence, _sequence(track.sequence, known, ids))
         entry["objects"].append(track.object)
         _extend(entry, track.frame)
-    for answer in codes_of(folder):
-        entry = found.setdefault(answer.sequence, _sequence(answer.sequence, known, ids))
-        _extend(entry, answer.index)
+    for rows in codes_of(folder):
+        entry = found.setdefault(rows.sequence, _sequence(rows.sequence, known, ids))
+        _extend(entry, rows.frame)
     return list(found.values())
 
 

@@ -17,6 +17,7 @@ from ullayers.studio import run_view
 from ullayers.studio.camera import Camera
 from ullayers.studio.jobs import LIVE
 from ullayers.studio.studio import Studio
+from ullayers.studio.table_file import Version, version_of
 
 POLL_SECONDS = 0.25  # between two looks at the files of running jobs
 BEAT_SECONDS = 4.0
@@ -39,7 +40,7 @@ class Page:
         self.socket = socket
         self.run: str | None = None
         self.after = 0
-        self.live: run_view.Version = (0, 0, 0)
+        self.live: Version = (0, 0, 0)
         self.camera: Camera | None = None
         self._sending = asyncio.Lock()
 
@@ -132,7 +133,7 @@ class Pages:
         if page.run in self.studio.opened:
             return
         path = self.studio.jobs.get(page.run).folder / LIVE
-        version = run_view.version_of(path)
+        version = version_of(path)
         if version != page.live and version[2]:
             page.live = version
             with suppress(OSError, ValueError):

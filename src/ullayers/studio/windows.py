@@ -6,8 +6,7 @@ and for the lowest and highest value of every few frames, from which it draws ti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +16,11 @@ from numpy.typing import NDArray
 from ullayers.errors import UserError
 from ullayers.learn.results import SURE
 from ullayers.studio.editing import read_edited
-from ullayers.studio.run_view import COLUMNS, codes_of, pack_table
+from ullayers.studio.run_view import codes_of, pack_table
+from ullayers.studio.table_file import EXACT, STEP, ObjectRows, extremes
 
 MOST_FRAMES = 4096  # rows of each object in one answer
 MOST_POINTS = 20_000  # of all objects of a sample
-
-Column = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class ObjectRows:
-    """Rows of one object, or the codes of a sequence.
-
-    Attributes:
-        object: Number of the object; 0 for codes.
-        columns: Columns by name, with `frame` in ascending order and `time`.
-    """
-
-    object: int
-    columns: Mapping[str, Column]
-
-    @property
-    def frame(self) -> Column:
-        """Numbers of the frames."""
-        return self.columns["frame"]
-
-    def between(self, first: int, last: int) -> slice:
-        """Return the rows of some frames."""
-        start, end = np.searchsorted(self.frame, [first, last + 1])
-        return slice(int(start), int(end))
 
 
 def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[ObjectRows]:
@@ -59,16 +34,8 @@ def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[Object
     Raises:
         UserError: A file is damaged.
     """
-    codes = [answer for answer in codes_of(folder) if answer.sequence == sequence]
-    if codes:
-        values = dict(zip(codes[0].columns, codes[0].values.T, strict=True))
-        return [ObjectRows(0, {"frame": codes[0].index, "time": codes[0].seconds} | values)]
-    tracks = read_edited(folder).tracks(sequence, found=found)
-    return [
-        ObjectRows(track.object, {name: getattr(track, name) for name in COLUMNS})
-        for track in tracks
-        if len(track.frame)
-    ]
+    codes = [rows for rows in codes_of(folder) if rows.sequence == sequence]
+    return codes or read_edited(folder).rows(sequence, found=found)
 
 
 def overview_of(table: list[ObjectRows]) -> dict[str, Any]:
@@ -101,12 +68,14 @@ def _share_of_sure(rows: ObjectRows) -> float | None:
 
 
 def _ranges(table: list[ObjectRows]) -> dict[str, list[float]]:
-    names = [name for name in table[0].columns if name not in ("frame", "time")] if table else []
     found = {}
-    for name in names:
-        columns = [rows.columns[name] for rows in table]
-        low = float(np.fmin.reduce([np.fmin.reduce(values) for values in columns]))
-        high = float(np.fmax.reduce([np.fmax.reduce(values) for values in columns]))
+    for name in table[0].names if table else ():
+        low = float(
+            np.fmin.reduce([np.fmin.reduce(each.extremes[f"{name}_low"]) for each in table])
+        )
+        high = float(
+            np.fmax.reduce([np.fmax.reduce(each.extremes[f"{name}_high"]) for each in table])
+        )
         if np.isfinite(low) and np.isfinite(high):
             found[name] = [low, high]
     return found
@@ -130,7 +99,7 @@ def unsure_stretches(table: Iterable[ObjectRows]) -> NDArray[np.int64]:
 
     Example:
         >>> columns = {"frame": np.arange(5), "confidence": np.array([1, 0.2, 0.1, 0.9, 0.3])}
-        >>> unsure_stretches([ObjectRows(1, columns)]).tolist()
+        >>> unsure_stretches([ObjectRows("a", 1, columns)]).tolist()
         [[1, 2], [4, 4]]
     """
     found = [np.zeros((0, 2), np.int64)]
@@ -197,19 +166,16 @@ def pack_extremes(
     """
     if step < 1 or (last - first) // max(1, step) >= MOST_FRAMES:
         raise UserError(f"expected at most {MOST_FRAMES} values, got more")
-    names = [name for name in _names(table, wanted) if name not in ("frame", "time")]
+    names = [name for name in _names(table, wanted) if name not in EXACT]
     columns = ["frame", *(f"{name}_{end}" for name in names for end in ("low", "high"))]
     objects = []
     for rows in table:
-        part = rows.between(first, last)
-        places = rows.frame[part] // step
-        starts = np.flatnonzero(np.diff(places, prepend=-1))
-        values = [places[starts] * step]
-        for name in names:
-            column = rows.columns[name][part]
-            both = (np.fmin, np.fmax) if len(starts) else ()
-            values += [end.reduceat(column, starts) for end in both] or [column, column]
-        objects.append((rows.object, values))
+        is_summed = step % STEP == first % STEP == (last + 1) % STEP == 0
+        known = rows.extremes if is_summed else rows.columns
+        start, end = np.searchsorted(known["frame"], [first, last + 1])
+        part = {name: column[start:end] for name, column in known.items()}
+        found = extremes(part, names, step)
+        objects.append((rows.object, [found[name] for name in columns]))
     return pack_table(columns, objects)
 
 

@@ -7,7 +7,9 @@ from array import array
 from bisect import bisect_right
 
 from ullayers.video.frames import VideoError
+from ullayers.video.matroska import key_frames
 from ullayers.video.opening import OpenVideo, load_av, open_video
+from ullayers.video.remote import is_url
 from ullayers.video.seeking import (
     Candidate,
     UncertainError,
@@ -23,9 +25,9 @@ UNKNOWN = -(2**63)  # a time that the file does not have
 class FrameIndex:
     """Key frames of a video file, in order.
 
-    The index of an mp4 or mov file is used at once. The packets of other files are read in a thread
-    of its own, and key frames can be used as soon as they were read. Key
-    frames after a packet that cannot be counted are left out.
+    The index of an mp4, mov or AVI file is used at once. Other files are read in a thread of its
+    own: the headers of the blocks of a Matroska or WebM file, else all packets. Key frames can
+    be used as soon as they were read. Those after a packet that cannot be counted are left out.
 
     Args:
         video: The open video; only its header is used.
@@ -42,6 +44,7 @@ class FrameIndex:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._path = video.path
+        self._is_matroska = "matroska" in video.container.format.name and not is_url(video.path)
         if has_complete_index(video):
             self._copy(video)
             self._finished = True
@@ -99,8 +102,15 @@ class FrameIndex:
         self._thread.start()
 
     def _read(self) -> None:
-        """Count the packets of the file."""
+        """Count the frames of the file."""
         try:
+            found = key_frames(self._path) if self._is_matroska else None
+            if found is not None:
+                times, before = found
+                for pts, count in zip(times.tolist(), before.tolist(), strict=True):
+                    # The first packets after a seek have no decoding time, so seek to before it.
+                    self._add(count, pts, pts - 1)
+                return
             with open_video(self._path) as video:
                 frames = 0
                 for place, packet in enumerate(counted_packets(video)):

@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
 def find_key_frame(video: OpenVideo, seconds: float) -> KeyFrame | None:
     """Find the last key frame up to a time from which decoding gives the same as a full decode.
 
-    Frames are counted without decoding them: in the index of an mp4 or mov file, otherwise by
+    Frames are counted without decoding them: in the index of an mp4, mov or AVI file, otherwise by
     reading the packets before the key frame. The frames from the key frame to a few after the
     wanted time are decoded and must be exactly those of their packets.
 
@@ -90,10 +90,14 @@ def is_shown(packet: Packet[VideoStream]) -> bool:
 
 
 def has_complete_index(video: OpenVideo) -> bool:
-    """Return whether the file has an index of all its frames."""
+    """Return whether the file has an index of all its frames, as mp4, mov and most AVI files do."""
     stream = video.stream
-    count = len(stream.index_entries)
-    return "mov" in video.container.format.name and 0 < count == stream.frames
+    entries = stream.index_entries
+    if not 0 < len(entries) == stream.frames:
+        return False
+    # An empty chunk of an AVI file repeats a frame, and is not decoded.
+    is_avi = video.container.format.name == "avi" and all(entry.size for entry in entries)
+    return is_avi or "mov" in video.container.format.name
 
 
 def _candidates(video: OpenVideo, wanted: int) -> Iterator[Candidate]:

@@ -1,0 +1,285 @@
+"""Tables of a run, of which only the part in use is in memory.
+
+A short table is read as it is. A long one is copied once, to a file of columns beside it
+(tracks.columns, codes.columns) that is mapped into memory and is valid until the table changes. It
+also has the lowest and highest values of every few frames.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.errors import UserError
+from ullayers.learn.regular_files import open_regular
+from ullayers.output.track_table import LONG, Floats, Key, frames_of, open_table
+from ullayers.video.atomic_files import partial_path
+
+STEP = 64  # frames whose extremes are kept
+TABLES_KEPT = 4
+FORMAT = 1
+MAX_HEADER = 2**26
+ALIGNED = 8  # bytes
+END = struct.Struct("<Q8s")  # place of the header, and what kind of file this is
+MAGIC = b"ulcolumn"
+EXACT = {"frame": "<i8", "time": "<f8"}  # the page gets everything else with single precision
+
+Column = NDArray[Any]
+Version = tuple[int, int, int]
+
+
+def version_of(path: Path) -> Version:
+    """Return a value that changes with a file; zeros if it does not exist."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+@dataclass(frozen=True)
+class ObjectRows:
+    """Rows of one object, or the codes of a sequence.
+
+    Attributes:
+        sequence: Name of the sequence.
+        object: Number of the object.
+        columns: Columns by name, with `frame` in ascending order and `time`.
+        stored: Lowest and highest values that are known already, as `extremes` returns them.
+    """
+
+    sequence: str
+    object: int
+    columns: Mapping[str, Column]
+    stored: Mapping[str, Column] | None = None
+
+    @property
+    def frame(self) -> Column:
+        """Numbers of the frames."""
+        return self.columns["frame"]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns besides frame and time."""
+        return [name for name in self.columns if name not in EXACT]
+
+    @cached_property
+    def extremes(self) -> Mapping[str, Column]:
+        """Lowest and highest value of every `STEP` frames: frame, NAME_low, NAME_high."""
+        return self.stored or extremes(self.columns, self.names, STEP)
+
+    def between(self, first: int, last: int) -> slice:
+        """Return the rows of some frames."""
+        start, end = np.searchsorted(self.frame, [first, last + 1])
+        return slice(int(start), int(end))
+
+
+def extremes(columns: Mapping[str, Column], names: Sequence[str], step: int) -> dict[str, Column]:
+    """Return the lowest and highest values of every few frames.
+
+    Args:
+        columns: `frame`, and either NAME or NAME_low and NAME_high for each name.
+        names: Names of the columns to sum up.
+        step: Frames to sum up.
+
+    Returns:
+        `frame`, which has the first of the frames, a multiple of `step`; NAME_low and NAME_high.
+
+    Example:
+        >>> found = extremes({"frame": np.arange(5), "x": np.array([3, 1, 2, 5, 4])}, ["x"], 3)
+        >>> [column.tolist() for column in found.values()]
+        [[0, 3], [1, 4], [3, 5]]
+    """
+    places = columns["frame"] // step
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    found = {"frame": places[starts] * step}
+    for name in names:
+        for end, function in (("low", np.fmin), ("high", np.fmax)):
+            column = columns.get(f"{name}_{end}", columns.get(name))
+            assert column is not None
+            found[f"{name}_{end}"] = function.reduceat(column, starts) if len(starts) else column
+    return found
+
+
+def read_rows(
+    path: Path, wanted: Sequence[str] = (), required: Sequence[str] = ()
+) -> list[ObjectRows]:
+    """Return the rows of tracks.csv or codes.csv by sequence and object; none without a table.
+
+    Args:
+        path: The table.
+        wanted: Columns to read besides frame and time; empty for all.
+        required: Columns that it must have.
+
+    Raises:
+        UserError: The table is damaged.
+    """
+    version = version_of(path)
+    return _read(path, version, tuple(wanted), tuple(required)) if version[2] else []
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _read(
+    path: Path, version: Version, wanted: tuple[str, ...], required: tuple[str, ...]
+) -> list[ObjectRows]:
+    columns, parts = open_table(path, wanted or None, ("time", *required))
+    if version[2] < LONG:
+        found: dict[Key, list[Floats]] = defaultdict(list)
+        for part in parts:
+            for key, rows in part.items():
+                found[key].append(rows)
+        return [_in_memory(path, key, columns, np.concatenate(found[key])) for key in sorted(found)]
+    description = {"format": FORMAT, "version": list(version), "columns": columns}
+    stored = _open(path.with_suffix(".columns"), description)
+    if stored is not None:
+        return stored
+    return _copy(path, description, parts)
+
+
+def _in_memory(path: Path, key: Key, columns: list[str], rows: Floats) -> ObjectRows:
+    named = dict(zip(columns, rows.T[1:], strict=True))
+    return ObjectRows(*key, {"frame": _frames(path, key, rows[:, 0])} | named)
+
+
+def _frames(path: Path, key: Key, numbers: Floats) -> NDArray[np.int64]:
+    try:
+        return frames_of(key, numbers)
+    except ValueError as error:
+        raise UserError(f"{path}: is damaged ({error}); write it again with --force") from error
+
+
+# Reading
+
+
+def _open(path: Path, description: Mapping[str, Any]) -> list[ObjectRows] | None:
+    """Map a file of columns into memory; None if there is none, or one of another table."""
+    try:
+        with open_regular(path) as file:
+            return _map(file, description)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, struct.error):
+        return None
+
+
+def _map(file: IO[bytes], description: Mapping[str, Any]) -> list[ObjectRows] | None:
+    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    start, magic = END.unpack(content[-END.size :])
+    if magic != MAGIC or not 0 <= len(content) - start <= MAX_HEADER:
+        return None
+    header = json.loads(content[start : -END.size])
+    if header["description"] != description:
+        return None
+    return [
+        ObjectRows(
+            str(entry["sequence"]),
+            int(entry["object"]),
+            {name: _column(content, place) for name, place in entry["columns"].items()},
+            {name: _column(content, place) for name, place in entry["extremes"].items()},
+        )
+        for entry in header["objects"]
+    ]
+
+
+def _column(content: mmap.mmap | bytes, place: tuple[str, int, int]) -> Column:
+    kind, offset, count = place
+    return np.frombuffer(content, kind, count, offset) if count else np.zeros(0, kind)
+
+
+# Writing
+
+
+def _copy(
+    path: Path, description: Mapping[str, Any], parts: Iterator[dict[Key, Floats]]
+) -> list[ObjectRows]:
+    """Write a file of columns beside a table, or where it is deleted at the end, and map it."""
+    partial = partial_path(path)
+    folder = path.parent if os.access(path.parent, os.W_OK) else None
+    try:
+        with (
+            open(partial, "w+b") if folder else tempfile.TemporaryFile() as file,
+            tempfile.TemporaryFile(dir=folder) as spool,
+        ):
+            _write(file, description, _by_object(path, description["columns"], parts, spool))
+            file.flush()
+            found = _map(file, description)
+            assert found is not None
+            written = os.dup(file.fileno())
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be copied to {partial.parent}: {error}") from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    # It gets its name when it is on the disk. That takes long, and nobody has to wait for it.
+    threading.Thread(target=_keep, args=(written, partial, path.with_suffix(".columns"))).start()
+    return found
+
+
+def _keep(file: int, partial: Path, path: Path) -> None:
+    try:
+        with suppress(OSError):
+            os.fsync(file)
+            os.replace(partial, path)
+    finally:
+        os.close(file)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _put(file: IO[bytes], column: Column) -> tuple[str, int, int]:
+    """Write a column; returns its type, place and length."""
+    file.write(b"\0" * (-file.tell() % ALIGNED))
+    place = file.tell()
+    file.write(np.ascontiguousarray(column).data)
+    return column.dtype.str, place, len(column)
+
+
+def _by_object(
+    path: Path, names: Sequence[str], parts: Iterator[dict[Key, Floats]], spool: IO[bytes]
+) -> Iterator[ObjectRows]:
+    """Yield the rows of one object after the other; those of the others wait on the disk."""
+    pieces: dict[Key, list[list[tuple[str, int, int]]]] = defaultdict(list)
+    every = ["frame", *names]
+    kinds = [EXACT.get(name, "<f4") for name in every]
+    for part in parts:
+        for key, rows in part.items():
+            _frames(path, key, rows[:, 0])
+            columns = zip(kinds, rows.T, strict=True)
+            pieces[key].append([_put(spool, values.astype(kind)) for kind, values in columns])
+    spool.flush()
+    content = mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) if pieces else b""
+    for key in sorted(pieces):
+        joined = {
+            name: np.concatenate([_column(content, piece) for piece in column])
+            for name, column in zip(every, zip(*pieces[key], strict=True), strict=True)
+        }
+        _frames(path, key, joined["frame"])
+        yield ObjectRows(*key, joined)
+
+
+def _write(file: IO[bytes], description: Mapping[str, Any], objects: Iterator[ObjectRows]) -> None:
+    entries = []
+    for rows in objects:
+        groups = {"columns": rows.columns, "extremes": rows.extremes}
+        entry: dict[str, Any] = {"sequence": rows.sequence, "object": rows.object}
+        for group, columns in groups.items():
+            entry[group] = {}
+            for name, column in columns.items():
+                entry[group][name] = _put(file, column)
+        entries.append(entry)
+    start = file.tell()
+    file.write(json.dumps({"description": description, "objects": entries}).encode())
+    file.write(END.pack(start, MAGIC))

@@ -1,0 +1,176 @@
+"""Key frames of a Matroska or WebM file, counted from the headers of its blocks.
+
+The file itself has the times of its key frames only. Reading all packets takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEGMENT, CLUSTER, TRACKS, TRACK = 0x18538067, 0x1F43B675, 0x1654AE6B, 0xAE
+NUMBER, KIND, CODEC, ENCODINGS = 0xD7, 0x83, 0x86, 0x6D80
+TIME, SIMPLE_BLOCK, GROUP, BLOCK, REFERENCE = 0xE7, 0xA3, 0xA0, 0xA1, 0xFB
+HEADER = 0x1A45DFA3
+VIDEO = 1
+LARGE = 2**24  # bytes; loading the compiled loop takes as long as reading the packets of less
+LEAST_BYTES = 8  # of a block
+MOST_FRAMES = 2**27
+KEY, LACING = 0x80, 0x06  # bits of the flags of a block
+# In these, a block is a packet with one frame to show.
+CODECS = (b"V_MPEG4/ISO/", b"V_MPEGH/ISO/HEVC", b"V_VP9", b"V_AV1", b"V_MJPEG", b"V_FFV1")
+
+Integers = NDArray[np.int64]
+
+
+def key_frames(path: str) -> tuple[Integers, Integers] | None:
+    """Return the key frames of a large file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Their times in ticks of the file, and the number of frames before each of them; None if the
+        file does not tell for certain, is damaged, or so small that its packets are read sooner.
+    """
+    if os.path.getsize(path) < LARGE:
+        return None
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        number = _video_track(content)
+        if number is None:
+            return None
+        data = np.frombuffer(content, np.uint8)
+        room = min(len(data) // LEAST_BYTES, MOST_FRAMES)
+        times, is_key = np.empty(room, np.int64), np.empty(room, np.bool_)
+        count = _compiled()(data, number, times, is_key)
+        del data  # else the file stays mapped
+    times, before = times[: max(count, 0)], np.flatnonzero(is_key[: max(count, 0)])
+    if (
+        not len(before)
+        or before[0]
+        or (times < times[0]).any()
+        or (np.diff(times[before]) <= 0).any()
+    ):
+        return None
+    return times[before], before
+
+
+def _video_track(content: mmap.mmap) -> int | None:
+    """Return the number of the only video track; None if its blocks may not be its frames."""
+    for kind, start, end in _elements(content, 0, len(content)):
+        if kind == SEGMENT:
+            return _in_segment(content, start, end)
+    return None
+
+
+def _in_segment(content: mmap.mmap, start: int, end: int) -> int | None:
+    for kind, first, last in _elements(content, start, end):
+        if kind == CLUSTER:
+            return None
+        if kind != TRACKS:
+            continue
+        tracks = [
+            {name: content[a:b] for name, a, b in _elements(content, *place)}
+            for element, *place in _elements(content, first, last)
+            if element == TRACK
+        ]
+        videos = [track for track in tracks if track.get(KIND) == bytes([VIDEO])]
+        if len(videos) != 1 or ENCODINGS in videos[0] or NUMBER not in videos[0]:
+            return None
+        is_known = videos[0].get(CODEC, b"").startswith(CODECS)
+        return int.from_bytes(videos[0][NUMBER]) if is_known else None
+    return None
+
+
+def _elements(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, start and end of the elements in a part of a file, while they are valid."""
+    while start < end:
+        length = 9 - content[start].bit_length()
+        kind = int.from_bytes(content[start : start + length])
+        start += length
+        if length > 4 or start >= end:
+            return
+        length = 9 - content[start].bit_length()
+        if length > 8 or start + length > end:
+            return
+        size = int.from_bytes(content[start : start + length]) & ((1 << 7 * length) - 1)
+        is_unknown = size == (1 << 7 * length) - 1
+        start += length
+        stop = end if is_unknown else min(end, start + size)
+        yield kind, start, stop
+        start = stop
+
+
+@cache
+def _compiled() -> Any:
+    """Compile the loop when it is first needed; importing numba is slow."""
+    from numba import njit
+
+    try:
+        return njit(cache=True, nogil=True)(_count)
+    except RuntimeError:  # no folder for the cache
+        return njit(nogil=True)(_count)
+
+
+def _count(data: Any, track: int, times: Any, is_key: Any) -> int:
+    """Fill in the times of all frames, and whether they are key frames; return their number.
+
+    Masters that hold blocks are entered and all other elements are skipped, so that the position of
+    the next element is all that has to be known. Returns -1 if something is not as expected.
+    """
+    at, end, frames, segments, cluster_time = 0, len(data), 0, 0, -1
+    referenced, grouped = False, -1  # what is known of the block of the current group
+    while at < end:
+        kind, size = 0, 0
+        for is_size in range(2):
+            length, bit = 1, 0x80
+            while bit and not data[at] & bit:
+                bit >>= 1
+                length += 1
+            if length > (8 if is_size else 4) or at + length >= end:
+                return -1
+            value = int(data[at]) & (bit - 1) if is_size else int(data[at])
+            for place in range(1, length):
+                value = value << 8 | int(data[at + place])
+            at += length
+            if is_size:
+                size = value if value != (1 << 7 * length) - 1 else -1  # it may be unknown
+            else:
+                kind = value
+        if kind == SEGMENT or kind == CLUSTER:
+            segments += kind == SEGMENT
+            cluster_time = -1
+            continue
+        if size < 0 or at + size > end or segments != (kind != HEADER):
+            return -1
+        if kind == GROUP:
+            referenced, grouped = False, -1
+            continue
+        if kind == TIME:
+            cluster_time = 0
+            for place in range(size):
+                cluster_time = cluster_time << 8 | int(data[at + place])
+        elif kind == REFERENCE:
+            referenced = True
+            if grouped >= 0:
+                is_key[grouped] = False
+        elif kind == SIMPLE_BLOCK or kind == BLOCK:
+            if size < 4 or cluster_time < 0 or not data[at] & 0x80:
+                return -1
+            if data[at] & 0x7F == track:
+                flags = data[at + 3]
+                if flags & LACING or size == 4 or frames >= len(times):
+                    return -1
+                offset = int(data[at + 1]) << 8 | int(data[at + 2])
+                times[frames] = cluster_time + (offset - 0x10000 if offset & 0x8000 else offset)
+                is_key[frames] = flags & KEY != 0 if kind == SIMPLE_BLOCK else not referenced
+                grouped = frames if kind == BLOCK else -1
+                frames += 1
+        at += size
+    return frames
