@@ -172,6 +172,7 @@ def test_a_phone(gallery: Server, open_tab: OpenTab) -> None:
     tab.part("step-forward").tap()
     tab.part("mark-last").tap()
     assert tab.studio("range") == [0, 1]
+    check_narrow(tab)
     tab.part("panel-objects").tap()
     tab.part("object-1").tap()
     tab.part("object-2").tap()  # without a shift key, a second tap adds
@@ -188,7 +189,29 @@ def check_narrow(tab: Tab) -> None:
     """Nothing scrolls sideways, and every control can be touched."""
     sides = "[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"
     assert tab.get(sides) == [NARROW[0]] * 3
+    transport = "document.querySelector('#transport')"
+    assert tab.get(f"{transport}.scrollWidth <= {transport}.clientWidth")
     assert tab.get(OUT_OF_REACH) == []
+
+
+# The least contrast of the colours of 32 objects with the paper that charts are drawn on.
+LINE_CONTRAST = """async () => {
+  const {chartColour} = await import("/js/colours.js");
+  const {PAPER, screenPalette} = await import("/js/palette.js");
+  const luminance = (colour) => {
+    const [r, g, b] = colour.map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = ({card}) => [1, 3, 5].map((place) => parseInt(card.slice(place, place + 2), 16));
+  const ratio = (object, palette) => {
+    const both = [luminance(chartColour(object, palette)), luminance(paper(palette))];
+    const [low, high] = both.sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const objects = Array.from({length: 32}, (_, place) => place + 1);
+  return Math.min(...[PAPER, screenPalette()].flatMap((p) => objects.map((o) => ratio(o, p))));
+}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -196,6 +219,7 @@ def test_names_and_contrast(gallery: Server, open_tab: OpenTab, scheme: str) -> 
     tab = open_tab(gallery, color_scheme=scheme)
     check_contrast(tab)
     tab.open_run("plain")
+    assert tab.get(LINE_CONTRAST) >= 3
     tab.part("object-1").dispatch_event("click")
     tab.press("i")
     for name in TABS:

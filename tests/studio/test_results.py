@@ -74,7 +74,7 @@ def test_tables_arrive_as_they_are(opened: tuple[TestClient, str], run: Path) ->
     assert len(details["crossings"]) == 15
     tables = unpack(client.get(f"{address}/rows/a?first=0&last=199").content)
     for track in read_tracks(run / "tracks.csv"):
-        for name in ("frame", "x_px", "confidence", "area"):
+        for name in ("frame", "x_px", "confidence", "speed"):
             expected = getattr(track, name).astype(np.float32)
             np.testing.assert_array_equal(tables[track.object][name], expected)
     some = unpack(client.get(f"{address}/rows/a?first=60&last=69&columns=frame,y_px").content)
@@ -236,6 +236,24 @@ def test_exports_contain_corrections(opened: tuple[TestClient, str], tmp_path: P
         {"format": "csv", "out": "/"},
     ):
         assert client.post(f"{address}/export", json=wrong).status_code == 400
+
+
+def test_codes_of_a_range_are_exported(opened: tuple[TestClient, str], run: Path) -> None:
+    client, address = opened
+    (run / "tracks.csv").unlink()
+    rows = [f'"b, c",{frame},{frame / 25},0.5,{frame}' for frame in range(50)]
+    (run / "codes.csv").write_text("\n".join(["sequence,frame,time,y0,y1", *rows]) + "\n")
+    request: dict[str, Any] = {"format": "csv", "sequence": "b, c", "first": 10, "last": 19}
+    [file] = client.post(f"{address}/export", json=request).json()["files"]
+    lines = client.get(file["url"]).text.splitlines()
+    assert lines[0] == "sequence,frame,time,y0,y1"
+    assert lines[1:] == rows[10:20]
+    for name in ("unknown", "../../b"):
+        answer = client.post(f"{address}/export", json=request | {"sequence": name})
+        assert answer.status_code == 400
+        assert "no codes" in answer.json()["error"]
+    assert not [path for path in run.parent.rglob("*") if path.suffix == ".part"]
+    assert len(list((run / "export").iterdir())) == 1
 
 
 def test_an_opened_run_is_not_deleted(opened: tuple[TestClient, str], run: Path) -> None:

@@ -1,4 +1,4 @@
-"""`ul export`: write the tracks or the network of a run for use in other programs."""
+"""`ul export`: write the tracks or the network of a run for other programs, or its report."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ullayers.cli.options import EVERY_FRAME
 from ullayers.errors import UserError
 from ullayers.learn.folders import RUN_NAMES
 from ullayers.learn.runs import Run, load_run
+from ullayers.output.corrected_report import write_corrected_report
 from ullayers.output.corrections import read_corrections
 from ullayers.output.formats.write import plan_files, write_files
 from ullayers.output.network_files import write_onnx, write_torch_export
@@ -19,6 +20,7 @@ from ullayers.output.network_files import write_onnx, write_torch_export
 WRITERS: dict[str, Callable[[Run, Path], None]] = {
     "onnx": write_onnx,
     "torch_export": write_torch_export,
+    "report": write_corrected_report,
 }
 
 
@@ -26,7 +28,9 @@ def run(arguments: Namespace) -> None:
     """Write every file that is asked for."""
     networks = {name: Path(file) for name in WRITERS if (file := getattr(arguments, name))}
     if not networks and arguments.format is None:
-        raise UserError("say what to write: --format NAME, --onnx FILE or --torch-export FILE")
+        raise UserError(
+            "say what to write: --format NAME, --report FILE, --onnx FILE or --torch-export FILE"
+        )
     if arguments.format is None:
         _check_tracks_only(arguments)
     if arguments.format is not None:
@@ -69,7 +73,8 @@ def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
         WRITERS[name](exported, file)
         if not arguments.quiet:
             print(f"wrote {file}")
-    if exported.reading.follow and not arguments.quiet:
+    is_network = bool(wanted.keys() - {"report"})
+    if is_network and exported.reading.follow and not arguments.quiet:
         print("this run follows the object: its frames are square crops around the object")
 
 

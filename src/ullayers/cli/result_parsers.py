@@ -62,6 +62,7 @@ def add_export(commands: Any) -> None:
         examples="""\
   ul export run --format sleap
   ul export found --format mot --out mouse.txt
+  ul export run --report corrected.html
   ul export run --onnx beetle.onnx
   ul export run --torch-export beetle.pt2""",
     )
@@ -91,6 +92,12 @@ def add_export(commands: Any) -> None:
         default=EVERY_FRAME,
         metavar="FIRST:LAST",
         help="Write only these frames, both included; either may be left out. (default: all)",
+    )
+    parser.add_argument(
+        "--report",
+        type=path,
+        metavar="FILE",
+        help="Write the report (HTML) again, with the corrections of RUN/corrections.json.",
     )
     parser.add_argument(
         "--onnx",

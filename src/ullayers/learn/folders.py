@@ -74,6 +74,8 @@ EXPORT_FILES = (  # what `ul export --format` writes to this folder
     "*.nwb",
     "*.napari.csv",
     "tracks*.parquet",
+    "report.html",
+    "*.codes.csv",
 )
 RUN_NAMES = {*(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)), "masks"}
 DEMO_FILES = ("scene.mp4", "truth.csv")

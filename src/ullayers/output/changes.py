@@ -98,12 +98,13 @@ def _moves(old: TrackedVideo, new: TrackedVideo) -> Floats:
 
 def _from_corrected(old: TrackedVideo, new: TrackedVideo, rows: CorrectedRows) -> Floats:
     """Return (places, 2) pixels from corrected places to the old ones and to the new ones."""
-    told = rows.placed & (rows.number > 0) & np.isfinite(rows.place[:, 0])
+    told = np.flatnonzero(rows.placed & (rows.number > 0))
+    told = told[np.isfinite(rows.places(told)[:, 0])]
     found = [np.zeros((0, 2))]
     for number in np.unique(rows.number[told]).tolist():
-        chosen = told & (rows.number == number)
+        chosen = told[rows.number[told] == number]
         distances = [
-            _distances(video.tracks, number, rows.frame[chosen], rows.place[chosen])
+            _distances(video.tracks, number, rows.frame[chosen], rows.places(chosen))
             for video in (old, new)
         ]
         found.append(np.stack(distances, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,9 @@ Flags = NDArray[np.bool_]
 class CorrectedRows:
     """All rows of a video, in any order; no two rows have the same frame and number.
 
-    A correction that does not fit raises `UserError` and changes nothing.
+    The first rows are those of the tracks as they were found, one track after the other. Rows that
+    a correction has added follow. A correction that does not fit raises `UserError` and changes
+    nothing.
 
     Args:
         video: The video as it was found.
@@ -28,41 +31,33 @@ class CorrectedRows:
     Attributes:
         frames: Numbers of the frames that were processed.
         frame: (rows,) frame of each row.
-        found: (rows,) number of the object as found; 0 for rows that a correction has added.
         number: (rows,) number after the corrections; 0 if the row was removed.
-        origin: (rows,) row of the tracks as found, one track after the other; -1 for rows that a
-            correction has added.
-        place: (rows, 2) position in pixels; NaN where there is nothing.
         placed: (rows,) whether a correction says what is there.
         masked: (rows,) whether the mask that was found belongs to the object.
+        ends: (tracks,) number of rows up to the end of each track as found.
     """
 
     def __init__(self, video: TrackedVideo) -> None:
         self.video = video
         self.frames = video.frames
         tracks = video.tracks
+        counts = np.array([len(track.frame) for track in tracks], np.int64)
+        self.ends: Integers = np.cumsum(counts)
+        self.count = int(counts.sum())  # of rows that were found
         self.frame: Integers = np.concatenate(
             [np.zeros(0, np.int64), *(track.frame for track in tracks)]
         )
-        counts = [len(track.frame) for track in tracks]
-        self.found: Integers = np.repeat(np.array([t.object for t in tracks], np.int64), counts)
-        self.number = self.found.copy()
-        self.origin: Integers = np.arange(len(self.frame))
-        self.place: Floats = np.empty((len(self.frame), 2))
-        for column, name in enumerate(("x_px", "y_px")):
-            np.concatenate(
-                [np.zeros(0), *(getattr(track, name) for track in tracks)],
-                out=self.place[:, column],
-            )
-        self.placed: Flags = np.zeros(len(self.frame), bool)
-        self.masked: Flags = np.ones(len(self.frame), bool)
-        ends = np.cumsum(counts)
-        self.tracks_end = ends
-        self.starts = np.zeros(len(self.frame) + 1, bool)  # of each found track; and one for -1
-        self.starts[ends - counts] = True
-        self.ends = np.zeros(len(self.frame) + 1, bool)
-        self.ends[ends - 1] = True
-        self.highest = int(self.found.max(initial=0))  # numbers are never used again
+        self.number = np.repeat(np.array([track.object for track in tracks], np.int32), counts)
+        self.placed: Flags = np.zeros(self.count, bool)
+        self.masked: Flags = np.ones(self.count, bool)
+        self.highest = max((track.object for track in tracks), default=0)  # never used again
+        self._moved: dict[int, tuple[float, float]] = {}  # where rows are by a correction
+
+    def places(self, rows: Integers) -> Floats:
+        """Return where rows are by a correction, (rows, 2) pixels; NaN where there is nothing."""
+        nowhere = math.nan, math.nan
+        found = [self._moved.get(row, nowhere) for row in rows.tolist()]
+        return np.array(found, np.float64).reshape(-1, 2)
 
     def apply(self, correction: Correction) -> None:
         """Apply one correction.
@@ -84,26 +79,39 @@ class CorrectedRows:
             case Nothing():
                 self._clear(correction.first, correction.last)
 
-    def column(self, name: str, origin: Integers) -> Floats:
-        """Return values as they were found.
+    def column(self, name: str, rows: Integers) -> NDArray[np.floating[Any]]:
+        """Return values of rows that were found, as they were found.
 
         Args:
             name: Name of a column of a track.
-            origin: Rows of the tracks as found.
+            rows: The rows.
         """
-        values = np.empty(len(origin))
-        owner = np.searchsorted(self.tracks_end, origin, side="right")
+        owner = self._owner(rows)
+        columns = [getattr(track, name) for track in self.video.tracks]
+        values = np.empty(len(rows), np.result_type(np.float32, *columns))
         for place in np.unique(owner):
             own = owner == place
-            track = self.video.tracks[place]
-            start = self.tracks_end[place] - len(track.frame)
-            values[own] = getattr(track, name)[origin[own] - start]
+            start = self.ends[place] - len(columns[place])
+            values[own] = columns[place][rows[own] - start]
         return values
 
-    def is_unchanged(self, chosen: Integers) -> bool:
-        """Return whether rows in the order of their frames are a whole track as it was found."""
-        return bool(self.follows(chosen).all()) and bool(
-            (self.found[chosen] == self.number[chosen]).all()
+    def _owner(self, rows: Integers) -> Integers:
+        return np.searchsorted(self.ends, rows, side="right")
+
+    def is_unchanged(self, place: int) -> bool:
+        """Return whether nothing has changed in a track, and nothing was added to it.
+
+        Args:
+            place: Place of the track in the video.
+        """
+        track = self.video.tracks[place]
+        end = int(self.ends[place])
+        own = slice(end - len(track.frame), end)
+        return bool(
+            (self.number[own] == track.object).all()
+            and not self.placed[own].any()
+            and self.masked[own].all()
+            and np.count_nonzero(self.number == track.object) == len(track.frame)
         )
 
     def follows(self, chosen: Integers) -> Flags:
@@ -116,10 +124,11 @@ class CorrectedRows:
             (rows + 1,) whether nothing has changed before the first row, between each two
             consecutive rows, and after the last row.
         """
-        origin, kept = self.origin[chosen], ~self.placed[chosen]
-        between = (np.diff(origin) == 1) & ~self.starts[origin[1:]] & kept[1:] & kept[:-1]
-        first = self.starts[origin[:1]] & kept[:1]
-        last = self.ends[origin[-1:]] & kept[-1:]
+        kept = ~self.placed[chosen] & (chosen < self.count)
+        starts = np.concatenate([[0], self.ends])
+        between = (np.diff(chosen) == 1) & ~np.isin(chosen[1:], starts) & kept[1:] & kept[:-1]
+        first = np.isin(chosen[:1], starts) & kept[:1]
+        last = np.isin(chosen[-1:] + 1, self.ends) & kept[-1:]
         return np.concatenate([first, between, last])
 
     def _swap(self, one: int, other: int, first: int) -> None:
@@ -175,30 +184,23 @@ class CorrectedRows:
             )
         rows = np.flatnonzero(own & (self.frame == wanted.frame))
         row = int(rows[0]) if len(rows) else self._new_row(wanted.frame, wanted.object)
-        self.place[row] = x, y
+        self._moved[row] = x, y
         self.placed[row] = True
         self.masked[row] = self._is_in_mask(row)
 
     def _is_in_mask(self, row: int) -> bool:
         """Whether a row is at most half a length away from where it was found."""
-        origin = self.origin[row : row + 1]
-        if origin[0] < 0:
+        if row >= self.count:
             return False
-        x, y, length = (float(self.column(name, origin)[0]) for name in ("x_px", "y_px", "length"))
-        return math.dist(self.place[row], (x, y)) <= length / 2
+        rows = np.array([row])
+        x, y, length = (float(self.column(name, rows)[0]) for name in ("x_px", "y_px", "length"))
+        return math.dist(self._moved[row], (x, y)) <= length / 2
 
     def _new_row(self, frame: int, number: int) -> int:
-        for name, value in (
-            ("frame", frame),
-            ("found", 0),
-            ("number", number),
-            ("origin", -1),
-            ("placed", True),
-            ("masked", False),
-        ):
+        new = {"frame": frame, "number": number, "placed": True, "masked": False}
+        for name, value in new.items():
             old = getattr(self, name)
             setattr(self, name, np.append(old, np.array(value, old.dtype)))
-        self.place = np.append(self.place, [[np.nan, np.nan]], 0)
         return len(self.frame) - 1
 
     def _clear(self, first: int, last: int) -> None:
@@ -207,7 +209,7 @@ class CorrectedRows:
         inside = (self.frame >= first) & (self.frame <= last) & (self.number > 0)
         if not inside.any():
             raise UserError(f"no object has a row in frames {first} to {last}")
-        self.place[inside] = np.nan
+        self._moved = {row: place for row, place in self._moved.items() if not inside[row]}
         self.placed[inside] = True
         self.masked[inside] = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,34 +118,35 @@ def _rows_of(known: dict[str, CorrectedRows], correction: Correction) -> Correct
 
 
 def _corrected(video: TrackedVideo, rows: CorrectedRows) -> TrackedVideo:
-    present = np.unique(rows.number[rows.number > 0])
-    tracks = [_track(video, rows, int(number)) for number in present]
+    kept = {
+        track.object: track for place, track in enumerate(video.tracks) if rows.is_unchanged(place)
+    }
+    present = np.flatnonzero(np.bincount(rows.number))
+    tracks = [
+        kept.get(number) or _track(video, rows, number) for number in present.tolist() if number
+    ]
     numbers = _numbers(rows)
     crossings = [_crossing(crossing, numbers) for crossing in video.crossings]
-    kept = [crossing for crossing in crossings if len(crossing.objects) > 1]
-    return replace(video, tracks=tracks, crossings=kept, processed=rows.frames, numbers=numbers)
+    left = [crossing for crossing in crossings if len(crossing.objects) > 1]
+    return replace(video, tracks=tracks, crossings=left, processed=rows.frames, numbers=numbers)
 
 
 def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
     chosen = np.flatnonzero(rows.number == number)
-    chosen = chosen[np.argsort(rows.frame[chosen])]
-    if rows.is_unchanged(chosen):
-        return next(track for track in video.tracks if track.object == number)
-    found = rows.origin[chosen] >= 0
-    columns = {}
+    chosen = chosen[np.argsort(rows.frame[chosen], kind="stable")]  # it is nearly sorted
+    found = chosen < rows.count
+    columns: dict[str, Any] = {}
     for name in NAMES:
-        columns[name] = np.full(len(chosen), np.nan)
-        columns[name][found] = rows.column(name, rows.origin[chosen[found]])
+        values = rows.column(name, chosen[found])
+        columns[name] = np.full(len(chosen), np.nan, values.dtype)
+        columns[name][found] = values
     if not found.all():
         columns["time"][~found] = _times(video, rows.frame[chosen[~found]])
     placed = rows.placed[chosen]
-    x_px, y_px = rows.place[chosen].T
-    columns["x_px"][placed], columns["y_px"][placed] = x_px[placed], y_px[placed]
-    columns["x"][placed], columns["y"][placed] = (
-        x_px[placed] / video.width,
-        y_px[placed] / video.height,
-    )
-    columns["confidence"][placed] = np.isfinite(x_px[placed])
+    x_px, y_px = rows.places(chosen[placed]).T
+    columns["x_px"][placed], columns["y_px"][placed] = x_px, y_px
+    columns["x"][placed], columns["y"][placed] = x_px / video.width, y_px / video.height
+    columns["confidence"][placed] = np.isfinite(x_px)
     for name in SHAPE:
         columns[name][~rows.masked[chosen]] = np.nan
     _renew_speed(columns, rows, chosen)
@@ -165,7 +167,7 @@ def _times(video: TrackedVideo, frames: NDArray[np.int64]) -> NDArray[np.float64
 
 
 def _renew_speed(
-    columns: dict[str, NDArray[np.float64]], rows: CorrectedRows, chosen: NDArray[np.int64]
+    columns: dict[str, NDArray[Any]], rows: CorrectedRows, chosen: NDArray[np.int64]
 ) -> None:
     """Replace the speed near rows that do not follow each other as they were found.
 
@@ -195,11 +197,13 @@ def _around(joints: NDArray[np.int64], reach: int, count: int) -> NDArray[np.boo
 
 
 def _numbers(rows: CorrectedRows) -> Numbers:
-    found = rows.origin >= 0
-    keys = Numbers.key(rows.frame[found], rows.found[found])
-    numbers = np.where(rows.masked, rows.number, 0)[found]
-    order = np.argsort(keys)
-    return Numbers(keys[order], numbers[order], int(rows.found[found].min(initial=1)))
+    numbers = np.where(rows.masked, rows.number, 0)
+    ends = rows.ends.tolist()
+    tracks = {
+        track.object: (track.frame, numbers[end - len(track.frame) : end])
+        for track, end in zip(rows.video.tracks, ends, strict=True)
+    }
+    return Numbers(tracks)
 
 
 def _crossing(crossing: Crossing, numbers: Numbers) -> Crossing:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.kernels.numba.compiling import compile_loop
+
 NAME = -2  # place of the column with the name of the sequence
 SKIPPED = -1  # place of a column that is not wanted
 MOST_DIGITS = 15  # a number of so many digits and a power of ten are exact in float64
@@ -56,12 +58,7 @@ def plain_rows(block: bytes, places: NDArray[np.int64]) -> tuple[Floats, list[tu
 @cache
 def _compiled() -> Any:
     """Compile the loop when it is first needed; importing numba is slow."""
-    from numba import njit
-
-    try:
-        return njit(cache=True, nogil=True)(_scan)
-    except RuntimeError:  # no folder for the cache
-        return njit(nogil=True)(_scan)
+    return compile_loop(_scan)
 
 
 def _scan(data: Any, places: Any, values: Any, names: Any, powers: Any) -> int:

@@ -104,7 +104,7 @@ def _places(rows: CorrectedRows) -> list[Place]:
     """Return the corrected frames of a sequence, in ascending order."""
     told = np.flatnonzero(rows.placed & (rows.number > 0))
     told = told[np.argsort(rows.frame[told])]
-    scaled = rows.place[told] / (rows.video.width, rows.video.height)
+    scaled = rows.places(told) / (rows.video.width, rows.video.height)
     return [
         (frame, None, None) if np.isnan(x) else (frame, x, y)
         for frame, (x, y) in zip(rows.frame[told].tolist(), scaled.tolist(), strict=True)

@@ -89,6 +89,7 @@ class Contents:
         crossings: Crossings of objects.
         zones: Zones in the frame; None for none.
         mm_per_pixel: Size of a pixel; None if it is unknown.
+        corrections: Number of corrections by a person that the results include.
 
     Example:
         >>> Contents("A pendulum", facts=[("frames", "10,000")]).facts
@@ -113,6 +114,7 @@ class Contents:
     crossings: list[Crossing] = field(default_factory=list)
     zones: Zones | None = None
     mm_per_pixel: float | None = None
+    corrections: int = 0
 
     @property
     def is_track(self) -> bool:
@@ -147,6 +149,7 @@ def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
             facts=contents.facts,
             warnings=contents.warnings,
             trust=contents.trust,
+            corrections=contents.corrections,
             scores=contents.scores,
             is_track=contents.is_track,
             threshold=SURE,

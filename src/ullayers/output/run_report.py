@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,31 @@ def report_run(
         scores: Comparison with the ground truth, if there is one.
         scenes: Measures of the objects in tracks.csv.
     """
+    contents = contents_of(run, sources, done, stride=stride)
+    contents = replace(
+        contents,
+        scores=list(scores),
+        scenes=list(scenes),
+        crossings=read_crossings(run.folder / "crossings.csv"),
+    )
+    write_report(run.folder / "report.html", contents)
+
+
+def contents_of(
+    run: Run, sources: Sequence[Source], done: Exported, *, stride: int = 1
+) -> Contents:
+    """Return what the report shows of a run and its results, without measures of objects.
+
+    Args:
+        run: A finished run.
+        sources: What it was applied to.
+        done: What was found.
+        stride: The stride of the export.
+    """
     maps, picture = _maps(run, sources)
     records = _shown_records(run)
     reasons = distrust_reasons(run, done)
-    contents = Contents(
+    return Contents(
         title=run_title(run),
         config=_settings(run, sources),
         records=records,
@@ -72,13 +94,9 @@ def report_run(
         facts=_facts(run, done, records),
         warnings=reasons,
         trust=None if reasons else trust_sentence(run, done),
-        scores=list(scores),
-        scenes=list(scenes),
-        crossings=read_crossings(run.folder / "crossings.csv"),
         zones=run.zones,
         mm_per_pixel=run.mm_per_pixel,
     )
-    write_report(run.folder / "report.html", contents)
 
 
 def _shown_records(run: Run) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import io
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,7 +36,7 @@ NAMES = (
 )
 REQUIRED = NAMES[:4]
 LONG = 2**25  # bytes of a table; loading the compiled loop takes as long as reading less without it
-BLOCK_BYTES = 2**22  # of a long table that are read at once
+BLOCK_BYTES = 2**24  # of a long table that are read at once
 KEY_STEP = 2**20  # more than any number of an object
 MAX_FRAMES = 10**8  # a damaged table must not fill the memory; at 25 frames a second, 46 days
 
@@ -174,19 +175,46 @@ def _parts(file: BinaryIO, present: list[str], columns: list[str]) -> Iterator[d
     order = {"sequence": NAME} | {name: place for place, name in enumerate(wanted)}
     places = np.array([order.get(name, SKIPPED) for name in present])
     start = file.tell()
-    is_long = os.fstat(file.fileno()).st_size >= LONG
-    while is_long and (block := file.read(BLOCK_BYTES)):
-        block += file.readline()
-        try:
-            values, names = plain_rows(block if block.endswith(b"\n") else block + b"\n", places)
-        except ValueError:  # what follows is read as any CSV
-            file.seek(start)
-            break
-        yield _by_object(values, names, "object" in present)
-        start = file.tell()
+    if os.fstat(file.fileno()).st_size >= LONG:
+        for place, rows in _plain_blocks(file, places):
+            if rows is None:  # what follows is read as any CSV
+                start = place
+                break
+            yield _by_object(*rows, "object" in present)
+        else:
+            return
+    file.seek(start)
     with io.TextIOWrapper(file, "utf-8", newline="") as lines:
         while some := list(islice(lines, ROWS_AT_ONCE)):
             yield _tables(some, lines, present, wanted)
+
+
+def _plain_blocks(
+    file: BinaryIO, places: NDArray[np.int64]
+) -> Iterator[tuple[int, tuple[Floats, list[tuple[int, str]]] | None]]:
+    """Yield the place of each block and its rows; None if it is not plain.
+
+    The next block is read meanwhile.
+    """
+
+    def read(start: int, block: bytes) -> Any:
+        try:
+            whole = block if block.endswith(b"\n") else block + b"\n"
+            return start, plain_rows(whole, places)
+        except ValueError:
+            return start, None
+
+    with ThreadPoolExecutor(1) as pool:
+        coming: Future[Any] | None = None
+        while True:
+            start = file.tell()
+            block = file.read(BLOCK_BYTES)
+            block += file.readline()
+            ready, coming = coming, pool.submit(read, start, block) if block else None
+            if ready is not None:
+                yield ready.result()
+            if coming is None:
+                return
 
 
 def _tables(
@@ -235,14 +263,18 @@ def _by_object(values: Floats, names: list[tuple[int, str]], numbered: bool) -> 
         numbered: Whether the first column is the number of the object.
     """
     objects = values[:, 0] if numbered else np.ones(len(values))
-    if not ((objects % 1 == 0) & (objects >= 1) & (objects < KEY_STEP)).all():
+    if not ((objects >= 1) & (objects < KEY_STEP) & (np.floor(objects) == objects)).all():
         raise ValueError("the number of an object is not a whole number from 1 to 1e6")
     found: dict[Key, list[Floats]] = defaultdict(list)
     ends = [row for row, _ in names[1:]] + [len(values)]
     for (start, name), end in zip(names, ends, strict=True):
-        own = objects[start:end]
-        for number in np.unique(own):
-            found[name, int(number)].append(values[start:end, numbered:][own == number])
+        numbers = objects[start:end]
+        small = np.uint16 if numbers.max() < 2**16 else np.int64  # of these it is a radix sort
+        order = np.argsort(numbers.astype(small), kind="stable")
+        own, rows = numbers[order], values[start:end, numbered:][order]
+        starts = np.flatnonzero(np.diff(own, prepend=0))
+        for number, part in zip(own[starts], np.split(rows, starts[1:]), strict=True):
+            found[name, int(number)].append(part)
     return {key: rows[0] if len(rows) == 1 else np.concatenate(rows) for key, rows in found.items()}
 
 
@@ -265,7 +297,7 @@ def frames_of(key: Key, numbers: Floats) -> NDArray[np.int64]:
     Raises:
         ValueError: They are not whole numbers, too large, or not in order.
     """
-    if not ((numbers % 1 == 0) & (numbers >= 0) & (numbers < MAX_FRAMES)).all():
+    if not ((numbers >= 0) & (numbers < MAX_FRAMES) & (np.floor(numbers) == numbers)).all():
         raise ValueError("the number of a frame is not a whole number from 0 to 1e8")
     frame = numbers.astype(np.int64)
     if (np.diff(frame) <= 0).any():

@@ -14,7 +14,7 @@ from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.results import SURE
 from ullayers.output.crossing_table import CROSSINGS, Crossing, read_crossings
 from ullayers.output.mask_images import MOST_OBJECTS, Labels, read_labels
-from ullayers.output.track_table import KEY_STEP, MAX_FRAMES, NAMES, Floats, Track, read_tracks
+from ullayers.output.track_table import MAX_FRAMES, NAMES, Floats, Track, read_tracks
 
 MAX_SIDE = 2**20  # pixels of a frame's side
 Frames = NDArray[np.int64]
@@ -22,23 +22,19 @@ Frames = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers of objects after corrections, by frame and number as found.
+    """Numbers of objects after corrections.
 
     Attributes:
-        keys: (rows,) frame and number of each object that was found, as `Numbers.key` packs them,
-            ascending.
-        numbers: (rows,) its number after corrections; 0 if it is no object any more.
-        first: The smallest number that was found.
+        tracks: For each object by its number as found, the frames in which it was found, ascending,
+            and its number in them after corrections; 0 if it is no object any more.
     """
 
-    keys: Frames
-    numbers: NDArray[np.int64]
-    first: int
+    tracks: Mapping[int, tuple[Frames, NDArray[np.integer[Any]]]]
 
-    @staticmethod
-    def key(frames: Any, objects: Any) -> Any:
-        """Return one number for a frame and an object, in ascending order of frames."""
-        return frames * KEY_STEP + objects
+    @property
+    def first(self) -> int:
+        """The smallest number that was found."""
+        return min(self.tracks, default=1)
 
     def __call__(self, frames: Any, objects: Any) -> NDArray[np.int64]:
         """Return numbers after corrections; 0 for what is no object, or was not found.
@@ -48,15 +44,20 @@ class Numbers:
             objects: Numbers of objects as they were found, of the same shape.
 
         Example:
-            >>> numbers = Numbers(Numbers.key(np.arange(2), 1), np.array([1, 3]), first=1)
+            >>> numbers = Numbers({1: (np.arange(2), np.array([1, 3]))})
             >>> numbers([0, 1, 2], [1, 1, 1]).tolist()
             [1, 3, 0]
         """
-        wanted = self.key(np.asarray(frames, np.int64), np.asarray(objects, np.int64))
-        if not len(self.keys):
-            return np.zeros(wanted.shape, np.int64)
-        row = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
-        return np.where(self.keys[row] == wanted, self.numbers[row], 0)
+        frames, objects = np.asarray(frames, np.int64), np.asarray(objects, np.int64)
+        found = np.zeros(objects.shape, np.int64)
+        for number in np.intersect1d(objects, list(self.tracks)).tolist():
+            seen, corrected = self.tracks[number]
+            own = np.flatnonzero(objects == number)
+            row = np.searchsorted(seen, frames.flat[own])
+            own, row = own[row < len(seen)], row[row < len(seen)]
+            is_seen = seen[row] == frames.flat[own]
+            found.flat[own[is_seen]] = corrected[row[is_seen]]
+        return found
 
 
 @dataclass(frozen=True)

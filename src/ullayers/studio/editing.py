@@ -33,6 +33,7 @@ MAX_OUTLINED = 1000  # frames of one answer
 
 _writing = threading.Lock()  # two pages may correct the same run
 _reading: dict[Path, threading.Lock] = {}
+_latest: dict[Path, tuple[Any, Edited]] = {}  # versions of the files of a run, and what they say
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,18 @@ def read_edited(folder: Path) -> Edited:
     """
     with _reading.setdefault(folder, threading.Lock()):  # a long table is not read twice at once
         versions = tuple(version_of(folder / name) for name in FILES)
-        return _read(folder, versions, version_of(folder / CORRECTIONS))
+        state = versions, version_of(folder / CORRECTIONS)
+        known = _latest.pop(folder, None)
+        if known is None or known[0] != state:
+            known = None  # old and new together may not fit into memory
+            while len(_latest) >= KEPT:
+                _latest.pop(next(iter(_latest)), None)
+            known = state, _read(folder, versions)
+        _latest[folder] = known
+        return known[1]
 
 
-@lru_cache(maxsize=KEPT)
-def _read(folder: Path, versions: tuple[Version, ...], corrected: Version) -> Edited:
+def _read(folder: Path, versions: tuple[Version, ...]) -> Edited:
     found = _found(folder, versions)
     is_finished = (folder / "summary.json").exists()
     corrections = read_corrections(folder) if is_finished else Corrections()

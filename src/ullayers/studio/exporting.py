@@ -1,41 +1,86 @@
-"""Files for other programs, written on demand: tracks in any format, and overlays of a range."""
+"""Files written on demand: tracks in any format, overlays of a range, the corrected report."""
 
 from __future__ import annotations
 
+import csv
+import math
 import os
 from collections.abc import Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from ullayers.errors import UserError
 from ullayers.learn.folders import EXPORT_FOLDER, check_inside
+from ullayers.learn.regular_files import open_regular
+from ullayers.learn.runs import load_run
+from ullayers.output.corrected_report import write_corrected_report
 from ullayers.output.corrected_tables import write_corrected
 from ullayers.output.formats.names import FORMATS
 from ullayers.output.formats.write import plan_files, write_files
 from ullayers.output.tracked_video import TrackedVideo
 from ullayers.studio.editing import read_edited
+from ullayers.video.atomic_files import replacing
+from ullayers.video.finding import safe_name
 
 OVERLAY = "overlay"
+REPORT = "report"
 REQUESTED = {"format", "sequence", "first", "last"}
 
 
 def export_run(folder: Path, content: Mapping[str, Any]) -> list[Path]:
-    """Write the corrected tracks of a run in a format; returns the files.
+    """Write the corrected tracks of a run in a format, or its report; returns the files.
 
     Args:
         folder: The run.
-        content: Format, and optionally sequence, first and last frame.
+        content: Format, and optionally sequence, first and last frame; the report is always that
+            of the whole run.
 
     Raises:
         UserError: The format is unknown, its package is not installed, or nothing is there.
     """
+    if content.get("format") == REPORT:
+        path = export_folder(folder) / "report.html"
+        write_corrected_report(load_run(folder, "cpu"), path)
+        return [path]
     name, sequence, first, last = _checked(content)
     target = export_folder(folder)
+    if name == "csv" and not (folder / "tracks.csv").exists():
+        return [_write_codes(folder, target, sequence, first, last)]
     if name == "csv":
         return write_corrected(folder, target, sequence=sequence, first=first, last=last)
     files = plan_files(folder, name, target, sequence=sequence, first=first, last=last)
     write_files(name, files)
     return [path for file in files for path in file.paths]
+
+
+def _write_codes(
+    folder: Path, target: Path, sequence: str | None, first: int | None, last: int | None
+) -> Path:
+    """Write the codes of some frames; returns the file."""
+    low, high = first or 0, math.inf if last is None else last
+    frames = "" if first is last is None else f"-{low}-{'' if last is None else last}"
+    path = target / f"{safe_name(sequence or 'all')}{frames}.codes.csv"
+    count = 0
+    try:
+        with (
+            TextIOWrapper(open_regular(folder / "codes.csv"), "utf-8", newline="") as lines,
+            replacing(path) as file,
+        ):
+            rows = csv.reader(lines)
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(next(rows, []))
+            for row in rows:
+                if sequence in (None, row[0]) and low <= int(row[1]) <= high:
+                    writer.writerow(row)
+                    count += 1
+            if not count:
+                raise UserError("there are no codes in these frames")
+    except UserError:
+        raise
+    except (OSError, ValueError, IndexError, csv.Error) as error:
+        raise UserError(f"{folder.name}: codes.csv cannot be read: {error}") from error
+    return path
 
 
 def export_folder(folder: Path) -> Path:

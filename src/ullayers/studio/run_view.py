@@ -18,7 +18,7 @@ from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.regular_files import read_regular
 from ullayers.learn.results import CROP, PIXELS, SHAPE
 from ullayers.learn.run_config import MAX_METRICS_BYTES, read_config
-from ullayers.output.track_table import NAMES, REQUIRED, Track
+from ullayers.output.track_table import REQUIRED, Track
 from ullayers.studio.table_file import ObjectRows, read_rows
 
 # Files of a run that the page may download; nothing else leaves the folder.
@@ -36,24 +36,14 @@ FILES = (
     "metrics.jsonl",
     "README.md",
 )
-COLUMNS = (
-    "frame",
-    "time",
-    "x_px",
-    "y_px",
-    "confidence",
-    "speed",
-    "heading",
-    "length",
-    "width",
-    "area",
-)
+COLUMNS = ("frame", "time", "x_px", "y_px", "confidence", "speed")  # that the page shows
+USED = (*COLUMNS[1:], "x", "y", "length")  # and that corrections and overlays need
 MAX_RECORDS = 20_000  # of one answer
 
 
 def tracks_of(folder: Path) -> list[ObjectRows]:
     """Return the tracks of a run as they were found; empty if there is no table yet."""
-    return read_rows(folder / "tracks.csv", NAMES, REQUIRED)
+    return read_rows(folder / "tracks.csv", USED, REQUIRED)
 
 
 def codes_of(folder: Path) -> list[ObjectRows]:

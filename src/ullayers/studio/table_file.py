@@ -209,11 +209,10 @@ def _copy(
     folder = path.parent if os.access(path.parent, os.W_OK) else None
     try:
         with (
-            open(partial, "w+b") if folder else tempfile.TemporaryFile() as file,
-            tempfile.TemporaryFile(dir=folder) as spool,
+            open(partial, "w+b", 0) if folder else tempfile.TemporaryFile(buffering=0) as file,
+            tempfile.TemporaryFile(buffering=0, dir=folder) as spool,
         ):
             _write(file, description, _by_object(path, description["columns"], parts, spool))
-            file.flush()
             found = _map(file, description)
             assert found is not None
             written = os.dup(file.fileno())
@@ -241,9 +240,11 @@ def _keep(file: int, partial: Path, path: Path) -> None:
 
 def _put(file: IO[bytes], column: Column) -> tuple[str, int, int]:
     """Write a column; returns its type, place and length."""
-    file.write(b"\0" * (-file.tell() % ALIGNED))
     place = file.tell()
-    file.write(np.ascontiguousarray(column).data)
+    data = np.ascontiguousarray(column).view(np.uint8)
+    while len(data):
+        data = data[file.write(data.data) :]
+    file.seek(-place - column.nbytes & ALIGNED - 1, os.SEEK_CUR)
     return column.dtype.str, place, len(column)
 
 
@@ -259,7 +260,6 @@ def _by_object(
             _frames(path, key, rows[:, 0])
             columns = zip(kinds, rows.T, strict=True)
             pieces[key].append([_put(spool, values.astype(kind)) for kind, values in columns])
-    spool.flush()
     content = mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) if pieces else b""
     for key in sorted(pieces):
         joined = {

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.kernels.numba.compiling import compile_loop
+
 SEGMENT, CLUSTER, TRACKS, TRACK = 0x18538067, 0x1F43B675, 0x1654AE6B, 0xAE
 NUMBER, KIND, CODEC, ENCODINGS = 0xD7, 0x83, 0x86, 0x6D80
 TIME, SIMPLE_BLOCK, GROUP, BLOCK, REFERENCE = 0xE7, 0xA3, 0xA0, 0xA1, 0xFB
@@ -110,12 +112,7 @@ def _elements(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, i
 @cache
 def _compiled() -> Any:
     """Compile the loop when it is first needed; importing numba is slow."""
-    from numba import njit
-
-    try:
-        return njit(cache=True, nogil=True)(_count)
-    except RuntimeError:  # no folder for the cache
-        return njit(nogil=True)(_count)
+    return compile_loop(_count)
 
 
 def _count(data: Any, track: int, times: Any, is_key: Any) -> int:

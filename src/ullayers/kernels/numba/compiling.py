@@ -40,6 +40,29 @@ def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
     return made
 
 
+def compile_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a loop of another package, which calls no other compiled function.
+
+    The cache is valid until the file of the loop changes. If it cannot be used, because it is
+    damaged or the disk is full, the loop is compiled again in every process.
+    """
+    from numba import njit
+
+    try:
+        cached = njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no writable folder
+        cached = None
+    plain = njit(nogil=True)(function)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return (plain if cached is None else cached)(*arguments)
+        except (OSError, EOFError, UnpicklingError, ImportError, AttributeError):
+            return plain(*arguments)
+
+    return call
+
+
 @cache
 def _announce_compilation() -> None:
     """Log a line when numba compiles one of our loops instead of loading it from its cache."""

@@ -43,6 +43,55 @@ export function css([red, green, blue], alpha = 1) {
   return alpha === 1 ? `rgb(${red} ${green} ${blue})` : `rgb(${red} ${green} ${blue} / ${alpha})`;
 }
 
+const LEGIBLE = 3; // contrast of a line with what is behind it
+
+/** @type {Map<string, Colour>} */
+const legible = new Map();
+
+/**
+ * Colour of an object in charts: its own, mixed with ink until it stands out from the paper.
+ *
+ * @param {number} number Of the object.
+ * @param {import("./palette.js").Palette} palette With colours as #rrggbb.
+ * @returns {Colour}
+ */
+export function chartColour(number, palette) {
+  const key = `${number}${palette.card}`;
+  const known = legible.get(key);
+  if (known) return known;
+  const [paper, ink] = [hex(palette.card), hex(palette.ink)];
+  const own = identityColour(number);
+  let colour = own;
+  for (let share = 0.1; contrast(colour, paper) < LEGIBLE && share <= 1; share += 0.1) {
+    const mix = (/** @type {number} */ place) =>
+      Math.round(own[place] + share * (ink[place] - own[place]));
+    colour = [mix(0), mix(1), mix(2)];
+  }
+  legible.set(key, colour);
+  return colour;
+}
+
+/** @param {string} text @returns {Colour} */
+function hex(text) {
+  const value = parseInt(text.slice(1), 16);
+  return [value >> 16, (value >> 8) & 255, value & 255];
+}
+
+/** Relative luminance, from 0 to 1. @param {Colour} colour */
+function luminance(colour) {
+  const [red, green, blue] = colour.map((value) => {
+    const share = value / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** @param {Colour} one @param {Colour} other */
+function contrast(one, other) {
+  const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}
+
 /** @param {number} number */
 export function identityMarker(number) {
   return MARKERS[Math.floor(Math.max(0, number - 1) / PALETTE.length) % MARKERS.length];
@@ -54,11 +103,7 @@ export function identityMarker(number) {
  * @param {Colour} background
  */
 export function textOn(background) {
-  const [red, green, blue] = background.map((value) => {
-    const share = value / 255;
-    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-  });
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
+  return luminance(background) > 0.179 ? "#000" : "#fff";
 }
 
 // Early to late, of about equal steps of lightness: legible on white and on the dark theme.

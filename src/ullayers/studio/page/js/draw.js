@@ -212,8 +212,9 @@ function drawName(context, place, { scale, left, top }, picked) {
   context.font = `600 ${picked ? 14 : 12}px system-ui, sans-serif`;
   const width = context.measureText(text).width + 10;
   const height = picked ? 20 : 17;
-  const x = left + scale * place.x + 10;
-  const y = top + scale * place.y - 10 - height;
+  const widest = context.canvas.clientWidth || Infinity; // a figure has none, and room
+  const x = Math.min(left + scale * place.x + 10, widest - width - 2);
+  const y = Math.max(top + scale * place.y - 10 - height, 2);
   context.fillStyle = css(colour);
   context.strokeStyle = "rgb(0 0 0 / 0.5)";
   context.lineWidth = 1;

@@ -55,7 +55,7 @@ new Overview(byId("scrub"), store, playhead, timeline);
 
 const watchTab = new WatchTab(store, session, playhead, new LearnForm(store, session).element);
 buildTabs(byId("inspector"), store, [
-  { id: "watch", label: "Watch", icon: "learn", panel: watchTab.element },
+  { id: "watch", label: "Learn", icon: "learn", panel: watchTab.element },
   {
     id: "objects",
     label: "Objects",

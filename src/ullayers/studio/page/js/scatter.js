@@ -1,10 +1,11 @@
 /** Scatter of the places or of the code. A click on a point shows its frame. */
 
 import { Chart } from "./charts.js";
-import { css, identityColour, timeColour } from "./colours.js";
+import { chartColour, css, timeColour } from "./colours.js";
 import { short } from "./format.js";
 
-const PAD = { left: 10, right: 10, top: 10, bottom: 22 };
+const PAD = { left: 2, right: 2, top: 4, bottom: 20 };
+const HIGHEST = 260; // CSS pixels
 const REACH = 14; // CSS pixels around a point in which a click counts
 const SHADES = 32;
 const MOST = 20000; // points per object that are drawn
@@ -63,7 +64,7 @@ export function drawScatter(context, model, width, height, palette) {
     const groups = several ? [all(points, stride)] : byTime(points, stride, model.frames);
     groups.forEach((rows, group) => {
       context.fillStyle = several
-        ? css(identityColour(points.object), 0.75)
+        ? css(chartColour(points.object, palette), 0.75)
         : css(timeColour(group / (SHADES - 1)), 0.85);
       // One path for all points of a colour is many times quicker than one each.
       context.beginPath();
@@ -114,12 +115,12 @@ function drawLabels(context, model, [left, top, wide, tall], height, palette) {
   context.textBaseline = "middle";
   context.fillStyle = palette.soft;
   context.textAlign = "left";
-  context.fillText(short(x0), left, base);
+  context.fillText(model.picture ? "0" : short(x0), left, base);
   context.textAlign = "right";
-  context.fillText(short(x1), left + wide, base);
+  context.fillText(model.picture ? `${short(x1)} px` : short(x1), left + wide, base);
   context.textAlign = "center";
   context.fillText(
-    model.picture ? "path, in the frame" : `${model.labels[0]} across, ${model.labels[1]} up`,
+    model.picture ? "seen as in the frame" : `${model.labels[0]} across, ${model.labels[1]} up`,
     left + wide / 2,
     base,
   );
@@ -195,7 +196,7 @@ export class Scatter {
    */
   paint(context, width, height, palette) {
     const model = this.model();
-    if (!model) return;
+    if (!model || this.fit(model, width, height)) return;
     const size = `${width}x${height}@${devicePixelRatio}${palette.ink}`;
     if (this.drawnFor !== size) {
       this.drawnFor = size;
@@ -207,6 +208,22 @@ export class Scatter {
     }
     context.drawImage(this.background, 0, 0, width, height);
     this.ring(context, model, width, height, palette);
+  }
+
+  /**
+   * Give the canvas the shape of the picture; returns whether it is drawn again for that.
+   *
+   * @param {ScatterModel} model
+   * @param {number} width
+   * @param {number} height
+   */
+  fit({ bounds: [x0, x1, y0, y1], picture }, width, height) {
+    const shape = (y1 - y0) / (x1 - x0);
+    const needed = PAD.top + PAD.bottom + Math.round((width - PAD.left - PAD.right) * shape);
+    const wanted = picture ? Math.min(Math.max(needed, 80), HIGHEST) : HIGHEST;
+    if (Math.abs(wanted - height) < 2) return false;
+    this.canvas.style.height = `${wanted}px`;
+    return true;
   }
 
   /** Rings around the points of the current frame. */

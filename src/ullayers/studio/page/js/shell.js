@@ -7,7 +7,7 @@ import { percent } from "./format.js";
 const PANELS = [
   ["library", "Library", "film"],
   ["time", "Time", "chart"],
-  ["watch", "Watch", "learn"],
+  ["watch", "Learn", "learn"],
   ["objects", "Objects", "objects"],
   ["export", "Export", "download"],
 ];

@@ -5,7 +5,7 @@ import { clock, short } from "./format.js";
 import { prepare, screenPalette } from "./palette.js";
 import { MOST_LANES, timeOf } from "./results.js";
 import { rowOf } from "./tables.js";
-import { GUTTER, drawTimeline, frameToX, laneName, laneUnit } from "./timeline_draw.js";
+import { GUTTER, MARGIN, drawTimeline, frameToX, laneName, laneUnit } from "./timeline_draw.js";
 
 const SHORTEST = 20; // frames that are seen at least
 
@@ -117,6 +117,7 @@ export class Timeline {
   emptyText() {
     const { open, results } = this.store.state;
     if (results) return "Every object of this sequence has been deleted. Undo brings them back.";
+    if (this.store.openRun?.state === "done") return "Reading the results…";
     if (open.kind === "run") return "Time lines appear here when the run is finished.";
     if (open.kind === "source") return "Learn from this video to see its time lines here.";
     return "Time lines of position, speed and confidence appear here.";
@@ -133,7 +134,7 @@ export class Timeline {
   /** @param {number} clientX */
   frameAt(clientX) {
     const box = this.canvas.getBoundingClientRect();
-    const share = (clientX - box.left - GUTTER) / Math.max(1, box.width - GUTTER);
+    const share = (clientX - box.left - GUTTER) / Math.max(1, box.width - GUTTER - MARGIN);
     return this.window[0] + share * (this.window[1] - this.window[0]);
   }
 

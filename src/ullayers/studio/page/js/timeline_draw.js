@@ -1,12 +1,13 @@
 /** The time lines as a drawing, on the screen or in a figure. */
 
-import { css, identityColour } from "./colours.js";
+import { chartColour, css } from "./colours.js";
 import { curve } from "./decimate.js";
 import { clock, short } from "./format.js";
 import { ticks } from "./palette.js";
 import { UNSURE } from "./results.js";
 
-export const GUTTER = 88; // width of the names of the lanes
+export const GUTTER = 88; // width of the names of the lanes; the strip above starts there, too
+export const MARGIN = 14; // right of the last frame, as beside the strip above
 const AXIS = 18; // height of the axis of time
 const STEPS = [0.04, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200]; // s
 
@@ -46,7 +47,7 @@ export function laneUnit(column) {
  */
 export function frameToX(model, width, frame) {
   const [first, last] = model.window;
-  return GUTTER + ((frame - first) / Math.max(1e-6, last - first)) * (width - GUTTER);
+  return GUTTER + ((frame - first) / Math.max(1e-6, last - first)) * (width - GUTTER - MARGIN);
 }
 
 /**
@@ -127,7 +128,7 @@ function drawCurves(context, model, results, { column, pixels, palette, x, y }) 
     if (model.hidden.includes(object)) continue;
     const dim = model.picked.length > 0 && !model.picked.includes(object);
     const code = results.kind === "codes";
-    context.strokeStyle = code ? palette.mark : css(identityColour(object), dim ? 0.25 : 1);
+    context.strokeStyle = code ? palette.mark : css(chartColour(object, palette), dim ? 0.35 : 1);
     context.lineWidth = dim ? 1 : 1.5;
     for (const piece of curve(view, object, column, model.window))
       strokePiece(context, piece, x, y);

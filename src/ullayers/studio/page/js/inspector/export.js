@@ -12,9 +12,10 @@ import { drawTimeline } from "../timeline_draw.js";
 const TRACKS = [
   ["csv", "CSV", "spreadsheets, pandas, R"],
   ["overlay", "Overlay video", "any player"],
+  ["report", "Report", "HTML, all frames"],
   ["movement", "movement", "netCDF"],
   ["sleap", "SLEAP", ".slp"],
-  ["dlc", "DeepLabCut", ".h5 and .csv"],
+  ["dlc", "DeepLabCut", "CSV"],
   ["mot", "MOT Challenge", "text"],
   ["coco", "COCO", "JSON with outlines"],
   ["nwb", "NWB", "Neurodata Without Borders"],
@@ -22,10 +23,7 @@ const TRACKS = [
   ["parquet", "Parquet", "Arrow, DuckDB"],
 ];
 /** @type {[string, string, string][]} */
-const CODES = [
-  ["csv", "CSV", "spreadsheets, pandas, R"],
-  ["parquet", "Parquet", "Arrow, DuckDB"],
-];
+const CODES = [["csv", "CSV", "spreadsheets, pandas, R"]];
 const FIRST = ["report.html", "overlay.mp4", "tracks.csv", "codes.csv"]; // files that most people want
 
 export class ExportTab {
@@ -46,8 +44,8 @@ export class ExportTab {
     this.asFound = h(
       "p",
       { class: "note", hidden: true, testid: "as-found" },
-      "These files and the report show what was found, without corrections. " +
-        "Export writes corrected tables and overlays.",
+      "These files show what was found, without corrections. Export writes tables, overlays and " +
+        "a report with them.",
     );
     this.made = h("ul", { class: "files", testid: "exports" });
     this.error = h("p", {
