@@ -95,7 +95,9 @@ def offset(tab: Tab, layer: str) -> float:
     return math.dist(place, (drawn["x"], drawn["y"]))
 
 
-def test_the_demo_from_the_first_click_to_the_end(empty: Server, open_tab: OpenTab) -> None:
+def test_the_demo_from_the_first_click_to_the_end(
+    empty: Server, open_tab: OpenTab, tmp_path: Path
+) -> None:
     tab = open_tab(empty, reduced_motion="reduce")  # so that the live picture holds still
     tab.page.route("**/api/runs", shorten)
     tab.part("welcome-spark").click()
@@ -130,6 +132,23 @@ def test_the_demo_from_the_first_click_to_the_end(empty: Server, open_tab: OpenT
         tab.wait("ulStudio.outlined")
         assert offset(tab, "l") < REACH
         assert offset(tab, "p") < REACH
+    check_report(tab, tmp_path)
+
+
+def check_report(tab: Tab, folder: Path) -> None:
+    """The report that the page exports has the corrections, and says so."""
+    tab.press("b")
+    tab.wait_for_texts("[data-testid=history] li:not(.undone)", "Nothing in frame 46")
+    tab.part("tab-export").click()
+    tab.part("format").select_option("report")
+    assert tab.part("export-range").is_disabled()
+    tab.part("export").click()
+    with tab.page.expect_download() as download:
+        tab.part("exports").locator("a[download]").first.click()
+    download.value.save_as(folder / "report.html")
+    page = " ".join((folder / "report.html").read_text(encoding="utf-8").split())
+    assert "Object location: scene (corrected)" in page
+    assert "These results include 1 correction by a person" in page
 
 
 def check_watched(tab: Tab) -> None:

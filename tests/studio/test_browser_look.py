@@ -24,11 +24,14 @@ from ullayers.output.identity_colours import identity_colour
 if TYPE_CHECKING:
     from playwright.sync_api import Response
 
-SCATTER_PAD = (10, 10, 10, 22)  # left, right, top, bottom
+SCATTER_PAD = (2, 2, 4, 20)  # left, right, top, bottom
 
 
 # Pixels of the time lines in the colour of an object, and where the needle is, as a share.
-TIME_LINES = """([red, green, blue]) => {
+TIME_LINES = """async (object) => {
+  const {chartColour} = await import("/js/colours.js");
+  const {screenPalette} = await import("/js/palette.js");
+  const [red, green, blue] = chartColour(object, screenPalette());
   const canvas = document.querySelector("[data-testid=timeline]");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
   copy.drawImage(canvas, 0, 0);
@@ -39,8 +42,9 @@ TIME_LINES = """([red, green, blue]) => {
       count += 1;
   const box = canvas.getBoundingClientRect();
   const needle = document.querySelector(".needle").getBoundingClientRect();
-  const gutter = 88;
-  return [count, (needle.x + needle.width / 2 - box.x - gutter) / (box.width - gutter)];
+  const [gutter, margin] = [88, 14];
+  const share = (needle.x + needle.width / 2 - box.x - gutter) / (box.width - gutter - margin);
+  return [count, share];
 }"""
 
 
@@ -164,7 +168,7 @@ def test_two_runs_side_by_side(gallery: Server, open_tab: OpenTab) -> None:
     tab = open_tab(gallery)
     tab.open_run("plain")
     colour = list(identity_colour(1))
-    alone, _ = tab.get(TIME_LINES, colour)
+    alone, _ = tab.get(TIME_LINES, 1)
     tab.part("compare").select_option(label="other")
     tab.wait("document.querySelectorAll('[data-testid=picture]').length === 2 && ulStudio.ready")
     assert tab.texts(".pane-label") == ["plain", "other (dashed below)"]
@@ -177,7 +181,7 @@ def test_two_runs_side_by_side(gallery: Server, open_tab: OpenTab) -> None:
             [x, y] = places(made_tracks(seed), frame)[1]
             _, [at] = tab.picture(np.array([[x, y]]), pane)
             assert np.abs(at - colour).max() < 40  # the marker of object 1
-        both, needle = tab.get(TIME_LINES, colour)
+        both, needle = tab.get(TIME_LINES, 1)
         assert both > 1.2 * alone
         assert needle == pytest.approx(frame / (FRAMES - 1), abs=0.005)
     tab.part("compare").select_option(index=0)

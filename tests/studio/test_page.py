@@ -72,4 +72,4 @@ def test_colours_are_those_of_the_overlay() -> None:
 def test_every_format_can_be_exported() -> None:
     code = (PAGE / "js" / "inspector" / "export.js").read_text()
     tracks = code.split("const TRACKS = [")[1].split("];")[0]
-    assert set(re.findall(r'\["(\w+)",', tracks)) == {*FORMATS, "csv", "overlay"}
+    assert set(re.findall(r'\["(\w+)",', tracks)) == {*FORMATS, "csv", "overlay", "report"}

@@ -12,7 +12,7 @@ import { drawTimeline } from "../timeline_draw.js";
 const TRACKS = [
   ["csv", "CSV", "spreadsheets, pandas, R"],
   ["overlay", "Overlay video", "any player"],
-  ["report", "Report", "HTML, all frames"],
+  ["report", "Report", "HTML, of all frames"],
   ["movement", "movement", "netCDF"],
   ["sleap", "SLEAP", ".slp"],
   ["dlc", "DeepLabCut", "CSV"],
@@ -55,6 +55,7 @@ export class ExportTab {
       testid: "export-error",
     });
     this.format = /** @type {HTMLSelectElement} */ (h("select", { testid: "format" }));
+    this.format.addEventListener("change", () => this.showRange());
     this.whole = /** @type {HTMLInputElement} */ (
       h("input", { type: "radio", name: "span", value: "all", checked: true })
     );
@@ -266,8 +267,9 @@ export class ExportTab {
 
   showRange() {
     const { range, results } = this.store.state;
-    this.part.disabled = !range;
-    if (!range && this.part.checked) this.whole.checked = true;
+    const whole = this.format.value === "report"; // which has no parts
+    this.part.disabled = !range || whole;
+    if (this.part.disabled && this.part.checked) this.whole.checked = true;
     fill(
       this.partText,
       range
