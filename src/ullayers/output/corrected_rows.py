@@ -80,20 +80,31 @@ class CorrectedRows:
                 self._clear(correction.first, correction.last)
 
     def column(self, name: str, rows: Integers) -> NDArray[np.floating[Any]]:
-        """Return values of rows that were found, as they were found.
+        """Return values of rows that were found, as they were found; do not change them.
 
         Args:
             name: Name of a column of a track.
             rows: The rows.
         """
-        owner = self._owner(rows)
         columns = [getattr(track, name) for track in self.video.tracks]
+        whole = self._whole_track(rows)
+        if whole is not None:
+            return np.asarray(columns[whole])
+        owner = self._owner(rows)
         values = np.empty(len(rows), np.result_type(np.float32, *columns))
         for place in np.unique(owner):
             own = owner == place
             start = self.ends[place] - len(columns[place])
             values[own] = columns[place][rows[own] - start]
         return values
+
+    def _whole_track(self, rows: Integers) -> int | None:
+        """Return the place of the track that has exactly these rows in this order; None if none."""
+        if not len(rows) or (np.diff(rows) != 1).any():
+            return None
+        place = int(self._owner(rows[:1])[0])
+        start = int(self.ends[place]) - len(self.video.tracks[place].frame)
+        return place if rows[0] == start and rows[-1] + 1 == self.ends[place] else None
 
     def _owner(self, rows: Integers) -> Integers:
         return np.searchsorted(self.ends, rows, side="right")

@@ -138,7 +138,7 @@ def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
     columns: dict[str, Any] = {}
     for name in NAMES:
         values = rows.column(name, chosen[found])
-        columns[name] = np.full(len(chosen), np.nan, values.dtype)
+        columns[name] = np.full(len(chosen), np.nan, np.result_type(np.float32, values))
         columns[name][found] = values
     if not found.all():
         columns["time"][~found] = _times(video, rows.frame[chosen[~found]])

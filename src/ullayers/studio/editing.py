@@ -124,7 +124,7 @@ def _found(folder: Path, versions: tuple[Version, ...]) -> list[TrackedVideo]:
 def _rows_of(read: list[ObjectRows], track: Track) -> ObjectRows:
     """Return a track as rows, with the extremes that are kept beside the table if they are its."""
     columns = {name: getattr(track, name) for name in COLUMNS}
-    same = (rows for rows in read if rows.frame is track.frame)
+    same = (rows for rows in read if rows.columns["confidence"] is track.confidence)
     stored = next((rows.stored for rows in same if columns.keys() <= rows.columns.keys()), None)
     return ObjectRows(track.sequence, track.object, columns, stored)
 
