@@ -307,7 +307,7 @@ def test_a_run_says_what_is_missing(finished: Path, tmp_path: Path) -> None:
     run = load_run(folder)
     assert not run.finished
     written = ["tracks.csv", "summary.json", "overlay.mp4", "report.html", "README.md"]
-    written.append("behaviour.csv")
+    written += ["behaviour.csv", "outlines.sqlite"]
     assert run.missing() == written
     for name in run.missing():
         (folder / name).touch()
