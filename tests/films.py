@@ -21,10 +21,12 @@ from ullayers.video.writer import VideoWriter
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
-BALL = 30, 40  # height and width of films that many tests share; time grows with the pixels
+BALL = 30, 40  # height and width of most films; time grows with the pixels
 
 
-def ball(count: int, height: int = 48, width: int = 64, seed: int = 0) -> tuple[Pixels, Floats]:
+def ball(
+    count: int, height: int = BALL[0], width: int = BALL[1], seed: int = 0
+) -> tuple[Pixels, Floats]:
     """A red ball that circles over a mottled ground, and where it is, in 0..1."""
     random = np.random.default_rng(seed)
     coarse = torch.from_numpy(random.uniform(60, 180, (1, 3, 6, 8)))
@@ -38,7 +40,7 @@ def ball(count: int, height: int = 48, width: int = 64, seed: int = 0) -> tuple[
     return frames.clip(0, 255).astype(np.uint8), places
 
 
-def still(count: int, height: int = 48, width: int = 64) -> Pixels:
+def still(count: int, height: int = BALL[0], width: int = BALL[1]) -> Pixels:
     return np.repeat(ball(1, height, width)[0], count, 0)
 
 
@@ -50,7 +52,7 @@ def write_film(path: Path, frames: Pixels, fps: float = 25) -> str:
 
 
 def write_ball(
-    path: Path, count: int = 40, height: int = 48, width: int = 64, seed: int = 0
+    path: Path, count: int = 40, height: int = BALL[0], width: int = BALL[1], seed: int = 0
 ) -> str:
     return write_film(path, ball(count, height, width, seed)[0])
 
@@ -79,7 +81,8 @@ def write_timed(path: Path, frames: Pixels, milliseconds: list[int]) -> str:
 def write_truncated(path: Path, count: int = 40) -> str:
     """A video that ends in the middle, as after a camera's battery: its index is at the front."""
     random = np.random.default_rng(0)
-    frames = ball(count)[0] // 2 + random.integers(0, 60, (count, 48, 64, 3), dtype=np.uint8)
+    noise = random.integers(0, 60, (count, 48, 64, 3), dtype=np.uint8)
+    frames = ball(count, 48, 64)[0] // 2 + noise
     with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
         stream: Any = container.add_stream("libx264", rate=25)
         stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"

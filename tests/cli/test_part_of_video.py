@@ -25,7 +25,7 @@ PART = ("--start", "0.4", "--end", "0:01.2", "--roi", "0,0,48,48")
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_ball(tmp_path_factory.mktemp("film") / "ball.mp4", 50)
+    return write_ball(tmp_path_factory.mktemp("film") / "ball.mp4", 50, 48, 64)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_watching_on_stays_in_the_range(film: str, tmp_path: Path, here: UlComma
 
 
 def test_pictures_of_a_range(tmp_path: Path, here: UlCommand) -> None:
-    pictures = write_pictures(tmp_path / "in", ball(50)[0])
+    pictures = write_pictures(tmp_path / "in", ball(50, 48, 64)[0])
     assert here("learn", pictures, "--out", tmp_path / "run", *PART, *QUICK)[0] == 0
     frames = column(tmp_path / "run" / "tracks.csv", "frame").ravel().tolist()
     assert frames == list(range(10, 30))

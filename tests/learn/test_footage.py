@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.films import (
+    BALL,
     ball,
     still,
     write_ball,
@@ -175,7 +176,7 @@ def test_bad_sources_are_listed_or_raised(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("good.mp4", "empty.mp4", "pictures")] + [nowhere]
     sources, infos, bad = open_sources(paths, skip_bad=True)
     assert [source.name for source in sources] == ["good"]
-    assert infos == [Info(64, 48, 25.0, 3)]
+    assert infos == [Info(BALL[1], BALL[0], 25.0, 3)]
     assert set(bad) == set(paths[1:])
     for path in paths[1:]:
         with pytest.raises(VideoError):
@@ -235,7 +236,7 @@ def test_pictures_that_change_size_need_one_to_be_given(tmp_path: Path) -> None:
     folder = Path(write_pictures(tmp_path / "a", ball(4)[0]))
     Image.fromarray(ball(1, 24, 20)[0][0]).save(folder / "img9.png")
     sources = find_sources([str(folder)])
-    with pytest.raises(VideoError, match=r"img9.png: 20 x 24 pixels, but .*img0.png has 64 x 48"):
+    with pytest.raises(VideoError, match=r"img9.png: 20 x 24 pixels, but .*img0.png has 40 x 30"):
         gather(sources, Reading(size=(16, 16), mixed=False))
     assert gather(sources, Reading(size=(16, 16))).seen == 5
 

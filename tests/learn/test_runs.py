@@ -16,7 +16,7 @@ import torch
 
 import ullayers
 import ullayers.learn.run_training as run_training
-from tests.films import contents, files_in, write_ball
+from tests.films import BALL, contents, files_in, write_ball
 from tests.learn.short_runs import CODES, SHORT, learn, resume, stopped
 from ullayers.learn.apply import answers, first_piece
 from ullayers.learn.checkpoint import RunError, load_state, save_state
@@ -47,7 +47,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_planning_writes_nothing(film: str, tmp_path: Path) -> None:
     run, sources = plan_run([film], tmp_path / "run", SHORT, max_frames=30, stride=4)
     assert not list(tmp_path.iterdir())
-    assert run.reading.size == (48, 64)
+    assert run.reading.size == BALL
     assert (run.reading.stride, run.reading.max_frames) == (4, 8)
     assert run.stride == 4
     assert plan_run([film], tmp_path / "run", SHORT)[0].stride is None, "each has its own"
@@ -298,7 +298,7 @@ def test_a_short_video_is_decoded_once_to_learn_and_once_to_locate(
     monkeypatch.setattr(Source, "clips", counted)
     run = learn(film, tmp_path / "run")
     assert sum(len(part.index) for part in answers(run, sources_of(run)[0])) == 40
-    assert [reading.size for reading in passes] == [run.reading.size, (48, 64)]
+    assert [reading.size for reading in passes] == [run.reading.size, BALL]
 
 
 def test_a_run_says_what_is_missing(finished: Path, tmp_path: Path) -> None:

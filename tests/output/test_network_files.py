@@ -113,7 +113,7 @@ def test_onnx_accepts_any_size_and_a_frame_without_foreground(
 
 
 def test_watching_continues_from_its_state(tmp_path: Path) -> None:
-    video = write_ball(tmp_path / "ball.mp4")
+    video = write_ball(tmp_path / "ball.mp4", 40, 48, 64)
     roi = Rectangle(10, 8, 48, 36)
     for _ in ul.watch(video, roi=roi, folder=tmp_path / "run"):
         pass
