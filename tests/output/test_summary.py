@@ -188,7 +188,7 @@ def test_only_the_overlay_reads_frames_again(either: Run, tmp_path: Path) -> Non
 
 def test_frames_kept_for_the_report_are_those_of_the_video(run: Run, tmp_path: Path) -> None:
     """Of files and of pictures, at the size and with the stride that they are shown with."""
-    frames = ball(70)[0]
+    frames = ball(70, 48, 64)[0]
     for name in (write_film(tmp_path / "a.mp4", frames), write_pictures(tmp_path / "b", frames)):
         sources = find_sources([name])
         options = ExportOptions(samples=True, stride=2)
