@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ullayers.learn.footage import TARGET_RATE, Spread, expected_frames
 from ullayers.locate.flow import Frames
+from ullayers.locate.handheld import HandheldRecording
 from ullayers.locate.recording import (
     MIN_STILL_FRAMES,
     MovingRecording,
@@ -33,7 +34,7 @@ MIN_PATIENCE = 5  # frames
 def open_recording(
     source: Source, reading: Reading, known: Sequence[StillRecording] = ()
 ) -> StillRecording | MovingRecording:
-    """Return what finds objects in a source, by whether its camera stands still.
+    """Return what finds objects in a source: its camera stands still, is held by hand, or moves.
 
     Args:
         source: What to read.
@@ -49,7 +50,9 @@ def open_recording(
     if frames * step < MIN_STILL_FRAMES:
         return _in_known_scene(sample, known)
     scene = find_still_scene(sample, after)
-    return MovingRecording() if scene is None else StillRecording.start(scene, sample)
+    if scene is not None:
+        return StillRecording.start(scene, sample)
+    return HandheldRecording.start(sample) or MovingRecording()
 
 
 def _in_known_scene(

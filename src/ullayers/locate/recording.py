@@ -52,6 +52,7 @@ SAME_LIGHT = 0.1  # spread of the gain over a frame: more is the shadow of a clo
 OVEREXPOSED = 245.0  # grey levels
 LEAST_CHANGE = 0.5  # grey levels: smaller changes need no explanation
 STILL_PAIRS = 0.7  # share of pairs of frames in which the camera must not move
+CLEAR_EDGES = 0.9  # quantile of the edges of a frame: plain surfaces look the same if they move
 BETWEEN = 0.5  # share of its confidence that a position between two pieces keeps
 UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
 
@@ -78,6 +79,10 @@ def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
     before = [view.levelled(frame) for frame in small]
     later = [view.levelled(frame) for frame in following]
     if np.mean([_stands_still(*pair) for pair in zip(before, later, strict=True)]) < STILL_PAIRS:
+        return None
+    # A camera that is held by hand moves little from frame to frame, but more over the recording.
+    middle = before[len(before) // 2]
+    if np.mean([_stands_still(frame, middle) for frame in before]) < STILL_PAIRS:
         return None
     # A slow pan hardly shows from frame to frame, but adds up over the recording, as light does.
     steps = [np.median(cv2.absdiff(*pair)) for pair in zip(before, later, strict=True)]
@@ -135,8 +140,11 @@ def _stands_still(first: Pixels, second: Pixels) -> bool:
     moved = cv2.warpPerspective(
         before.astype(np.float32), motion.matrix, (width, height), borderMode=cv2.BORDER_REPLICATE
     )
+    steps = cv2.Sobel(after, cv2.CV_32F, 1, 0), cv2.Sobel(after, cv2.CV_32F, 0, 1)
+    slope = cv2.magnitude(*steps)
+    clear = slope >= np.quantile(slope, CLEAR_EDGES)
     change, explained = (
-        np.median(np.abs(image.astype(np.float32) - after)) for image in (before, moved)
+        np.median(np.abs(image.astype(np.float32) - after)[clear]) for image in (before, moved)
     )
     return bool(change <= LEAST_CHANGE or explained > MAX_EXPLAINED * change)
 

@@ -1,0 +1,249 @@
+"""A camera that is held by hand: it shakes, but keeps looking at the same scene.
+
+Frames are registered to a picture of the scene and then treated like those of a still camera, so
+that objects that rest are found, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.locate.anchors import Anchors
+from ullayers.locate.flow import INLIER, MIN_INLIERS, Floats, Frames, Pixels, optical_flow
+from ullayers.locate.judge import in_world
+from ullayers.locate.outline import EDGE
+from ullayers.locate.recording import STILL_SIDE, MovingRecording, StillRecording
+from ullayers.locate.segment import Segments, centroids, resized
+from ullayers.locate.still import correlation, edges, still_scene
+
+REGISTERED = 0.9  # share of the sample that must show the scene
+MIN_OVERLAP = 0.75  # share of a frame that must lie inside the picture of the scene
+SAME_DETAIL = 0.6  # correlation of the details of two pictures of the same
+STRONG_DETAIL = 3.0  # times the median: stronger details count as much as these
+DETAIL = 1.5, 8.0  # pixels: smaller details are noise, larger ones are shades of the light
+ROUNDS = 4  # of registration at most
+GRID_STEP = 4  # pixels between the flow vectors that the registration is fitted to
+TEXTURED = 0.7  # quantile of the edges: below it, a surface is too plain to show motion
+PRECISE = 0.5  # pixels: a smaller correction needs no further round
+
+MIN_MATCHES = 8  # corners of a frame that are also in the picture
+MATCHED = 3.0  # pixels between corners that are the same
+PATCH = 15  # pixels of the square that describes a corner
+
+Matrix = NDArray[np.float64]
+Corners = tuple[Floats, NDArray[np.uint8]]  # positions and descriptions
+
+
+@dataclass
+class Registration:
+    """Finds where frames lie in a picture.
+
+    Args:
+        picture: (height, width, 3) uint8, of the size of the frames.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> wall = cv2.GaussianBlur(rng.integers(0, 255, (120, 160, 3), np.uint8), (0, 0), 2)
+        >>> frame = wall[10:110, 20:140]
+        >>> found = Registration(wall[5:105, 13:133].copy()).place(frame.copy())
+        >>> found[:2, 2].round().tolist()
+        [7.0, 5.0]
+    """
+
+    picture: Pixels
+    grey: Pixels = field(init=False)
+    detail: Floats = field(init=False)
+    points: NDArray[np.intp] = field(init=False)
+    corners: Corners = field(init=False)
+    scale: Matrix = field(init=False)
+    last: Matrix = field(init=False)
+
+    def __post_init__(self) -> None:
+        small = resized(self.picture[None], STILL_SIDE)[0]
+        self.grey = _grey(small)
+        self.detail = _detail(self.grey)
+        self.points = _textured(self.grey)
+        self.corners = _corners(self.grey)
+        ratio = small.shape[1] / self.picture.shape[1], small.shape[0] / self.picture.shape[0]
+        self.scale = np.diag([*ratio, 1.0])
+        self.last = np.eye(3)
+
+    def place(self, frame: Pixels) -> Matrix | None:
+        """Return the (3, 3) homography from pixels of a frame to pixels of the picture.
+
+        The search begins where the last frame was found.
+
+        Returns:
+            The homography, or None if the frame does not show the picture.
+        """
+        grey = _grey(resized(frame[None], STILL_SIDE)[0])
+        found = self._refine(grey, self.last)
+        if not self._fits(grey, found):
+            found = self._refine(grey, self._matched(grey))
+            if not self._fits(grey, found):
+                return None
+        self.last = found
+        return np.linalg.inv(self.scale) @ found @ self.scale
+
+    def _matched(self, grey: Pixels) -> Matrix:
+        """Return where a frame lies by its corners, also if it is far from the last one."""
+        points, features = _corners(grey)
+        if min(len(points), len(self.corners[0])) < MIN_MATCHES:
+            return np.eye(3)
+        pairs = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(features, self.corners[1])
+        if len(pairs) < MIN_MATCHES:
+            return np.eye(3)
+        here = points[[pair.queryIdx for pair in pairs]]
+        there = self.corners[0][[pair.trainIdx for pair in pairs]]
+        affine, _ = cv2.estimateAffinePartial2D(here, there, ransacReprojThreshold=MATCHED)
+        return np.eye(3) if affine is None else np.vstack([affine, [0, 0, 1]])
+
+    def _refine(self, grey: Pixels, guess: Matrix) -> Matrix:
+        """Return a better homography from a frame to the picture: the flow between them."""
+        found = guess
+        for _ in range(ROUNDS):
+            flow = optical_flow(self.grey, _warped(grey, found))
+            rows, columns = self.points.T
+            here = self.points[:, ::-1].astype(np.float32)
+            there = here + flow[rows, columns]
+            affine, kept = cv2.estimateAffine2D(here, there, ransacReprojThreshold=INLIER)
+            if affine is None or kept.mean() < MIN_INLIERS:
+                break
+            step = np.vstack([affine, [0, 0, 1]])
+            found = np.linalg.inv(step) @ found
+            if _largest_step(step, *grey.shape) < PRECISE:
+                break
+        return found
+
+    def _fits(self, grey: Pixels, matrix: Matrix) -> bool:
+        """Whether a frame shows the same details as the picture, where they overlap."""
+        inside = _warped(np.ones_like(grey), matrix, cv2.BORDER_CONSTANT) > 0
+        if inside.mean() < MIN_OVERLAP:
+            return False
+        detail = _detail(_warped(grey, matrix))
+        return correlation(detail[inside], self.detail[inside]) > SAME_DETAIL
+
+
+def _largest_step(matrix: Matrix, height: int, width: int) -> float:
+    """Return how far a homography moves a corner of the frame at most, in pixels."""
+    corners = np.array([[[0, 0], [width, 0], [width, height], [0, height]]], np.float64)
+    return float(np.abs(cv2.perspectiveTransform(corners, matrix) - corners).max())
+
+
+def _textured(grey: Pixels) -> NDArray[np.intp]:
+    """Return (points, 2) rows and columns of a grid where motion shows: not on plain surfaces."""
+    slope = edges(cv2.merge([grey] * 3).astype(np.float32))
+    start = GRID_STEP // 2
+    grid = np.zeros(grey.shape, bool)
+    grid[start::GRID_STEP, start::GRID_STEP] = True
+    return np.argwhere(grid & (slope >= np.quantile(slope[grid], TEXTURED)))
+
+
+def _grey(image: Pixels) -> Pixels:
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
+
+
+def _corners(grey: Pixels) -> Corners:
+    finder = cv2.ORB.create(edgeThreshold=PATCH // 2, patchSize=PATCH)
+    points, features = finder.detectAndCompute(grey, None)
+    if not points:
+        return np.zeros((0, 2), np.float32), np.zeros((0, 32), np.uint8)
+    return np.array([point.pt for point in points], np.float32), np.asarray(features, np.uint8)
+
+
+def _detail(grey: Pixels) -> Floats:
+    """Return an image without noise, shades of the light, and the contrast of a single object."""
+    fine, coarse = (cv2.GaussianBlur(grey.astype(np.float32), (0, 0), side) for side in DETAIL)
+    detail = np.asarray(fine - coarse, np.float32)
+    most = STRONG_DETAIL * float(np.median(np.abs(detail)))
+    return detail.clip(-most, most)
+
+
+def _warped(image: Pixels, matrix: Matrix, border: int = cv2.BORDER_REPLICATE) -> Pixels:
+    height, width = image.shape[:2]
+    warped = cv2.warpPerspective(image, matrix, (width, height), borderMode=border)
+    return np.asarray(warped, np.uint8)
+
+
+def _onto(picture: Pixels, frame: Pixels, matrix: Matrix) -> Pixels:
+    """Lay a frame over a picture; what lies outside the frame stays."""
+    height, width = picture.shape[:2]
+    laid = cv2.warpPerspective(
+        frame, matrix, (width, height), dst=picture.copy(), borderMode=cv2.BORDER_TRANSPARENT
+    )
+    return np.asarray(laid, np.uint8)
+
+
+@dataclass
+class HandheldRecording(MovingRecording):
+    """Finds the main object before a camera that is held by hand, window by window.
+
+    Args:
+        scene: Finds the object in frames that are registered to the scene.
+        registration: Registers frames to its backdrop.
+    """
+
+    scene: StillRecording
+    registration: Registration
+
+    @classmethod
+    def start(cls, sample: Frames) -> HandheldRecording | None:
+        """Return the recording if frames that are spread over it show one scene, else None.
+
+        Args:
+            sample: (time, height, width, 3) uint8.
+        """
+        picture = sample[len(sample) // 2]
+        for _ in range(2):  # the second time, to the median of all frames
+            registration = Registration(picture)
+            places = [registration.place(frame) for frame in sample]
+            found = [(f, m) for f, m in zip(sample, places, strict=True) if m is not None]
+            if len(found) < REGISTERED * len(sample):
+                return None
+            laid = np.stack([_onto(picture, frame, matrix) for frame, matrix in found])
+            picture = np.median(laid, axis=0).astype(np.uint8)
+        scene = still_scene(laid)  # without objects that rest
+        backdrop = scene.backdrop.round().astype(np.uint8)
+        return cls(StillRecording.start(scene, laid), Registration(backdrop))
+
+    def segment(
+        self,
+        frames: Frames,
+        attention: Floats | None = None,
+        anchors: Anchors | None = None,
+        chosen: list[int | None] | None = None,
+    ) -> Segments:
+        """Find the object in the next window of frames; see `segment_motion`.
+
+        Nothing is found in frames that do not show the scene. The attention of a network is not
+        used, as it is not registered.
+        """
+        picture = self.registration.picture
+        places = [self.registration.place(frame) for frame in frames]
+        laid = np.stack(
+            [
+                picture if place is None else _onto(picture, frame, place)
+                for frame, place in zip(frames, places, strict=True)
+            ]
+        )
+        path = np.stack([np.eye(3) if place is None else place for place in places])
+        found = self.scene.segment(laid, None, _in_scene(anchors, path, frames), chosen)
+        soft = np.stack(
+            [
+                _warped(mask, np.linalg.inv(matrix), cv2.BORDER_CONSTANT)
+                for mask, matrix in zip(found.soft, path, strict=True)
+            ]
+        )
+        return replace(found, soft=soft, positions=centroids(soft >= EDGE))
+
+
+def _in_scene(anchors: Anchors | None, path: Matrix, frames: Frames) -> Anchors | None:
+    """Return given places in coordinates of the scene."""
+    if anchors is None:
+        return None
+    size = np.array(frames.shape[2:0:-1])
+    return replace(anchors, places=in_world(anchors.places * size, path) / size)
