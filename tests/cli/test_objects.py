@@ -30,19 +30,30 @@ def paths() -> np.ndarray:
     )
 
 
-def write_film(path: Path, places: np.ndarray) -> str:
-    """Write discs of different grey before a still, noisy wall."""
+def write_film(path: Path, places: np.ndarray, shake: float = 0.0) -> str:
+    """Write discs of different grey before a noisy wall; the camera shakes by some pixels."""
     rng = np.random.default_rng(0)
     wall = cv2.GaussianBlur(rng.normal(170, 40, (140, 220, 3)).astype(np.float32), (0, 0), 3)
     with VideoWriter(path, fps=25) as video:
-        for discs in places:
-            frame = wall + rng.normal(0, 3, wall.shape)
+        for t, discs in enumerate(places):
+            frame = wall.copy()
             for i, (x, y) in enumerate(discs):
                 cv2.circle(
                     frame, (round(16 * x), round(16 * y)), 9 * 16, (20 + 15 * i,) * 3, -1, 0, 4
                 )
+            if shake:
+                frame = cv2.warpAffine(
+                    frame, view(t, shake), (220, 140), borderMode=cv2.BORDER_REFLECT
+                )
+            frame = frame + rng.normal(0, 3, wall.shape)
             video.write(frame.clip(0, 255).astype(np.uint8))
     return str(path)
+
+
+def view(t: int, shake: float) -> np.ndarray:
+    """Return where a camera that is held by hand looks in a frame."""
+    right, down = shake * np.sin(t / 11), shake * np.cos(t / 17)
+    return np.array([[1, 0, right], [0, 1, down]])
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +254,20 @@ def test_watching_several_in_a_region(film: str, here: UlCommand) -> None:
     distance = np.linalg.norm(found[:, None] - paths()[59] - 0.5, axis=2)
     assert sorted(distance.argmin(1)) == [0, 1]
     assert distance.min(1).max() < 2
+
+
+def test_several_are_found_before_a_camera_held_by_hand(run: Path, tmp_path: Path) -> None:
+    places = paths()[:160]
+    film = write_film(tmp_path / "shaken.mp4", places, shake=4.0)
+    assert main(["apply", str(run), film, "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    with open(tmp_path / "out" / "tracks.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["object"] for row in rows} == {"1", "2"}
+    apart = []
+    for row in rows:
+        t = int(row["frame"])
+        true = [view(t, 4.0) @ (*place, 1) + 0.5 for place in places[t]]
+        found = float(row["x_px"]), float(row["y_px"])
+        apart.append(min(np.hypot(*(found - place)) for place in true))
+    assert len(rows) > 300
+    assert np.quantile(apart, 0.9) < 3

@@ -28,6 +28,7 @@ from ullayers.learn.survey import open_recording, outline_reading, patience_of, 
 from ullayers.learn.teaching import Teaching
 from ullayers.locate.anchors import Anchors
 from ullayers.locate.guided import Window, guided_choices
+from ullayers.locate.handheld import HandheldRecording
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.outline import mask_moments
 from ullayers.locate.parallel import in_parallel
@@ -158,9 +159,10 @@ def _locate(
     recording = open_recording(source, outlines, read_scenes(run.folder))
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
+    scene = recording.scene if isinstance(recording, HandheldRecording) else recording
     if several is not None:
-        if isinstance(recording, StillRecording):
-            recording.follow_all(patience_of(source.probe(), reading.stride))
+        if isinstance(scene, StillRecording):
+            scene.follow_all(patience_of(source.probe(), reading.stride))
         else:
             several.camera_moves = True
     scale = _source_pixels(source, outlines)
@@ -182,10 +184,12 @@ def _locate(
                     for start in range(0, len(clip.index), FRAMES_PER_CALL):
                         yield answer.rows(slice(start, start + FRAMES_PER_CALL))
         finally:
-            if isinstance(recording, StillRecording) and recording.finder and several:
-                height, width = recording.scene.noise.shape
-                if done.count:
-                    several.finish(recording.finder.tracker, done.read(), (width, height), scale)
+            if isinstance(scene, StillRecording) and scene.finder and several and done.count:
+                height, width = scene.scene.noise.shape
+                views = None
+                if isinstance(recording, HandheldRecording):
+                    views = np.concatenate(recording.views)
+                several.finish(scene.finder.tracker, done.read(), (width, height), scale, views)
 
 
 def _with_masks(answer: Answer, found: Segments, scale: tuple[float, float]) -> Answer:

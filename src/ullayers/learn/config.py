@@ -109,7 +109,7 @@ class Config:
         default=None,
         metadata=_about(
             "Number of objects to track (locate only); auto finds it. Several objects need a "
-            "camera that stands still.",
+            "camera that stays at one place.",
             if_none="auto",
             metavar="N|auto",
             at_least=1,

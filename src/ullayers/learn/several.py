@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ullayers.learn.results import TRACK, Answer
 from ullayers.locate.crossings import Crossing, find_crossings
 from ullayers.locate.identity import resolve
+from ullayers.locate.judge import in_world
 from ullayers.locate.recognition import Portrait
 from ullayers.locate.recording import MIN_STILL_FRAMES
 from ullayers.locate.selection import choose_objects
@@ -58,8 +59,8 @@ class Several:
             return []
         if self.camera_moves:
             return [
-                "Only the main object was tracked: several need a camera that stands still, and at "
-                f"least {MIN_STILL_FRAMES} frames."
+                "Only the main object was tracked: several need a camera that stays at one place, "
+                f"and at least {MIN_STILL_FRAMES} frames."
             ]
         found = 0 if self.rows is None else len(self.portraits)
         if found < self.wanted:
@@ -69,7 +70,12 @@ class Several:
         return []
 
     def finish(
-        self, tracker: Tracker, frames: Answer, size: tuple[int, int], scale: tuple[float, float]
+        self,
+        tracker: Tracker,
+        frames: Answer,
+        size: tuple[int, int],
+        scale: tuple[float, float],
+        views: Floats | None = None,
     ) -> None:
         """Choose the objects after the last frame.
 
@@ -78,6 +84,8 @@ class Several:
             frames: Rows of the main object in all frames.
             size: (width, height) of the frames that the tracker has seen.
             scale: Pixels of the source per pixel of these frames, horizontally and vertically.
+            views: (time, 3, 3) homographies from the scene that the tracker has seen to each frame;
+                None if the camera stands still.
         """
         tracked = tracker.finish()
         chosen = choose_objects(tracked, len(frames.index), size, self.wanted)
@@ -96,6 +104,8 @@ class Several:
         time, number, values, moments = (
             np.concatenate(each)[order] for each in zip(*parts, strict=True)
         )
+        if views is not None:
+            values[:, :2] = in_world(values[:, :2] * size, views[time]) / size
         self.rows = Answer(
             frames.sequence,
             frames.index[time],

@@ -7,6 +7,7 @@ that objects that rest are found, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -22,8 +23,8 @@ from ullayers.locate.still import correlation, edges, still_scene
 
 REGISTERED = 0.9  # share of the sample that must show the scene
 MIN_OVERLAP = 0.75  # share of a frame that must lie inside the picture of the scene
-SAME_DETAIL = 0.6  # correlation of the details of two pictures of the same
-STRONG_DETAIL = 3.0  # times the median: stronger details count as much as these
+SAME_DETAIL = 0.4  # correlation of details: noise and compression lower it, other scenes have none
+STRONG_DETAIL = 1.5  # times the median: stronger details count as much as these
 DETAIL = 1.5, 8.0  # pixels: smaller details are noise, larger ones are shades of the light
 ROUNDS = 4  # of registration at most
 GRID_STEP = 4  # pixels between the flow vectors that the registration is fitted to
@@ -35,6 +36,7 @@ MATCHED = 3.0  # pixels between corners that are the same
 PATCH = 15  # pixels of the square that describes a corner
 
 Matrix = NDArray[np.float64]
+Number = TypeVar("Number", np.uint8, np.uint16)
 Corners = tuple[Floats, NDArray[np.uint8]]  # positions and descriptions
 
 
@@ -57,6 +59,7 @@ class Registration:
     picture: Pixels
     grey: Pixels = field(init=False)
     detail: Floats = field(init=False)
+    textured: NDArray[np.bool_] = field(init=False)
     points: NDArray[np.intp] = field(init=False)
     corners: Corners = field(init=False)
     scale: Matrix = field(init=False)
@@ -66,7 +69,11 @@ class Registration:
         small = resized(self.picture[None], STILL_SIDE)[0]
         self.grey = _grey(small)
         self.detail = _detail(self.grey)
-        self.points = _textured(self.grey)
+        slope = edges(small.astype(np.float32))
+        self.textured = slope >= np.quantile(slope, TEXTURED)
+        grid = np.zeros_like(self.textured)
+        grid[::GRID_STEP, ::GRID_STEP] = True
+        self.points = np.argwhere(grid & self.textured)
         self.corners = _corners(self.grey)
         ratio = small.shape[1] / self.picture.shape[1], small.shape[0] / self.picture.shape[0]
         self.scale = np.diag([*ratio, 1.0])
@@ -124,23 +131,16 @@ class Registration:
         inside = _warped(np.ones_like(grey), matrix, cv2.BORDER_CONSTANT) > 0
         if inside.mean() < MIN_OVERLAP:
             return False
-        detail = _detail(_warped(grey, matrix))
-        return correlation(detail[inside], self.detail[inside]) > SAME_DETAIL
+        inside &= self.textured
+        own, other = self.detail[inside], _detail(_warped(grey, matrix))[inside]
+        most = STRONG_DETAIL * float(np.median(np.abs(own)))  # or objects would decide
+        return correlation(own.clip(-most, most), other.clip(-most, most)) > SAME_DETAIL
 
 
 def _largest_step(matrix: Matrix, height: int, width: int) -> float:
     """Return how far a homography moves a corner of the frame at most, in pixels."""
     corners = np.array([[[0, 0], [width, 0], [width, height], [0, height]]], np.float64)
     return float(np.abs(cv2.perspectiveTransform(corners, matrix) - corners).max())
-
-
-def _textured(grey: Pixels) -> NDArray[np.intp]:
-    """Return (points, 2) rows and columns of a grid where motion shows: not on plain surfaces."""
-    slope = edges(cv2.merge([grey] * 3).astype(np.float32))
-    start = GRID_STEP // 2
-    grid = np.zeros(grey.shape, bool)
-    grid[start::GRID_STEP, start::GRID_STEP] = True
-    return np.argwhere(grid & (slope >= np.quantile(slope[grid], TEXTURED)))
 
 
 def _grey(image: Pixels) -> Pixels:
@@ -156,11 +156,9 @@ def _corners(grey: Pixels) -> Corners:
 
 
 def _detail(grey: Pixels) -> Floats:
-    """Return an image without noise, shades of the light, and the contrast of a single object."""
+    """Return an image without noise and shades of the light."""
     fine, coarse = (cv2.GaussianBlur(grey.astype(np.float32), (0, 0), side) for side in DETAIL)
-    detail = np.asarray(fine - coarse, np.float32)
-    most = STRONG_DETAIL * float(np.median(np.abs(detail)))
-    return detail.clip(-most, most)
+    return np.asarray(fine - coarse, np.float32)
 
 
 def _warped(image: Pixels, matrix: Matrix, border: int = cv2.BORDER_REPLICATE) -> Pixels:
@@ -180,15 +178,19 @@ def _onto(picture: Pixels, frame: Pixels, matrix: Matrix) -> Pixels:
 
 @dataclass
 class HandheldRecording(MovingRecording):
-    """Finds the main object before a camera that is held by hand, window by window.
+    """Finds objects before a camera that is held by hand, window by window.
 
     Args:
-        scene: Finds the object in frames that are registered to the scene.
+        scene: Finds objects in frames that are registered to the scene.
         registration: Registers frames to its backdrop.
+
+    Attributes:
+        views: Homographies from pixels of the scene to those of each frame, one array per window.
     """
 
     scene: StillRecording
     registration: Registration
+    views: list[Matrix] = field(default_factory=list, init=False)
 
     @classmethod
     def start(cls, sample: Frames) -> HandheldRecording | None:
@@ -232,13 +234,22 @@ class HandheldRecording(MovingRecording):
         )
         path = np.stack([np.eye(3) if place is None else place for place in places])
         found = self.scene.segment(laid, None, _in_scene(anchors, path, frames), chosen)
-        soft = np.stack(
-            [
-                _warped(mask, np.linalg.inv(matrix), cv2.BORDER_CONSTANT)
-                for mask, matrix in zip(found.soft, path, strict=True)
-            ]
-        )
-        return replace(found, soft=soft, positions=centroids(soft >= EDGE))
+        views = np.linalg.inv(path).astype(np.float64)
+        self.views.append(views)
+        soft = _in_frames(found.soft, views, cv2.INTER_LINEAR)
+        owners = None
+        if found.owners is not None:
+            owners = _in_frames(found.owners, views, cv2.INTER_NEAREST)
+        return replace(found, soft=soft, positions=centroids(soft >= EDGE), owners=owners)
+
+
+def _in_frames(masks: NDArray[Number], views: Matrix, interpolation: int) -> NDArray[Number]:
+    """Return masks of the scene in the frames; what a frame shows outside the scene is 0."""
+    size = masks.shape[:0:-1]
+    warped = np.empty_like(masks)
+    for mask, view, place in zip(masks, views, warped, strict=True):
+        cv2.warpPerspective(mask, view, size, dst=place, flags=interpolation)
+    return warped
 
 
 def _in_scene(anchors: Anchors | None, path: Matrix, frames: Frames) -> Anchors | None:
