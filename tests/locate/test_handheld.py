@@ -48,7 +48,8 @@ def resting() -> tuple[Frames, Places]:
 @pytest.fixture(scope="module")
 def recording(resting: tuple[Frames, Places]) -> HandheldRecording:
     frames, _ = resting
-    found = HandheldRecording.start(frames[sample(frames)])
+    rows = sample(frames)
+    found = HandheldRecording.start(frames[rows], frames[rows + 1])
     assert found is not None
     return found
 
@@ -93,4 +94,4 @@ def test_a_given_place_is_one_in_the_frame(
 
 def test_a_camera_that_travels_is_not_held_at_one_place() -> None:
     frames, _ = moving_film("pan", 48)
-    assert HandheldRecording.start(frames) is None
+    assert HandheldRecording.start(frames[:-1], frames[1:]) is None

@@ -52,7 +52,7 @@ def open_recording(
     scene = find_still_scene(sample, after)
     if scene is not None:
         return StillRecording.start(scene, sample)
-    return HandheldRecording.start(sample) or MovingRecording()
+    return HandheldRecording.start(sample, after) or MovingRecording()
 
 
 def _in_known_scene(

@@ -17,7 +17,7 @@ from ullayers.locate.anchors import Anchors
 from ullayers.locate.flow import INLIER, MIN_INLIERS, Floats, Frames, Pixels, optical_flow
 from ullayers.locate.judge import in_world
 from ullayers.locate.outline import EDGE
-from ullayers.locate.recording import STILL_SIDE, MovingRecording, StillRecording
+from ullayers.locate.recording import MAX_CHANGE, STILL_SIDE, MovingRecording, StillRecording
 from ullayers.locate.segment import Segments, centroids, resized
 from ullayers.locate.still import correlation, edges, still_scene
 
@@ -26,6 +26,7 @@ MIN_OVERLAP = 0.75  # share of a frame that must lie inside the picture of the s
 SAME_DETAIL = 0.4  # correlation of details: noise and compression lower it, other scenes have none
 STRONG_DETAIL = 1.5  # times the median: stronger details count as much as these
 DETAIL = 1.5, 8.0  # pixels: smaller details are noise, larger ones are shades of the light
+LEAST_STEP = 0.25  # grey levels of details: smaller steps are lost in rounding
 ROUNDS = 4  # of registration at most
 GRID_STEP = 4  # pixels between the flow vectors that the registration is fitted to
 TEXTURED = 0.7  # quantile of the edges: below it, a surface is too plain to show motion
@@ -95,6 +96,37 @@ class Registration:
                 return None
         self.last = found
         return np.linalg.inv(self.scale) @ found @ self.scale
+
+    def lay(self, frames: Frames) -> dict[int, Pixels]:
+        """Return the frames that show the picture, by their number, laid over it."""
+        places = [self.place(frame) for frame in frames]
+        return {
+            t: _onto(self.picture, frames[t], place)
+            for t, place in enumerate(places)
+            if place is not None
+        }
+
+    def shows_one_scene(self, frames: dict[int, Pixels], following: dict[int, Pixels]) -> bool:
+        """Whether frames differ from the picture hardly more than from the frames after them.
+
+        If the camera travels, near things move against far ones, which no registration removes.
+
+        Args:
+            frames: From `lay`.
+            following: The frames after these, also from `lay`.
+        """
+        both = frames.keys() & following.keys()
+        if not both:
+            return False
+        changes, steps = [], []
+        for t in both:
+            here, later = (
+                _detail(_grey(resized(each[t][None], STILL_SIDE)[0]))
+                for each in (frames, following)
+            )
+            changes.append(np.median(np.abs(here - self.detail)[self.textured]))
+            steps.append(np.median(np.abs(here - later)[self.textured]))
+        return bool(np.median(changes) <= MAX_CHANGE * max(np.median(steps), LEAST_STEP))
 
     def _matched(self, grey: Pixels) -> Matrix:
         """Return where a frame lies by its corners, also if it is far from the last one."""
@@ -193,24 +225,27 @@ class HandheldRecording(MovingRecording):
     views: list[Matrix] = field(default_factory=list, init=False)
 
     @classmethod
-    def start(cls, sample: Frames) -> HandheldRecording | None:
+    def start(cls, sample: Frames, after: Frames) -> HandheldRecording | None:
         """Return the recording if frames that are spread over it show one scene, else None.
 
         Args:
             sample: (time, height, width, 3) uint8.
+            after: The frames that follow those of the sample.
         """
         picture = sample[len(sample) // 2]
         for _ in range(2):  # the second time, to the median of all frames
             registration = Registration(picture)
-            places = [registration.place(frame) for frame in sample]
-            found = [(f, m) for f, m in zip(sample, places, strict=True) if m is not None]
-            if len(found) < REGISTERED * len(sample):
+            laid = registration.lay(sample)
+            if len(laid) < REGISTERED * len(sample):
                 return None
-            laid = np.stack([_onto(picture, frame, matrix) for frame, matrix in found])
-            picture = np.median(laid, axis=0).astype(np.uint8)
-        scene = still_scene(laid)  # without objects that rest
+            picture = np.median(np.stack([*laid.values()]), axis=0).astype(np.uint8)
+        following = registration.lay(after)
+        if not registration.shows_one_scene(laid, following):
+            return None
+        frames = np.stack([*laid.values()])
+        scene = still_scene(frames)  # without objects that rest
         backdrop = scene.backdrop.round().astype(np.uint8)
-        return cls(StillRecording.start(scene, laid), Registration(backdrop))
+        return cls(StillRecording.start(scene, frames), Registration(backdrop))
 
     def segment(
         self,
