@@ -77,7 +77,9 @@ def test_a_jump_of_scale_is_handled_alike_in_blocks_and_step_by_step() -> None:
     whole, single = (running.UL1d(220, reduction="sum").double() for _ in range(2))
     expected = gradient_of(whole, frames)
     got = torch.cat([gradient_of(single, frame[None]) for frame in frames])
-    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-9)
+    # Relative to the frame: single elements may be close to 0, where rounding depends on the CPU.
+    size = expected.abs().amax(dim=1, keepdim=True).clamp(min=1e-9)
+    torch.testing.assert_close(got / size, expected / size, rtol=0, atol=1e-6)
     torch.testing.assert_close(single.pull, whole.pull, rtol=1e-6, atol=1e-9)
 
 
