@@ -60,10 +60,12 @@ def read_tracks(run: Path) -> dict[str, Track]:
     with open(run / "tracks.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     tracks = {}
-    for name, some in groupby(rows, itemgetter("sequence")):
+    for name, group in groupby(rows, itemgetter("sequence")):
+        some = list(group)
         columns = ("frame", "x", "y", "confidence")
         table = np.array([[float(row[column] or "nan") for column in columns] for row in some])
-        tracks[name] = Track(table[:, 0].astype(int), table[:, 1:3], table[:, 3])
+        objects = len({row.get("object") for row in some})
+        tracks[name] = Track(table[:, 0].astype(int), table[:, 1:3], table[:, 3], objects)
     return tracks
 
 

@@ -19,11 +19,16 @@ OPAQUE = 127  # a pixel of a mask above this belongs to the object
 
 
 class Track(NamedTuple):
-    """Frame numbers (time,), x and y in 0..1 (time, 2) and confidences (time,) of a sequence."""
+    """Frame numbers (rows,), x and y in 0..1 (rows, 2) and confidences (rows,) of a sequence.
+
+    A table of several objects has a row for each object in each frame. Each of these positions is
+    scored against the nearest true object, or against all boxes.
+    """
 
     frames: NDArray[np.int64]
     positions: Floats
     confidence: Floats
+    objects: int = 1
 
 
 class Truth(Protocol):

@@ -291,6 +291,9 @@ def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
 
     def shrink(planes: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
         for plane, target in zip(planes, place, strict=True):
+            while plane.shape[0] >= 4 * size[0] and plane.shape[1] >= 4 * size[1]:
+                half = plane.shape[1] // 2, plane.shape[0] // 2
+                plane = cv2.resize(plane, half, interpolation=cv2.INTER_AREA)  # far faster
             cv2.resize(plane, size[::-1], target, interpolation=cv2.INTER_AREA)
 
     in_parallel(shrink, frames.numpy(), small)

@@ -2,23 +2,32 @@
 
 Something that was moved once, such as a bag beside the arena, differs from the scene at the same
 place for as long as the median of the recording shows it elsewhere. It may be larger than the
-animal, but it never moves.
+animal, but it never moves. The same holds for a lamp, and for what a codec leaves where an animal
+has been.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import find_objects, label
 
-from ullayers.locate.judge import track_objective
+from ullayers.locate.judge import Positions, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath
 from ullayers.locate.segment import CLEAR_GAIN, MISSING_COST, part_places
 
 LASTING = 0.75  # share of the time that a thing is seen, in which its lasting pixels belong to it
 MIN_SEEN = 8  # frames: whether something stays for a shorter time cannot be said
+MOVING_J = -1.25  # of the path of a thing: slow motion is below it, jitter at one place above
+SAME_MASS = 1e-3  # relative: noise changes the mass of a part more from frame to frame
+REMAINS = 0.2  # of the mass of a part: what remains of objects elsewhere
+LEAVING = 0.1  # of the longer side: how near to an object something that leaves it begins
+RESTING = 0.25  # of a window: pixels that belong to something for longer rest
+LEAST_DRIFT = 0.1  # of the root of the area: how far a thing that moves slowly gets
 # Gain of a part that may be the object. Without a network's attention, the gain is halved.
 MIN_GAIN = 0.25
 
@@ -43,6 +52,47 @@ def lasting_pixels(labelled: list[Labelled]) -> Mask:
         if all(2 * np.sum(thing[end] & core) >= np.sum(thing[end]) for end in (0, -1)):
             stays[place] |= thing & core
     return stays
+
+
+def _is_motion(places: Positions, area: float) -> bool:
+    """Whether the (time, 2) places of a thing of an area are those of something that moves."""
+    apart = np.linalg.norm(np.ptp(places, axis=0))
+    return bool(apart > LEAST_DRIFT * np.sqrt(area) and track_objective(places) < MOVING_J)
+
+
+def _motionless(places: Positions, masks: list[Mask], lasting: list[bool]) -> Mask:
+    """Return which places of a path are on something that appears, stays and vanishes.
+
+    Args:
+        places: (found, 2) of the path in pixels.
+        masks: The part of each.
+        lasting: Whether each part is lasting; something that moves slowly may be.
+    """
+    stays = np.zeros(len(masks), bool)
+    jumps = [i for i in range(1, len(masks)) if not (masks[i - 1] & masks[i]).any()]
+    for start, stop in pairwise([0, *jumps, len(masks)]):
+        area = float(np.median([np.count_nonzero(mask) for mask in masks[start:stop]]))
+        if not _is_motion(places[start:stop], area):
+            stays[start:stop] = stop - start >= MIN_SEEN or lasting[start:stop]
+    return stays
+
+
+def resting_pixels(labelled: list[Labelled]) -> Mask:
+    """Return the (time, height, width) pixels that belong to something for a long time on end.
+
+    An animal that walks on leaves them: a codec may keep an image of it where it was.
+    """
+    masks = np.stack([each.labels > 0 for each in labelled])
+    long = max(MIN_SEEN, int(RESTING * len(masks)))
+    before = np.zeros(masks.shape[1:], np.int32)
+    lengths = np.empty(masks.shape, np.int32)
+    for t, mask in enumerate(masks):  # frames since each pixel became part of something
+        before += 1
+        before *= mask
+        lengths[t] = before
+    for t in range(len(masks) - 2, -1, -1):  # and until it ceases to be
+        np.copyto(lengths[t], lengths[t + 1], where=masks[t] & masks[t + 1])
+    return lengths >= long
 
 
 def lasting_parts(labelled: list[Labelled], stays: Mask) -> list[list[bool]]:
@@ -79,6 +129,18 @@ class _Hypothesis:
     chosen: list[int | None]
 
 
+class Followed(NamedTuple):
+    """The path of the object through a window.
+
+    Attributes:
+        chosen: Number of the part of each frame, None where there is none.
+        moved: (time,) whether the part moves, or is where the object came to rest.
+    """
+
+    chosen: list[int | None]
+    moved: Mask
+
+
 @dataclass
 class MoverChoice:
     """Decides, window by window, whether the object may be a part that stays where it is.
@@ -89,40 +151,37 @@ class MoverChoice:
     Args:
         moved: Whether the object has moved so far.
         last: Where it was last, (height, width) bool; None before it was found.
-        stayed: Lasting pixels of the last window, (height, width) bool; None if they were not
-            needed.
+        stayed: Lasting pixels of the last window, (height, width) bool.
     """
 
     moved: bool = False
     last: Mask | None = None
     stayed: Mask | None = None
 
-    def follow(self, path: ObjectPath, labelled: list[Labelled]) -> list[int | None]:
-        """Return the number of the chosen part of each frame, None where there is none.
+    def follow(self, path: ObjectPath, labelled: list[Labelled]) -> Followed:
+        """Return the object in the next window.
 
         Args:
             path: The path so far; it is continued.
-            labelled: The parts of the next window.
+            labelled: The parts of the window.
         """
-        if not any(_is_ambiguous(path, each) for each in labelled):
-            chosen = path.follow([each.parts for each in labelled])
-            self._remember(labelled, chosen)
-            self.stayed = None
-            return chosen
         stays = lasting_pixels(labelled)
         # What has stayed may be taken away at the beginning of a window.
         lasting = lasting_parts(labelled, stays if self.stayed is None else stays | self.stayed)
         self.stayed = np.asarray(stays.any(axis=0))
-        every = _hypothesis(path, labelled, [[True] * len(each) for each in lasting])
-        movers = _hypothesis(
-            path, labelled, [self._may_move(*each) for each in zip(labelled, lasting, strict=True)]
-        )
-        first, second = (movers, every) if self.moved else (every, movers)
-        best = second if second.cost < first.cost - CLEAR_GAIN else first
+        best = _hypothesis(path, labelled, [[True] * len(each) for each in lasting])
+        if any(_is_ambiguous(path, each) for each in labelled):
+            may_move = [self._may_move(*each) for each in zip(labelled, lasting, strict=True)]
+            tried = [best, _hypothesis(path, labelled, may_move)]
+            tried = tried[::-1] if self.moved else tried
+            resting = lasting_parts(labelled, resting_pixels(labelled))
+            best = tried[1] if tried[1].cost < tried[0].cost - CLEAR_GAIN else tried[0]
+            away = _hypothesis(path, labelled, [[not r for r in each] for each in resting])
+            if away.cost < best.cost - CLEAR_GAIN and _leaves(labelled, best.chosen, away.chosen):
+                best = away
         path.states = best.path.states
-        if best is movers or not self.moved:  # else the object is lost, and something else is shown
-            self._remember(labelled, best.chosen, lasting)
-        return best.chosen
+        moved = self._remember(labelled, best.chosen, lasting)
+        return Followed(best.chosen, moved & ~_repeated(labelled, best.chosen))
 
     def _may_move(self, each: Labelled, lasting: list[bool]) -> list[bool]:
         """Return which parts do not stay, or are where the object was when it last moved."""
@@ -134,23 +193,59 @@ class MoverChoice:
         ]
 
     def _remember(
-        self,
-        labelled: list[Labelled],
-        chosen: list[int | None],
-        lasting: list[list[bool]] | None = None,
-    ) -> None:
-        """Remember where the object is at the end of a window, and whether it has moved."""
+        self, labelled: list[Labelled], chosen: list[int | None], lasting: list[list[bool]]
+    ) -> Mask:
+        """Return in which frames the chosen part has moved, and remember where the object is.
+
+        A part that stays belongs to an object that was seen to move before or after it, at the
+        same place.
+        """
         found = [(t, number) for t, number in enumerate(chosen) if number is not None]
+        moved = np.zeros(len(chosen), bool)
         if not found:
-            return
-        first, self.last = (
-            np.equal(labelled[t].labels, labelled[t].parts[number].label)
-            for t, number in (found[0], found[-1])
-        )
-        if lasting is None:
-            self.moved |= bool(2 * np.sum(first & self.last) < np.sum(self.last))
-        else:
-            self.moved |= 2 * sum(lasting[t][number] for t, number in found) < len(found)
+            return moved
+        masks: list[Mask] = [
+            np.equal(labelled[t].labels, labelled[t].parts[number].label) for t, number in found
+        ]
+        places = part_places(labelled, chosen)[[t for t, _ in found]]
+        stays = _motionless(places, masks, [lasting[t][number] for t, number in found])
+        last = self.last if self.moved else None
+        self.moved |= bool(2 * stays.sum() < len(found))
+        for order in (1, -1):
+            for (t, _), mask, is_still in list(zip(found, masks, stays, strict=True))[::order]:
+                moved[t] |= not is_still or (last is not None and bool((mask & last).any()))
+                if moved[t]:
+                    last = mask
+            if order == 1:
+                self.last = self.last if last is None else last
+            last = None
+        return moved
+
+
+def _leaves(labelled: list[Labelled], chosen: list[int | None], away: list[int | None]) -> bool:
+    """Whether a path begins near another one, so that it may be that of the same object."""
+    apart = np.linalg.norm(part_places(labelled, chosen) - part_places(labelled, away), axis=1)
+    both = apart[np.isfinite(apart)]
+    return bool(len(both) and both[0] < LEAVING * max(labelled[0].labels.shape))
+
+
+def _repeated(labelled: list[Labelled], chosen: list[int | None]) -> Mask:
+    """Return in which frames a codec repeats the part, and leaves other things in the picture.
+
+    Under strong compression, an image of an animal may stay where it was. It is the same from frame
+    to frame, without any noise, and there are more of them.
+    """
+    masses = np.full((len(chosen), 2), np.nan)
+    for t, number in enumerate(chosen):
+        if number is not None:
+            others = [part.mass for part in labelled[t].parts]
+            masses[t] = others.pop(number), max(others, default=0.0)
+    own, other = masses.T
+    same = np.zeros(len(own), bool)
+    same[1:] = np.abs(np.diff(own)) <= SAME_MASS * own[1:]
+    runs, count = label(same)
+    lengths = np.bincount(runs, minlength=count + 1)
+    return same & (lengths[runs] >= MIN_SEEN) & (other >= REMAINS * own)
 
 
 def _is_ambiguous(path: ObjectPath, each: Labelled) -> bool:

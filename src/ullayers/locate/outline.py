@@ -89,15 +89,28 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     if not inside.any():
         return Outlined(box, np.zeros(inside.shape, np.uint8))
     # Faint parts of an object, and a backdrop that is like it: either may lower the contrast.
-    core = max(float(np.quantile(difference[inside], CORE)), 1e-9)
+    core = max(_quantile(difference[inside], CORE), 1e-9)
     faint = _contrast_of_parts(difference, inside, core)
     before = _contrast_before(crop, levelled, difference, inside, core)
-    contrast = difference / np.cbrt(faint * faint * before)
+    contrast = difference / cv2.pow(faint * faint * before, 1 / 3)
     body = _main_body(contrast > 0.5, inside)
     # Holes count as the object; beyond its outline, the mask ends within a pixel.
     fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * np.float32(0.49)
     soft = np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe))
     return Outlined(box, _to_bytes(soft))
+
+
+def _quantile(values: Floats, share: float) -> float:
+    """Return a quantile as NumPy does, but faster for some thousand values.
+
+    >>> _quantile(np.array([4, 1, 3, 2], np.float32), 0.5)
+    2.5
+    """
+    place = share * (len(values) - 1)
+    first = int(place)
+    ordered = np.partition(values, (first, min(first + 1, len(values) - 1)))
+    low, high = ordered[first], ordered[min(first + 1, len(values) - 1)]
+    return float(low + (high - low) * (place - first))
 
 
 def _contrast_of_parts(difference: Floats, inside: Mask, core: float) -> Floats:
@@ -124,10 +137,10 @@ def _contrast_before(
     A red cushion stands out from a lamp more than from the ceiling around it.
     """
     core = inside & (difference > usual / 2)
-    colour = np.median(levelled[core], axis=0)
-    distance = np.sqrt(np.square(scene.backdrop - colour).mean(-1))
+    colour = np.array([_quantile(values, 0.5) for values in levelled[core].T], np.float32)
+    distance = scene.distance(colour)
     distance = np.asarray(cv2.GaussianBlur(distance, (0, 0), NOISE_BLUR), np.float32)
-    behind = max(float(np.quantile(distance[core], 1 - CORE)), 1e-9)
+    behind = max(_quantile(distance[core], 1 - CORE), 1e-9)
     share: Floats = (distance / behind).clip(FAINT, 1)
     return np.float32(usual) * share
 
@@ -152,15 +165,19 @@ def _box(part: Mask, height: int, width: int) -> tuple[slice, slice]:
 
 def _enlarged_part(part: Mask, box: tuple[slice, slice], height: int, width: int) -> Mask:
     """Return a box of a part that is enlarged to a size, by linear interpolation."""
-    values = part.astype(np.float32)
+    near, shares = [], []  # of the rows and columns of the part, those that the box needs
     for axis, size in ((0, height), (1, width)):
         count = part.shape[axis]
         place = np.arange(box[axis].start, box[axis].stop)
         place = ((place + 0.5) * count / size - 0.5).clip(0, count - 1).astype(np.float32)
         first = place.astype(int)
-        second = np.minimum(first + 1, count - 1)
-        share = np.expand_dims(place - first, 1 - axis)
-        values = values.take(first, axis) * (1 - share) + values.take(second, axis) * share
+        near.append((first, np.minimum(first + 1, count - 1)))
+        shares.append(np.expand_dims(place - first, 1 - axis))
+    rows, columns = (slice(first[0], second[-1] + 1) for first, second in near)
+    values = part[rows, columns].astype(np.float32)
+    for axis, ((first, second), share) in enumerate(zip(near, shares, strict=True)):
+        before, after = (values.take(each - first[0], axis) for each in (first, second))
+        values = before + share * (after - before)
     return values > 0.5
 
 

@@ -33,11 +33,13 @@ from ullayers.locate.still import (
     DARK,
     MIN_STILL_EVIDENCE,
     NOISE_FLOOR,
+    SAME_TEXTURE,
     StillScene,
     common_evidence,
     correlation,
     edges,
     still_scene,
+    texture,
     without_common,
 )
 
@@ -49,11 +51,15 @@ MAX_EXPLAINED = 0.7  # of the change between two frames, left after the motion o
 MAX_CHANGE = 3.0  # change over the recording, in changes from frame to frame
 SAME_EDGES = 0.6  # correlation of the edges of two frames that show the same
 SAME_LIGHT = 0.1  # spread of the gain over a frame: more is the shadow of a cloud, or motion
+INWARDS = np.ones((5, 5), np.uint8)  # pixels near the outline of a part, which has edges itself
+LEAST_TEXTURE = 100  # pixels: in fewer, edges may be alike by chance
 OVEREXPOSED = 245.0  # grey levels
 LEAST_CHANGE = 0.5  # grey levels: smaller changes need no explanation
 STILL_PAIRS = 0.7  # share of pairs of frames in which the camera must not move
 CLEAR_EDGES = 0.9  # quantile of the edges of a frame: plain surfaces look the same if they move
-BETWEEN = 0.5  # share of its confidence that a position between two pieces keeps
+# Share of its confidence that a position keeps between two pieces of an object, or on something
+# that was never seen to move.
+UNSURE = 0.5
 UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
 
 
@@ -226,8 +232,9 @@ class StillRecording:
         labelled = label_all(evidence, self.threshold, attention)
         if anchors is not None:
             labelled = anchors.choose(labelled, evidence)
+        moved = np.ones(len(frames), bool)
         if chosen is None:
-            chosen = self.movers.follow(self.path, labelled)
+            chosen, moved = self.movers.follow(self.path, labelled)
         parts = part_masks(labelled, chosen)
         soft = np.zeros(frames.shape[:3], np.uint8)
         everything = np.zeros(frames.shape[:3], bool)
@@ -238,7 +245,8 @@ class StillRecording:
         masks = soft >= EDGE
         places = centroids(masks)
         confidence = _clarity(evidence, parts, self.threshold)
-        confidence[in_parallel(lies_between, masks, places)] *= BETWEEN
+        confidence[in_parallel(lies_between, masks, places)] *= UNSURE
+        confidence[~moved | in_parallel(self._is_lit, small, parts)] *= UNSURE
         return Segments(soft, places, confidence, others, objective, owners)
 
     def parts(
@@ -252,6 +260,20 @@ class StillRecording:
         if anchors is not None:
             labelled = anchors.choose(labelled, evidence)
         return [each.parts for each in labelled]
+
+    def _is_lit(self, frame: Pixels, part: NDArray[np.bool_]) -> bool:
+        """Whether a part shows the same as the scene, in another light: a lamp, or a shadow."""
+        left, top, width, height = cv2.boundingRect(part.view(np.uint8))
+        if not width:
+            return False
+        box = slice(top, top + height), slice(left, left + width)
+        # Its outline may be in the backdrop, too, if it is an object that rests most of the time.
+        inside = cv2.erode(part[box].view(np.uint8), INWARDS, borderValue=0) > 0
+        inside &= frame[box].max(-1) < OVEREXPOSED
+        if np.count_nonzero(inside) < LEAST_TEXTURE:
+            return False
+        images = (texture(image[box].astype(np.float32)) for image in (frame, self.view.backdrop))
+        return correlation(*(image[inside] for image in images)) > SAME_TEXTURE
 
     def _evidence(self, frame: Pixels, gain: Floats) -> Floats:
         return without_common(self.view.evidence(frame, gain), self.usual)

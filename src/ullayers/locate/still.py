@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Frames, Pixels
+from ullayers.locate.parallel import in_parallel
 
 BANDS = 0.9  # rows have their own gain if that reduces the difference to this share
 NOISE_FLOOR = 1.0  # grey levels: compression hides smaller noise
@@ -25,6 +26,7 @@ ENERGY_BLUR = 1.0  # pixels
 # The median of the absolute value of a normal deviate is 0.67 standard deviations.
 MEDIAN_DEVIATION = 0.67
 NOISE_BLUR = 2.0  # pixels
+DETAIL = 1.0  # pixels: details of a texture are larger, but not more than four times
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
 
 COMMON_SHARE = 0.25  # quantile of the evidence of a frame: objects cover less than the rest
@@ -171,9 +173,9 @@ def still_scene(sample: Frames) -> StillScene:
     flat = np.ones(sample.shape[1:3], np.float32)
     scene = StillScene(_median_over_time(sample), flat, bands=False)
     scene = StillScene(scene.backdrop, flat, bands=_has_bands(sample, scene))
-    levelled = np.stack([scene.levelled(frame) for frame in sample])
+    levelled = np.stack(in_parallel(scene.levelled, sample))
     scene = StillScene(_median_over_time(levelled), flat, scene.bands)
-    differences = np.stack([scene.difference(frame) for frame in sample])
+    differences = np.stack(in_parallel(scene.difference, sample))
     noise = cv2.GaussianBlur(_median_over_time(differences), (0, 0), NOISE_BLUR) / MEDIAN_DEVIATION
     scene = StillScene(scene.backdrop, np.maximum(noise, NOISE_FLOOR), scene.bands)
     return _without_resting(scene, levelled)
@@ -182,9 +184,12 @@ def still_scene(sample: Frames) -> StillScene:
 def _median_over_time(frames: NDArray[np.uint8] | Floats) -> Floats:
     """Return the median of every pixel, computed in bands of rows to bound memory."""
     middle = np.empty(frames.shape[1:], np.float32)
-    rows = max(1, ROW_BYTES // (8 * frames[:, 0].size))
-    for top in range(0, len(middle), rows):
+    rows = max(1, min(ROW_BYTES // (8 * frames[:, 0].size), -(-len(middle) // 2)))
+
+    def band(top: int) -> None:
         middle[top : top + rows] = np.median(frames[:, top : top + rows], axis=0)
+
+    in_parallel(band, range(0, len(middle), rows))
     return middle
 
 
@@ -274,6 +279,13 @@ def edges(image: Floats) -> Floats:
     grey = cv2.GaussianBlur(cv2.transform(image, GREY), (0, 0), 1.0)
     across, down = cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1)
     return np.asarray(cv2.magnitude(across, down), np.float32)
+
+
+def texture(image: Floats) -> Floats:
+    """Return the details of the grey image; light changes their strength, but not their shape."""
+    grey = cv2.transform(image, GREY)
+    fine, coarse = (cv2.GaussianBlur(grey, (0, 0), sigma) for sigma in (DETAIL, 4 * DETAIL))
+    return np.asarray(fine - coarse, np.float32)
 
 
 def _resize(values: Floats, height: int, width: int) -> Floats:
