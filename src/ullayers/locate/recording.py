@@ -165,6 +165,8 @@ class StillRecording:
         path: The path of the object so far.
         movers: Whether it has moved, to tell it from changes of the scene.
         usual: `common_evidence` of most frames.
+        is_known: Whether the scene was learned from another, longer recording. What differs from it
+            is then an object, also if it never moves.
 
     Attributes:
         finder: Follows all objects, if that is wanted; see `follow_all`.
@@ -175,6 +177,7 @@ class StillRecording:
     path: ObjectPath
     movers: MoverChoice = field(default_factory=MoverChoice)
     usual: float = 1.0
+    is_known: bool = False
     view: StillScene = field(init=False)
     finder: ObjectFinder | None = field(default=None, init=False)
 
@@ -201,7 +204,7 @@ class StillRecording:
         """Return another recording of the scene, in frames of a size."""
         path = ObjectPath(STILL_SIDE, self.path.clear)
         scene = self.scene.resized(height, width)
-        return StillRecording(scene, self.threshold, path, usual=self.usual)
+        return StillRecording(scene, self.threshold, path, usual=self.usual, is_known=True)
 
     def follow_all(self, patience: int) -> None:
         """From now on, also follow all other objects.
@@ -235,6 +238,7 @@ class StillRecording:
         moved = np.ones(len(frames), bool)
         if chosen is None:
             chosen, moved = self.movers.follow(self.path, labelled)
+            moved |= self.is_known
         parts = part_masks(labelled, chosen)
         soft = np.zeros(frames.shape[:3], np.uint8)
         everything = np.zeros(frames.shape[:3], bool)
