@@ -9,7 +9,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-# Bytecode that is kept saves every process half a second; some containers switch this off.
+# Keeping bytecode makes every process start faster; some containers switch it off.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-data test-ray check bench results clean
