@@ -64,7 +64,7 @@ def run(arguments: Namespace) -> None:
 
 
 def _check(arguments: Namespace, applied: Run) -> None:
-    """Refuse options that do not fit the run, and folders that must not be written to."""
+    """Refuse options that do not apply to the run, and folders that must not be written to."""
     if _wants_masks(arguments) and applied.config.task != "locate":
         option = "--soft-masks" if arguments.soft_masks else "--masks"
         raise UserError(f"{arguments.run}: this run has codes and no masks; leave {option} out")
@@ -80,11 +80,11 @@ def _check(arguments: Namespace, applied: Run) -> None:
     if not (arguments.resume and _is_started(arguments)):
         check_free(out, arguments.force)
     if (out / "model.safetensors").exists():
-        raise UserError(f"{out}: is a run, whose table must stay; give another --out")
+        raise UserError(f"{out}: is a run, whose table must not be replaced; give another --out")
 
 
 def _reading(arguments: Namespace, own: Reading) -> Reading:
-    """Return how the run reads, with the range of time and the region of the command line."""
+    """Return how the run reads video, with the time range and region of the command line."""
     given = given_reading(arguments)
     start, end = given.get("start", 0.0), given.get("end")
     return replace(own, start=start, end=end, roi=given.get("roi", own.roi))
@@ -95,7 +95,7 @@ def _wants_masks(arguments: Namespace) -> bool:
 
 
 def _is_started(arguments: Namespace) -> bool:
-    """Return whether there is something to resume, if only an empty table."""
+    """Return whether there is something to resume, even an empty table."""
     out = Path(arguments.out)
     return any(out.glob("*.partial.csv")) if arguments.ray is None else has_parts(out)
 

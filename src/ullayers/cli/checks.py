@@ -1,4 +1,4 @@
-"""Checks of a command line against the run folder that it names."""
+"""Checks of a command line against its run folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ullayers.video.region import Rectangle, Region
 
 
 def make_config(arguments: Namespace) -> Config:
-    """Return the settings that are given on the command line, with defaults for the others."""
+    """Return the settings of the command line, with defaults for the others."""
     config = Config(**config_values(arguments))
     if config.objects is not None and config.task != "locate":
         raise UserError(f"--objects is for --task locate; leave it out for {config.task}")
@@ -27,7 +27,7 @@ def make_config(arguments: Namespace) -> Config:
 
 
 def given_reading(arguments: Namespace) -> dict[str, Any]:
-    """Return the settings for reading video that are given, with --roi as a region."""
+    """Return the given settings for reading video, with --roi as a region."""
     values = reading_values(arguments)
     check_range(values.get("start"), values.get("end"))
     if "roi" in values:
@@ -36,18 +36,18 @@ def given_reading(arguments: Namespace) -> dict[str, Any]:
 
 
 def given_zones(arguments: Namespace) -> Zones | None:
-    """Return the zones of --zones; None without."""
+    """Return the zones of --zones; None without the option."""
     return None if arguments.zones is None else read_zones(arguments.zones)
 
 
 def check_range(start: float | None, end: float | None) -> None:
-    """Refuse a range of time that is empty."""
+    """Refuse an empty time range."""
     if end is not None and end <= (start or 0.0):
         raise UserError(f"--end {end:g} is not after --start {start or 0.0:g}")
 
 
 def load_region(roi: str | tuple[int, int, int, int]) -> Region:
-    """Return the region of --roi: a rectangle, or a mask picture that is read."""
+    """Return the region of --roi: a rectangle, or a mask image, which is read."""
     return read_mask(roi) if isinstance(roi, str) else Rectangle(*roi)
 
 
@@ -84,7 +84,7 @@ def check_same_options(arguments: Namespace, run: Run, probe: Callable[[], Info]
 
 
 def check_corrections_alone(arguments: Namespace) -> None:
-    """Refuse inputs and settings beside --corrections, which takes those of the corrected run."""
+    """Refuse inputs and settings with --corrections, which uses those of the corrected run."""
     given = [option_name(name) for name in (*config_values(arguments), *reading_values(arguments))]
     others = ("masks", "skip_bad", "zones", "mm_per_pixel")
     given += [option_name(name) for name in others if getattr(arguments, name)]

@@ -17,7 +17,7 @@ RUN = "run"
 
 
 def run(arguments: Namespace) -> None:
-    """Render the video unless it is there, then learn from it."""
+    """Render the video unless it exists, then learn from it."""
     out = Path(arguments.out)
     folder = out / RUN
     with locked(folder):  # `ul learn` could write to it at the same time

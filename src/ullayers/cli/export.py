@@ -16,7 +16,7 @@ from ullayers.output.corrections import read_corrections
 from ullayers.output.formats.write import plan_files, write_files
 from ullayers.output.network_files import write_onnx, write_torch_export
 
-# What each option writes, to the file that is its value.
+# Content of the file given by each option.
 WRITERS: dict[str, Callable[[Run, Path], None]] = {
     "onnx": write_onnx,
     "torch_export": write_torch_export,
@@ -25,11 +25,11 @@ WRITERS: dict[str, Callable[[Run, Path], None]] = {
 
 
 def run(arguments: Namespace) -> None:
-    """Write every file that is asked for."""
+    """Write all requested files."""
     networks = {name: Path(file) for name in WRITERS if (file := getattr(arguments, name))}
     if not networks and arguments.format is None:
         raise UserError(
-            "say what to write: --format NAME, --report FILE, --onnx FILE or --torch-export FILE"
+            "choose what to write: --format NAME, --report FILE, --onnx FILE or --torch-export FILE"
         )
     if arguments.format is None:
         _check_tracks_only(arguments)
@@ -42,9 +42,9 @@ def run(arguments: Namespace) -> None:
 def _check_tracks_only(arguments: Namespace) -> None:
     """Refuse options that belong to --format without it."""
     if arguments.file is not None:
-        raise UserError("--out is the file of --format; say which format")
+        raise UserError("--out is the file of --format; give the format")
     if arguments.sequence is not None or arguments.frames != EVERY_FRAME:
-        raise UserError("--sequence and --frames choose what --format writes; say which format")
+        raise UserError("--sequence and --frames select what --format writes; give the format")
 
 
 def _write_tracks(arguments: Namespace) -> None:
@@ -67,7 +67,7 @@ def _write_tracks(arguments: Namespace) -> None:
 
 def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
     exported = load_run(arguments.run, "cpu")
-    _ = exported.outcome  # raises an error if learning has not ended
+    _ = exported.outcome  # raises an error if training has not finished
     _check_files(list(wanted.values()), exported.folder, arguments.force)
     for name, file in wanted.items():
         WRITERS[name](exported, file)
@@ -79,7 +79,7 @@ def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
 
 
 def _check_files(files: list[Path], folder: Path, force: bool) -> None:
-    """Refuse files that cannot be written, or would replace something unintentionally."""
+    """Refuse files that cannot be written or would replace others unintentionally."""
     if len({os.path.realpath(file) for file in files}) < len(files):
         raise UserError(f"{files[0]}: is given twice; write each format to a file of its own")
     for file in files:

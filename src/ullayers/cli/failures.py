@@ -1,4 +1,4 @@
-"""Exit codes of the command, and the line it prints when it fails."""
+"""Exit codes of the command, and error messages."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def quiet_writer_threads() -> Iterator[None]:
 
 
 def explain(arguments: Namespace, error: BaseException) -> int:
-    """Print what went wrong and return the exit code.
+    """Print the error and return the exit code.
 
     Args:
         arguments: Parsed command line.
         error: The exception that ended the command.
     """
-    if isinstance(error, BrokenPipeError):  # the reader of our output has left: `... | head`
+    if isinstance(error, BrokenPipeError):  # the reader of our output has closed it: `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     if isinstance(error, KeyboardInterrupt):

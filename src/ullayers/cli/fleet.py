@@ -34,14 +34,14 @@ def check_options(arguments: Namespace) -> None:
 
 
 def has_parts(out: Path) -> bool:
-    """Return whether a fleet has finished some videos, but not all."""
+    """Return whether some but not all videos are finished."""
     return any(out.glob("*.partial.parquet/*.parquet"))
 
 
 def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, str]]:
     """Apply a run on a cluster; returns the results, and inputs that cannot be read."""
     bad: dict[str, str] = {}
-    # The workers open the videos: one after the other, it would take hours for a large archive.
+    # The workers open the videos; opening them one by one would take hours for a large archive.
     sources = find_sources(arguments.inputs, bad if arguments.skip_bad else None)
     if not sources:
         raise UserError(next(iter(bad.values())))
@@ -59,7 +59,7 @@ def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, 
     )
     with (
         open(os.devnull, "w") as nowhere,
-        redirect_stdout(nowhere),  # Ray prints its own account of every worker that dies
+        redirect_stdout(nowhere),  # Ray prints its own message for each worker that dies
         cluster(arguments.ray),
         Progress("applying", "videos", len(sources), quiet=arguments.quiet) as progress,
     ):
@@ -75,7 +75,7 @@ def spread(arguments: Namespace, applied: Run) -> tuple[FleetResults, dict[str, 
 
 
 class _Rate:
-    """Speed and time left.
+    """Speed and remaining time.
 
     Args:
         total: Number of videos.
@@ -84,10 +84,10 @@ class _Rate:
     def __init__(self, total: int) -> None:
         self.total = total
         self.started = time.monotonic()
-        self.before: int | None = None  # videos that were finished before
+        self.before: int | None = None  # videos finished earlier
 
     def note(self, videos: int, frames: int) -> str:
-        """Return frames per second and the time left, from the videos finished so far."""
+        """Return frames per second and the remaining time, from the videos finished so far."""
         if self.before is None:
             self.before = videos - 1
         seconds = max(1e-9, time.monotonic() - self.started)

@@ -72,7 +72,7 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
 
 
 def _load(arguments: Namespace) -> Run:
-    """Load the run in --out, and refuse options that are not its own."""
+    """Load the run in --out, and refuse options that differ from its own."""
     run = load_run(arguments.out, arguments.device)
     if run.watched:
         raise UserError(
@@ -87,14 +87,14 @@ def _load(arguments: Namespace) -> Run:
 
 
 def _check_outlines(run: Run) -> None:
-    """Remove outlines that are damaged, so that they are written again."""
+    """Remove damaged outlines, so that they are written again."""
     path = run.folder / OUTLINES
     if remove_if_damaged(path):
         say("learn", f"{path}: was damaged, and is written again")
 
 
 def _measure_anew(arguments: Namespace, run: Run) -> None:
-    """Take over other zones or another size of a pixel; what depends on them is then missing."""
+    """Apply new zones or a new pixel size; files that depend on them then count as missing."""
     before = run.zones, run.mm_per_pixel
     zones = given_zones(arguments) or run.zones
     mm_per_pixel = arguments.mm_per_pixel or run.mm_per_pixel
@@ -132,7 +132,7 @@ def _plan(arguments: Namespace) -> tuple[Run, list[Source]]:
 
 
 def _has_progress(run: Run) -> bool:
-    """Whether --resume would find work of this run; what an earlier run left does not count."""
+    """Return whether --resume would find work of this run, not of an earlier one."""
     if run.fresh:
         return False
     return run.net is not None or (run.folder / "checkpoint" / "state.json").exists()
@@ -151,7 +151,7 @@ def _report_finished(arguments: Namespace, run: Run, truth: Path | None) -> None
 
 
 def _train(arguments: Namespace, run: Run, sources: Sequence[Source]) -> None:
-    """Read the frames and train, with progress; a stop takes effect between two steps."""
+    """Read the frames and train, with progress; a stop signal takes effect between two steps."""
     with (
         quiet_writer_threads(),
         stop_at_checks() as stop,
@@ -173,7 +173,7 @@ def _train(arguments: Namespace, run: Run, sources: Sequence[Source]) -> None:
 
 
 class _ReadingProgress(Progress):
-    """Progress of reading the frames to train on."""
+    """Progress of reading the training frames."""
 
     def __init__(self, run: Run, sources: Sequence[Source], stop: StopFlag, quiet: bool) -> None:
         super().__init__("reading", "frames", quiet=quiet)
@@ -182,13 +182,13 @@ class _ReadingProgress(Progress):
         self.total = None if None in totals else sum(filter(None, totals))
 
     def show(self, count: int) -> None:
-        """Show the number of frames that were read, and stop if asked to."""
+        """Show the number of frames read, and stop if requested."""
         self.to(count)
         self.stop.check()
 
 
 def _show_step(progress: Progress, learner: Learner, record: Record) -> None:
-    """Show J of a step, and of which trial it is: J of the next trial starts high again."""
+    """Show J of a step and its trial, because J of the next trial starts high again."""
     number = f"trial {record.trial + 1} of {len(learner.plan)}"
     if len(learner.plan) == 1:
         name = ""
@@ -202,7 +202,7 @@ def _show_step(progress: Progress, learner: Learner, record: Record) -> None:
 def _write_outputs(
     arguments: Namespace, run: Run, sources: Sequence[Source], truth: Path | None
 ) -> None:
-    """Write the result files that are missing, and print the summary."""
+    """Write missing result files, and print the summary."""
     resume = arguments.resume
     total = frames_to_apply(run, sources, resume=resume)
     with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A harmless warning of PyTorch on a GPU: its backward thread starts without a CUDA context.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
     parsed = make_parser().parse_args(arguments)
-    if parsed.command != "bench":  # a benchmark must see what other programs see
+    if parsed.command != "bench":  # benchmarks must run under the same conditions as other programs
         # Waiting threads must sleep: on a busy machine, spinning makes training ten times slower.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Replace streams that the calling process has closed, so that printing does not fail."""
+    """Replace streams closed by the calling process, so that printing does not fail."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:

@@ -25,7 +25,7 @@ class OptionGroup(Protocol):
 
 
 def config_values(arguments: Namespace) -> dict[str, Any]:
-    """Return the settings of `Config` that are given on the command line."""
+    """Return the settings of `Config` given on the command line."""
     given = _given(arguments, CONFIG_NAMES)
     if given.get("objects") == 0:  # auto
         del given["objects"]
@@ -33,7 +33,7 @@ def config_values(arguments: Namespace) -> dict[str, Any]:
 
 
 def reading_values(arguments: Namespace) -> dict[str, Any]:
-    """Return the settings for reading video that are given on the command line."""
+    """Return the settings for reading video given on the command line."""
     return _given(arguments, READING_NAMES)
 
 
@@ -53,7 +53,7 @@ def add_command(
 
     Args:
         commands: Commands of the main parser.
-        name: What the user types.
+        name: Name of the command.
         help: One line in the list of commands.
         description: What the command does.
         examples: Command lines, each indented by two spaces.
@@ -94,7 +94,7 @@ def add_objects_option(parser: OptionGroup, default: str) -> None:
 
     Args:
         parser: Parser of a command.
-        default: What is used without it.
+        default: Description of the default.
     """
     parser.add_argument(
         "--objects",
@@ -123,7 +123,7 @@ def wanted_objects(arguments: Namespace, config: Config) -> int | None:
 
     Args:
         arguments: Parsed command line of `ul apply`.
-        config: Of the run.
+        config: Settings of the run.
     """
     if arguments.objects is None:
         return config.objects
@@ -162,7 +162,7 @@ def add_part_options(group: OptionGroup, roi: str = "the whole frame") -> None:
 
     Args:
         group: Parser or group of options.
-        roi: What is used without --roi.
+        roi: Description of the default of --roi.
     """
     group.add_argument(
         "--start",
@@ -184,7 +184,7 @@ def add_part_options(group: OptionGroup, roi: str = "the whole frame") -> None:
         metavar="X,Y,W,H|FILE",
         help="Region of interest: ignore everything outside it. A rectangle in pixels of the "
         "video, such as 100,50,640,480 (640 x 480 pixels, 100 from the left and 50 from the top), "
-        "or a mask picture, white inside and black outside. Positions and masks refer to the "
+        "or a mask image, white inside and black outside. Positions and masks refer to the "
         f"whole frame. (default: {roi})",
     )
 
@@ -224,12 +224,12 @@ def add_skip_bad_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-bad",
         action="store_true",
-        help="Skip inputs that cannot be read, and list them, instead of stopping.",
+        help="Skip unreadable inputs and list them, instead of stopping.",
     )
 
 
 def add_general_options(parser: argparse.ArgumentParser, resume: str) -> None:
-    """Add the options that every command on video has.
+    """Add the options shared by all commands on video.
 
     Args:
         parser: Parser of a command.
@@ -313,7 +313,7 @@ def frame_range(text: str) -> tuple[int | None, int | None]:
 
 
 def region(text: str) -> str | tuple[int, int, int, int]:
-    """Convert X,Y,W,H to numbers; any other text is the path of a mask picture.
+    """Convert X,Y,W,H to numbers; any other text is the path of a mask image.
 
     >>> region("100,50,640,480"), region("arena.png")
     ((100, 50, 640, 480), 'arena.png')

@@ -37,7 +37,7 @@ examples:
   ul learn mouse.mp4 --out run         learn from a video; open run/report.html
   ul apply run other.mp4 --out found   use the result on another video
   ul watch 0                           learn live from the first camera
-  ul studio mouse.mp4                  the same in a browser: learn, look, correct
+  ul studio mouse.mp4                  the same in a browser: learn, inspect, correct
   ul export run --format sleap         use the tracks in another program
   ul score run truth.csv               compare the tracks with true positions
 
@@ -45,9 +45,10 @@ examples:
 
 INPUTS_HELP = """Video files, folders of images (each folder is one sequence, sorted by name, 2
 before 10), folders of such folders or of videos, quoted patterns such as 'day*/*.mp4' or
-'archive/**/*.mp4', or URLs of videos such as s3://bucket/a.mp4, which may be patterns, too."""
-MASKS_HELP = "Also write the mask of every frame as a black and white PNG file."
-MAX_FRAMES_HELP = """Use only the first N frames of each input, from --start on, counting those
+'archive/**/*.mp4', or URLs of videos such as s3://bucket/a.mp4, which may also be patterns."""
+MASKS_HELP = """Also write a PNG file with the mask of each frame: black and white or, with several
+objects, a palette image whose pixel values are object numbers."""
+MAX_FRAMES_HELP = """Use only the first N frames of each input, from --start on, including those
 that --stride skips. (default: all)"""
 
 TRAINING_SETTINGS = (
@@ -119,22 +120,22 @@ def _add_learn(commands: Any) -> None:
     parser = add_command(
         commands,
         "learn",
-        help="learn from video; write a table, a video to look at and a report",
+        help="learn from video; write a table, an overlay video and a report",
         description="""\
 Train a network on the inputs and apply it to all their frames. Writes to --out:
   report.html   what was learned, and whether to trust it; open it first
   overlay.mp4   the result drawn onto the video
-  tracks.csv    for --task locate: x and y of every frame (0 to 1, from the top
-                left corner), and a confidence; of each object, if several move
-  behaviour.csv for --task locate: distance, speed and more of each object
-  codes.csv     for the other tasks: the code of every frame
+  tracks.csv    for --task locate: x, y (0 to 1, from the top left corner) and
+                confidence in each frame, for each object if several move
+  behaviour.csv for --task locate: distance, speed and more for each object
+  codes.csv     for the other tasks: the code of each frame
   model.safetensors, config.json and more: the network, for `ul apply`""",
         examples="""\
   ul learn mouse.mp4 --out run
   ul learn 'day*/*.mp4' --skip-bad --out run
   ul learn heads/ --task orient --out turn
   ul learn day.mp4 --start 1:30 --end 12:00 --roi 100,50,640,480 --out arena
-  ul learn --corrections run --out run2 learn again, also from corrections
+  ul learn --corrections run --out run2 train again, with corrections
   ul learn --resume --out run           continue a run that was stopped""",
     )
     parser.add_argument("inputs", nargs="*", type=path, metavar="INPUT", help=INPUTS_HELP)
@@ -143,8 +144,8 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
         "--corrections",
         type=path,
         metavar="RUN",
-        help="Learn again from the inputs of RUN with its settings, and from places of the object "
-        "that a person has corrected (corrections.json in RUN). RUN stays as it is.",
+        help="Train again on the inputs of RUN with its settings, and with the positions corrected "
+        "by the user (corrections.json in RUN). RUN is not changed.",
     )
     add_config_option(parser, "task")
     add_objects_option(parser, "auto")
@@ -152,7 +153,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
     add_skip_bad_option(parser)
     reading = add_reading_options(
         parser,
-        stride="Train on every Nth frame; the table has all frames in any case. (default: about "
+        stride="Train on every Nth frame; the table always has all frames. (default: about "
         "six frames per second of each input, or all frames of a short one)",
         max_frames=MAX_FRAMES_HELP,
     )
@@ -160,16 +161,16 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
         "--follow",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="For orient and features: use a square around whatever moves instead of the whole "
-        "frame. Frames are then read at --size 128. (default: for orient, if what moves covers "
-        "less than half of the frame)",
+        help="For orient and features: crop frames to a square around the moving object. Frames "
+        "are then read at --size 128. (default: for orient, if the object covers less than half "
+        "of the frame)",
     )
     add_measure_options(parser)
     _add_training_options(parser, "steps", "restarts", "long_mean")
     add_general_options(
         parser,
-        resume="Continue the run in --out with its own inputs and options. A finished run only "
-        "gets files that are missing; other --zones or --mm-per-pixel are measured anew.",
+        resume="Continue the run in --out with its own inputs and options. For a finished "
+        "run, only missing files are written, and other --zones or --mm-per-pixel are measured.",
     )
 
 
@@ -206,8 +207,8 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
     masks.add_argument(
         "--soft-masks",
         action="store_true",
-        help="The same with soft edges: grey values, 128 at the outline of the object. Masks of "
-        "several objects have none.",
+        help="The same with soft edges: grey values, 128 at the outline of the object. Not "
+        "available for several objects.",
     )
     parser.add_argument(
         "--overlay", action="store_true", help="Also draw the result onto the video: overlay.mp4."
@@ -218,12 +219,13 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="Spread the videos over a Ray cluster (HOST:PORT, ray://HOST:PORT, or auto); without "
-        "an address, over the CPUs of this machine. Writes the same table, and Parquet files. "
+        help="Distribute the videos over a Ray cluster (HOST:PORT, ray://HOST:PORT, or auto); "
+        "without an address, over the CPUs of this machine. Writes the same table, and Parquet "
+        "files. "
         "Needs pip install 'ullayers[ray]'.",
     )
     add_measure_options(parser)
-    add_general_options(parser, resume="Keep the sequences that are finished and do the others.")
+    add_general_options(parser, resume="Keep finished sequences and process the others.")
 
 
 def _add_watch(commands: Any) -> None:
@@ -236,8 +238,8 @@ Learn from each frame as it arrives, in constant memory, until the video ends or
 you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise.""",
         examples="""\
   ul watch 0                              the first camera
-  ul watch rtsp://door/hall --out hall    a network camera; keep table and network
-  ul watch 0 --objects auto               several objects, each with its number
+  ul watch rtsp://door/hall --out hall    a network camera; save table and network
+  ul watch 0 --objects auto               several objects, numbered
   ul watch day.mp4 > day.csv              a file
   ul watch 0 --roi 100,50,640,480         a part of the frames""",
     )
@@ -248,7 +250,7 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         help="A camera (0, 1, /dev/video1), a URL, a video file or a folder of images.",
     )
     parser.add_argument(
-        "--out", type=path, metavar="RUN", help="Keep a table and the network in this folder."
+        "--out", type=path, metavar="RUN", help="Save a table and the network in this folder."
     )
     parser.add_argument(
         "--every",
@@ -257,26 +259,26 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         metavar="S",
         help="Seconds between checkpoints in --out. (default: %(default)g)",
     )
-    parser.add_argument("--lines", action="store_true", help="Print CSV lines on a terminal, too.")
+    parser.add_argument("--lines", action="store_true", help="Print CSV lines even on a terminal.")
     add_config_option(
         parser,
         "task",
         choices=("locate", "orient"),
-        text="What to learn. locate: position and mask of whatever moves; orient: a code for the "
-        "way it faces.",
+        text="What to learn. locate: position and mask of the moving object; orient: a code for "
+        "the way it faces.",
     )
     add_objects_option(parser, "1, the main one, without the column object")
     add_reading_options(
         parser,
         stride="Use every Nth frame only. (default: 1)",
-        max_frames="Stop after N frames, counting those that --stride skips. With --resume, after "
+        max_frames="Stop after N frames, including those that --stride skips. With --resume, after "
         "N more.",
     )
     _add_training_options(parser)
     add_general_options(
         parser,
         resume="Continue from the last checkpoint in --out. A file or folder continues after the "
-        "last frame that was used.",
+        "last frame used.",
     )
 
 
@@ -332,13 +334,13 @@ def _add_bench(commands: Any) -> None:
         "bench",
         help="measure speed, memory and quality, compared with other packages",
         description="""\
-Measure ours and theirs side by side in one run: all take turns, and the fastest
-round counts. Ratios can be compared between machines, times cannot.
-  layers  forward and backward pass beside batch norm, layer norm, a convolution
-  growth  time and memory against the size of every input, with fitted exponents
-  peers   SlowFeatures and learning beside deeptime, sklearn-sfa, scikit-learn
+Compare this package with others in one run: all candidates alternate, and the
+fastest round counts. Ratios can be compared between machines; times cannot.
+  layers  forward and backward pass, against batch norm, layer norm, convolution
+  growth  time and memory by the size of each input, with fitted exponents
+  peers   SlowFeatures and learning, against deeptime, sklearn-sfa, scikit-learn
           and CEBRA (pip install 'ullayers[peers]')
-  video   decoding and locating beside OpenCV; where `ul learn` spends its time
+  video   decoding and locating, against OpenCV; profile of `ul learn`
   all     everything""",
         examples="""\
   ul bench --device cuda

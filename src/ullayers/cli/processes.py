@@ -23,32 +23,32 @@ from ullayers.errors import UserError
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-# What another process needs to go on from a checkpoint.
+# Files that another process needs to continue from a checkpoint.
 RESUMED_FILES = ("config.json", "metrics.jsonl", "model.safetensors", "checkpoint/*")
 
-TIMEOUT = timedelta(minutes=10)  # to wait for another process, which may read more slowly
-POLL_SECONDS = 0.05  # between answers to processes that are starting
+TIMEOUT = timedelta(minutes=10)  # for other processes, which may read more slowly
+POLL_SECONDS = 0.05  # between answers to starting processes
 
 
 def process_count() -> int:
-    """Return the number of processes that `torchrun` has started, 1 without it."""
+    """Return the number of processes started by `torchrun`; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def writes_results() -> bool:
-    """Whether this process is the one that writes results."""
+    """Return whether this process is the one that writes results."""
     return process_count() == 1 or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def together(arguments: Namespace) -> Iterator[None]:
-    """Connect the processes that `torchrun` has started; do nothing without it.
+    """Connect the processes started by `torchrun`; do nothing without it.
 
     Args:
         arguments: Parsed command line, changed in place.
 
     Raises:
-        UserError: The command does not run in several processes.
+        UserError: The command does not support several processes.
     """
     if process_count() == 1:
         yield
@@ -78,7 +78,7 @@ def together(arguments: Namespace) -> Iterator[None]:
 
 @contextmanager
 def _explained(message: str) -> Iterator[None]:
-    """Replace errors of the connection by one that says what to do."""
+    """Replace connection errors by one that says what to do."""
     import torch.distributed as dist
 
     try:
@@ -95,7 +95,7 @@ def _connect() -> None:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.rendezvous import rendezvous
 
-    # A process that waits for others does not see a signal unless the signal ends it. Only the
+    # A process that waits for others does not handle a signal unless the signal ends it. Only the
     # first process has something to save, once it is connected.
     handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     backend = "gloo"
@@ -110,11 +110,11 @@ def _connect() -> None:
 
 
 def _agree_on_name(store: Store, rank: int, count: int) -> str:
-    """Return a name that all processes of this start have in common, and no earlier start had.
+    """Return a name shared by all processes of this start, and by no earlier start.
 
-    `torchrun` keeps its store when it starts the processes again, with the addresses of those that
-    have died: without a prefix of its own, a process may connect to one of these. The number of
-    restarts is no such prefix, since machines count their own restarts only.
+    `torchrun` keeps its store when it restarts the processes, with the addresses of those that have
+    died. Without a new prefix, a process may try to connect to one of these. The number of restarts
+    cannot be used, because each machine counts only its own restarts.
 
     The first process chooses the name. It cannot tell whether a process that it finds in the store
     is still alive, so it answers the latest one of each rank until that one has confirmed.
@@ -164,10 +164,10 @@ def _own_folder(arguments: Namespace) -> Iterator[None]:
 
 
 def _restarts() -> int:
-    """Return how often torchrun has started the processes again, on the machine with the most.
+    """Return the largest number of restarts of any machine.
 
-    The machine of a process that died counts a restart. The others may only find that it has joined
-    anew, which does not count.
+    The machine of a process that died counts a restart. The others may only see that it has
+    rejoined, which is not counted.
     """
     import torch
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line now and then in a log."""
+"""Progress on stderr: a bar on a terminal, regular lines in a log."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Progress:
     """Count of finished items.
 
     Args:
-        title: What is being done.
-        unit: What is counted, in the plural.
+        title: Description of the task.
+        unit: Name of the items, in the plural.
         total: Number of items; None if unknown.
         quiet: Show nothing.
-        period: Seconds between two lines where there is no terminal.
-        stream: Where to write; None for stderr.
+        period: Seconds between two lines without a terminal.
+        stream: Output stream; None for stderr.
 
     Example:
         >>> with Progress("reading", "frames", 200, period=0.0, stream=sys.stdout) as progress:

@@ -22,12 +22,12 @@ Write tracks in the format of another program (--format):
   mot        text of MOTChallenge: boxes        coco     COCO JSON: boxes, masks
   napari     CSV of a tracks layer              parquet  all columns
   csv        like tracks.csv
-Corrections (corrections.json in RUN) are applied to them; tracks.csv stays as it is.
-docs/formats.md describes each of them.
+Corrections (corrections.json in RUN) are applied; tracks.csv is not changed.
+docs/formats.md describes each format.
 
 Or write the network of a run with its preprocessing (--onnx, --torch-export). It
-takes uint8 RGB frames of any size, (time, 3, height, width), or one frame if the
-run is of `ul watch`:
+takes uint8 RGB frames of any size, (time, 3, height, width), or one frame for
+a run of `ul watch`:
   locate            frames, backdrop -> mask, centroid, confidence
   orient, features  frames -> code
   watch, locate     frame, backdrop, count -> mask, centroid, confidence,
@@ -44,8 +44,8 @@ Compare tracks.csv with true positions. TRUTH is one of:
                      optionally heading, and animal, object, person or id
   tracks.csv         of another run
   folder             masks, one PNG per frame, such as 000012.png
-Frames of the truth that were processed are compared; positions with a confidence
-below 0.5 count as not found. docs/formats.md explains the scores."""
+The comparison uses all processed frames of the truth; positions with a
+confidence below 0.5 count as not found. docs/formats.md explains the scores."""
 
 
 def add_export(commands: Any) -> None:
@@ -91,7 +91,7 @@ def add_export(commands: Any) -> None:
         type=frame_range,
         default=EVERY_FRAME,
         metavar="FIRST:LAST",
-        help="Write only these frames, both included; either may be left out. (default: all)",
+        help="Write only these frames, including both ends; either may be left out. (default: all)",
     )
     parser.add_argument(
         "--report",
@@ -108,8 +108,8 @@ def add_export(commands: Any) -> None:
     parser.add_argument(
         "--torch-export", type=path, metavar="FILE", help="Write a file for torch.export.load."
     )
-    parser.add_argument("--quiet", action="store_true", help="Do not list what was written.")
-    parser.add_argument("--force", action="store_true", help="Replace files that exist.")
+    parser.add_argument("--quiet", action="store_true", help="Do not list the files written.")
+    parser.add_argument("--force", action="store_true", help="Replace existing files.")
     parser.set_defaults(out=None, resume=False)
 
 
@@ -151,7 +151,7 @@ def add_score(commands: Any) -> None:
     parser.add_argument(
         "--out", dest="file", type=path, metavar="FILE", help="Also write the scores as JSON."
     )
-    parser.add_argument("--force", action="store_true", help="Replace a file that exists.")
+    parser.add_argument("--force", action="store_true", help="Replace an existing file.")
     parser.set_defaults(out=None, resume=False)
 
 
@@ -160,17 +160,17 @@ def add_studio(commands: Any) -> None:
     parser = add_command(
         commands,
         "studio",
-        help="learn, look, correct and export in a browser",
+        help="learn, inspect, correct and export in a browser",
         description="""\
-Serve a page on this computer: load videos, watch a network learn from them, look
-at the results frame by frame, correct them and export them. Prints the address,
-and opens it if there is a screen. Runs go on if the page is closed or the server
-stops, and everything stays in --out.""",
+Serve a page on this computer: load videos, watch a network learn from them,
+inspect the results frame by frame, correct them and export them. Prints the URL,
+and opens it if there is a display. Training continues if the page is closed or
+the server stops. All files are in --out.""",
         examples="""\
   ul studio                       start empty; upload videos on the page
   ul studio mouse.mp4 day2/       open videos and folders
-  ul studio run                   look at a finished run, and correct it
-  ul studio --host 0.0.0.0        let other computers in; they need the address
+  ul studio run                   inspect a finished run and correct it
+  ul studio --host 0.0.0.0        allow other computers; they need the URL
                                   with its token""",
     )
     parser.add_argument(
@@ -194,6 +194,6 @@ stops, and everything stays in --out.""",
         help="Port to listen at. (default: the first free one from 8420 on)",
     )
     parser.add_argument(
-        "--no-browser", action="store_true", help="Print the address and open nothing."
+        "--no-browser", action="store_true", help="Print the URL without opening it."
     )
     parser.add_argument("--quiet", action="store_true", help="Print nothing.")

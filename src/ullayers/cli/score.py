@@ -20,7 +20,7 @@ from ullayers.video.atomic_files import write_json
 
 
 def run(arguments: Namespace) -> None:
-    """Print the scores, and write them if asked to."""
+    """Print the scores, and write them if requested."""
     file = None if arguments.file is None else Path(arguments.file)
     if file is not None and file.exists() and not arguments.force:
         raise UserError(f"{file}: exists; replace it with --force, or give another file")
@@ -34,13 +34,13 @@ def run(arguments: Namespace) -> None:
     scores |= score_tracks(found, truth, rule, video.width)
     print(json.dumps(scores, indent=2) if arguments.json else table(scores))
     if count := len(read_corrections(Path(arguments.run)).applied):
-        say("score", f"scores are of what was found; corrections are not used ({count})")
+        say("score", f"the original tracks are scored; corrections are not used ({count})")
     if file is not None:
         write_json(file, scores)
 
 
 def _choose(videos: list[TrackedVideo], run: str, name: str | None) -> TrackedVideo:
-    """Return the video with a name; without a name, the only one."""
+    """Return the video of this name, or the only one."""
     found = [video for video in videos if name in (None, video.name)]
     if len(found) == 1:
         return found[0]
@@ -57,7 +57,7 @@ def _body_length(video: TrackedVideo) -> float:
 
 
 def table(scores: dict[str, Any]) -> str:
-    """Return scores as text, one line each, without those that are not defined.
+    """Return scores as text, one line each, without undefined ones.
 
     >>> print(table({"sequence": "a", "rule": "IoU", "frames": 10, "objects": 10, "found": 0.9}))
     sequence              a

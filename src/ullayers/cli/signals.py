@@ -1,4 +1,4 @@
-"""Stopping a command with Ctrl-C or SIGTERM, at a moment when nothing is lost."""
+"""Stopping a command with Ctrl-C or SIGTERM without losing work."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class StopFlag:
 def stop_with_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt on a stop signal, as soon as it can take effect.
 
-    It cannot take effect during an import, because a half-imported module fails in strange ways,
-    nor in a weakref callback or `__del__`, where Python drops exceptions. In both cases the signal
-    is sent again a little later.
+    It cannot take effect during an import, because a partially imported module fails in unexpected
+    ways, or in a weakref callback or `__del__`, where Python drops exceptions. In both cases the
+    signal is sent again shortly afterwards.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -84,7 +84,7 @@ def _handled_by(handler: Handler) -> Iterator[None]:
 
 @contextmanager
 def _resending() -> Iterator[Callable[[int], None]]:
-    """Send an interrupt again that Python has dropped; yields the function that does it."""
+    """Resend an interrupt that Python has dropped; yield the function that does so."""
     previous_hook = sys.unraisablehook
     timers: list[threading.Timer] = []
 

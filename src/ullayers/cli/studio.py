@@ -1,4 +1,4 @@
-"""`ul studio`: the page for learning, looking, correcting and exporting."""
+"""`ul studio`: the page for training, inspecting, correcting and exporting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> None:
 
     def started(address: str) -> None:
         if not arguments.quiet:
-            print(f"studio: {address}\nstop with Ctrl-C; runs go on", flush=True)
+            print(f"studio: {address}\nstop with Ctrl-C; runs continue", flush=True)
         if not arguments.no_browser:
             _open_browser(address)
 
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> None:
 
 
 def _open_browser(address: str) -> None:
-    """Open the page, where there is a screen."""
+    """Open the page if there is a display."""
     has_screen = sys.platform in ("win32", "darwin") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )

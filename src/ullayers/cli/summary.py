@@ -1,4 +1,4 @@
-"""What `ul learn` and `ul apply` print at the end: results to stdout, warnings to stderr."""
+"""Final output of `ul learn` and `ul apply`: results to stdout, warnings to stderr."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def print_summary(
 
     Args:
         arguments: Parsed command line.
-        run: The run that was applied.
+        run: The applied run.
         exported: Its results.
         bad: Inputs that could not be read, or only in part, with their errors.
-        scores: Names and values, if the truth is known.
+        scores: Names and values, if ground truth is known.
     """
     _report_bad_inputs(arguments, bad)
     _warn(arguments, run, exported)

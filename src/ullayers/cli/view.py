@@ -1,4 +1,4 @@
-"""Live view on a terminal: where the object is, where it was, and how training goes."""
+"""Live view on a terminal: position, trail and training progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class View:
     """Draws over its last picture, at most ten times a second, clipped to the terminal.
 
     Args:
-        screen: Where to draw.
+        screen: Output stream.
         period: Seconds between two pictures.
 
     Example:
@@ -48,7 +48,7 @@ class View:
         self.waiting: Sighting | None = None
 
     def show(self, sighting: Sighting) -> None:
-        """Take in the result of a frame; draw it if it is time."""
+        """Add the result of a frame; draw it if the period has passed."""
         self.count += 1
         places = _places(sighting)
         for number in places.keys() | self.positions.keys():
@@ -63,7 +63,7 @@ class View:
             self._draw(sighting)
 
     def close(self) -> None:
-        """Draw the last result, if it is not on the screen yet."""
+        """Draw the last result if it is not on the screen yet."""
         if self.waiting is not None:
             self._draw(self.waiting)
             self.waiting = None
@@ -125,14 +125,14 @@ class View:
 
 
 def _places(sighting: Sighting) -> dict[int, tuple[float, float]]:
-    """Return where the objects are by their number; 0 for a single object, or a code."""
+    """Return positions by object number; 0 for a single object, or a code."""
     if sighting.objects is not None:
         return {each.number: (each.x, each.y) for each in sighting.objects}
     return {0: (sighting.values[0], sighting.values[1] if len(sighting.values) > 1 else 0.0)}
 
 
 def clip(text: str, width: int) -> str:
-    """Return as much of a text as fits into `width` columns of a terminal.
+    """Clip a text to `width` columns of a terminal.
 
     >>> clip("position", 3), clip("日本", 3)
     ('pos', '日')
@@ -146,7 +146,7 @@ def clip(text: str, width: int) -> str:
 
 
 def _room() -> tuple[int, int]:
-    """Return the columns and lines that a picture may fill; one of each is for the cursor."""
+    """Return the columns and lines available for a picture; one of each is for the cursor."""
     size = shutil.get_terminal_size()
     return max(1, size.columns - 1), max(1, size.lines - 1)
 

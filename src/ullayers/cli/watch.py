@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> None:
 
 
 def _check_resume(arguments: Namespace) -> None:
-    """Refuse to resume what `ul watch` has not written, or with other options."""
+    """Refuse to resume a folder not written by `ul watch`, or with other options."""
     if arguments.out is None:
         raise UserError("--resume needs --out, the folder of the run to continue")
     if Path(arguments.out, "metrics.jsonl").exists():

@@ -1,7 +1,7 @@
 """The smallest eigenpairs of a Markov chain's Laplacian, for up to a million states.
 
 Three solvers: dense for small chains, Lanczos for chains that mix fast, and for all others a
-multilevel solver that merges states into coarser and coarser chains.
+multilevel solver that merges states into successively coarser chains.
 """
 
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ def _merge(walk: Any, root: Floats, rng: np.random.Generator) -> Ints:
 
 
 def _hierarchy(walk: Any, root: Floats, coarsest: int) -> list[_Level]:
-    """Return the chain and its coarser and coarser versions."""
+    """Return the chain and its successively coarser versions."""
     levels: list[_Level] = []
     rng = np.random.default_rng(0)
     while walk.shape[0] > coarsest:

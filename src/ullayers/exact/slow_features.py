@@ -71,7 +71,7 @@ def _each_sequence(transform: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
 
 
 class _SequencesMixin:
-    """Lists of sequences in and out of `transform`, whatever `set_output` asks for.
+    """Support lists of sequences in `transform`, for every setting of `set_output`.
 
     scikit-learn turns the output of `transform` and `fit_transform` into one data frame. This must
     happen for each sequence of a list, and not again for the list.

@@ -111,8 +111,8 @@ def apply_inverse(
 ) -> tuple[Tensor, Tensor | None]:
     """Multiply the rows of `deviation` by the scaled inverse.
 
-    Two triangular solves lose fewer digits than a product with the inverse, but are only faster
-    for few rows; those come in float64.
+    Two triangular solves are more accurate than a product with the inverse, but faster only for
+    few rows, which are in float64.
 
     Args:
         factor: (..., d, d) Cholesky factors.

@@ -110,7 +110,7 @@ def working_precision(frames: Tensor) -> torch.dtype:
 
 
 def precision_of(dtype: torch.dtype, values: int, frames: int, features: int) -> torch.dtype:
-    """Return the dtype of the arithmetic for so many values; positions count as frames."""
+    """Return the dtype of the arithmetic for a number of values; positions count as frames."""
     small = values <= CAREFUL_VALUES or frames < CAREFUL_FRAMES * features
     return torch.float64 if small else torch.promote_types(dtype, torch.float32)
 

@@ -1,4 +1,4 @@
-"""A finished run on video: positions and masks, or codes, of every frame."""
+"""Applying a finished run to video: positions and masks, or codes, of each frame."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ullayers.video.reader import Clip, Reading, Source, VideoError
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
 
-Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # what a person says of some frames
+Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # positions given by the user, by frame
 
 
 def answers(
@@ -55,21 +55,20 @@ def answers(
     several: Several | None = None,
     teaching: Teaching | None = None,
 ) -> Generator[Answer, None, None]:
-    """Apply a run to a source, some hundred frames at a time, in bounded memory.
+    """Apply a run to a source, a few hundred frames at a time, in bounded memory.
 
-    A broken source gives the answers for what can be read and then raises VideoError. Frames that
-    learning has kept in memory are not decoded again, unless there is a tap.
+    A damaged source yields results for the readable frames and then raises VideoError. Frames that
+    training has kept in memory are not decoded again, unless there is a tap.
 
     Args:
-        run: A run whose learning has ended.
+        run: A finished run.
         source: From `find_sources`.
         stride: Use every `stride`-th frame.
         max_frames: Stop after this many frames.
-        tap: As in `Reading`; called for every frame in order, before its answer.
-        keep_scenes: Keep the scenes of still cameras in the run, for short clips of them.
-        several: Collects all objects, if more than the main one are wanted; complete after the
-            last answer.
-        teaching: Places that a person has given in sources of these names; None for none.
+        tap: As in `Reading`; called for each frame in order, before its result is yielded.
+        keep_scenes: Store the scenes of still cameras in the run, for short clips.
+        several: Collects all objects, if several are tracked; complete after the last result.
+        teaching: Positions given by the user, by name of the source; None for none.
     """
     reading = replace(run.reading, stride=stride, max_frames=max_frames, tap=tap)
     info = source.probe()
@@ -81,7 +80,7 @@ def answers(
     elif isinstance(run.net, Encoder):
         found = _encode(run, run.net, source, reading)
     else:
-        raise RunError(f"{run.folder}: learning has not ended; continue with --resume")
+        raise RunError(f"{run.folder}: training has not finished; continue with --resume")
     for answer in returning_memory(found):
         yield answer if cut is None else answer.placed(cut)
     if several is not None and several.rows is not None and cut is not None:
@@ -104,7 +103,7 @@ def _encode(
 
 
 def _clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
-    """Yield the frames that an encoder sees, in clips."""
+    """Yield the input frames of an encoder, in clips."""
     kept = _kept(run, source, reading)
     if run.reading.follow:
         yield from _long_clips(run, source, reading) if kept is None else (p.clip for p in kept)
@@ -116,12 +115,12 @@ def _clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, 
 
 
 def _kept(run: Run, source: Source, reading: Reading) -> list[Piece] | None:
-    """Return the frames of a source as learning has kept them, if it has read the same ones."""
+    """Return the frames of a source kept by training, if it has read the same frames."""
     return run.pieces.get((source, reading)) if reading.tap is None else None
 
 
 def first_piece(run: Run, source: Source) -> Piece:
-    """Return the beginning of a source as learning sees it, from memory if it is there.
+    """Return the beginning of a source as read for training, from memory if possible.
 
     Raises:
         VideoError: The source cannot be read.
@@ -141,7 +140,7 @@ def _split(clip: Clip) -> Generator[Clip, None, None]:
 
 
 def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
-    """Yield clips that cover as much time as those learned from, if memory allows."""
+    """Yield clips that cover as much time as training clips, if memory allows."""
     learned = run.reading_of(source).stride
     return cut(source, reading, max(1, PIECE * learned // reading.stride))
 
@@ -210,10 +209,10 @@ def _choices(
     recording: StillRecording | MovingRecording,
     told: Told,
 ) -> Generator[list[int | None] | None, None, None]:
-    """Yield which part the object is in each frame of every window; None where it is not known."""
+    """Yield the number of the object's part in each frame, by window; None if unknown."""
     if told is not None and isinstance(recording, StillRecording):
         ahead = _ahead(run, net, source, outlines, recording, told)
-        yield from guided_choices(recording, ahead)
+        yield from guided_choices(ahead)
     yield from repeat(None)
 
 
@@ -225,7 +224,7 @@ def _ahead(
     recording: StillRecording,
     told: Callable[[NDArray[np.int64]], Anchors | None],
 ) -> Generator[Window, None, None]:
-    """Read a source ahead of its answers, as far as it can be read."""
+    """Read a source before its results are computed, as far as it can be read."""
     reading = replace(outlines, tap=None)
     with (
         suppress(VideoError),  # reading it for the answers raises it again
@@ -233,11 +232,12 @@ def _ahead(
     ):
         for clip in clips:
             attention = attend(net, clip, run, recording).mask.numpy()
-            yield to_pixels(clip.frames), attention, told(clip.index.numpy())
+            prepared = recording.prepare(to_pixels(clip.frames), attention)
+            yield prepared, told(clip.index.numpy())
 
 
 def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
-    """Return the pixels of a source per pixel of its frames as they are read."""
+    """Return the number of source pixels per pixel of the frames that are read."""
     info = source.probe()
     assert reading.size is not None
     region = reading.cut(source.path, info.height, info.width)
@@ -257,15 +257,15 @@ def _moments(masks: NDArray[np.bool_], scale: tuple[float, float]) -> NDArray[np
 def attend(
     net: Locator, clip: Clip, run: Run, recording: StillRecording | MovingRecording
 ) -> Located:
-    """Return where the network of a run looks in a window of frames.
+    """Return the masks of the network in a window of frames.
 
     Args:
         net: The network of the run.
-        clip: The window, read as `outline_reading` says.
+        clip: The window, read with `outline_reading`.
         run: The run.
         recording: From `open_recording`.
     """
-    # The frames are cropped to the region of interest already.
+    # The frames are already cropped to the region of interest.
     size = replace(run.reading, roi=None).target(*clip.frames.shape[2:])
     small = Clip(_shrunk(clip.frames, size), clip.seconds, clip.index)
     if isinstance(recording, StillRecording):
@@ -286,7 +286,7 @@ def _as_background(scene: StillScene, size: tuple[int, int], channels: int) -> T
 
 
 def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize frames to those that the network has learned from."""
+    """Resize frames to the size used for training."""
     small = np.empty((*frames.shape[:2], *size), np.uint8)
 
     def shrink(planes: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
@@ -301,9 +301,9 @@ def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _values(found: Segments, located: Located, anchors: Anchors | None) -> NDArray[np.float64]:
-    """Return (time, 3) values as in `TRACK`; what was not found has a confidence of 0.
+    """Return (time, 3) values as in `TRACK`; positions that were not found have a confidence of 0.
 
-    An object that a person sees where nothing stands out is there.
+    A position given by the user counts as found even if nothing stands out there.
     """
     places, confidence = found.positions, found.confidence.copy()
     if anchors is not None:

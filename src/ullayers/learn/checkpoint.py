@@ -1,4 +1,4 @@
-"""Tensors and JSON from which training resumes exactly. No pickle."""
+"""Checkpoints from which training resumes exactly, as tensors and JSON without pickle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_JSON_BYTES = 2**26
 
 
 class RunError(UserError):
-    """A run folder cannot be used; the message is one line that says what to do."""
+    """A run folder cannot be used; the one-line message says what to do."""
 
 
 def read_json(path: Path) -> Any:
@@ -40,7 +40,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, whole or not at all."""
+    """Write a safetensors file atomically."""
     contiguous = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     with replacing(path, "wb") as file:
         file.write(save(contiguous))
@@ -62,12 +62,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def save_state(folder: Path, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
     """Save a checkpoint.
 
-    Tensors go to two files in turn; a small JSON file, written last, names the complete one.
+    Tensors are written to two files alternately; a small JSON file, written last, names the
+    complete one.
 
     Args:
         folder: Folder of the checkpoint.
         tensors: Named tensors.
-        rest: Everything else, as JSON values.
+        rest: All other state, as JSON values.
     """
     folder.mkdir(exist_ok=True)
     try:
@@ -83,7 +84,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Load what `save_state` saved.
 
     Returns:
-        The tensors, and the other values, which may be of any type.
+        The tensors and the other values, whose types are not checked.
 
     Raises:
         RunError: A file is damaged or missing.

@@ -17,7 +17,7 @@ from ullayers.learn.teaching import Lesson
 from ullayers.learn.trial import Check, Trial
 
 EVALUATION_CLIPS = 16  # clips on which trials are compared
-MIN_HELD_OUT_CLIPS = EVALUATION_CLIPS // 2  # fewer differ from training clips by chance
+MIN_HELD_OUT_CLIPS = EVALUATION_CLIPS // 2  # fewer would differ from training clips by chance
 
 
 class ClipTrial(Trial):
@@ -39,7 +39,7 @@ class ClipTrial(Trial):
         self.lesson = self._lesson()
 
     def _lesson(self) -> Lesson | None:
-        """Return the corrected frames as the network sees them; None if there are none."""
+        """Return the corrected frames as input of the network; None if there are none."""
         taught = self.footage.taught
         if not taught:
             return None
@@ -54,11 +54,11 @@ class ClipTrial(Trial):
 
     @property
     def comparable(self) -> bool:
-        """Whether so many clips are held out that their J can be compared with that of others."""
+        """Whether enough clips are held out to compare their J with that of training clips."""
         return sum(map(bool, self.held_out)) >= MIN_HELD_OUT_CLIPS
 
     def draw(self, count: int, generator: torch.Generator) -> list[Tensor]:
-        """Draw random clips, from all training frames with equal probability."""
+        """Draw random clips; all training frames have equal probability."""
         numbers = torch.multinomial(self.shares, count, True, generator=generator).tolist()
         return [self._draw_from(i, generator) for i in numbers]
 
@@ -74,7 +74,7 @@ class ClipTrial(Trial):
         return self.read(piece, slice(start, start + length))
 
     def read(self, piece: Piece, rows: slice) -> Tensor:
-        """Return frames as the network sees them."""
+        """Return frames as input of the network."""
         if self.net.sees == "foreground":
             clip = piece.foreground(rows, self.behind.get(piece.source))
         else:
@@ -94,7 +94,7 @@ class ClipTrial(Trial):
         """Learn from one batch of clips."""
         clips = self.draw(self.config.batch, self.generator)
         frames = torch.cat(clips)
-        # An object may be anywhere, but a mirrored orientation is a different one.
+        # Positions may be mirrored, but a mirrored orientation is a different one.
         if self.config.task == "locate" and torch.rand((), generator=self.generator) < 0.5:
             frames = frames.flip(-1)
         lesson, net = self.lesson, self.net
@@ -104,7 +104,7 @@ class ClipTrial(Trial):
         self.trainer.step(frames, [len(clip) for clip in clips], loss=loss)
 
     def _objective(self, clips: list[Tensor]) -> float:
-        """Return J of some clips, with their statistics only."""
+        """Return J of clips, from the statistics of these clips only."""
         judge = copy.deepcopy(self.net).eval()
         judge.cost.reset()
         judge.cost.train()
@@ -120,15 +120,15 @@ class ClipTrial(Trial):
             return float(self.lesson.loss(self.net))
 
     def score(self) -> float:
-        """Return the evaluation J: on the same clips for all trials.
+        """Return the evaluation J, computed on the same clips for all trials.
 
-        They are training clips, since there may be few that are held out. The loss on corrected
-        frames is added to it.
+        These are training clips, because few clips may be held out. The loss on corrected frames is
+        added.
         """
         return self._objective(self._evaluation_clips()) + self._taught_loss()
 
     def check(self) -> Check:
-        """Return J of the network as it is now."""
+        """Return J of the current network."""
         training = self._objective(self._evaluation_clips())
         held_out = self._objective(self._held_out_clips()) if self.held_out_count else None
         return Check(training, held_out, self._taught_loss())

@@ -1,4 +1,4 @@
-"""Clips from which a code is learned, and the frames that are held out to check it."""
+"""Training clips for a code, and the frames held out to check it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ullayers.learn.footage import Footage, Piece
 from ullayers.learn.held_out import held_out_frames
 
 MAX_SHIFT = 3  # pixels by which frames are shifted at random, so that a code ignores the position
-SHIFT_SHARE = 16  # of the shorter side of small frames, one in this many pixels
+SHIFT_SHARE = 16  # small frames are shifted by at most the shorter side divided by this
 CHECKED_FRAMES = 512  # frames on which J is checked during training
-MIN_LOOP = 8  # frames of a sequence that can be a closed loop
-MAX_LOOP_STEP = 2.0  # from the last to the first frame of a loop, in median steps
+MIN_LOOP = 8  # least number of frames of a closed loop
+MAX_LOOP_STEP = 2.0  # distance from the last to the first frame of a loop, in median steps
 MAX_LOOP_SHARE = 0.5  # the same, in mean distances between two frames
 
 
 @dataclass(frozen=True)
 class CodeBatch:
-    """Clips, one after the other.
+    """Concatenated clips.
 
     Attributes:
         frames: (frames, channels, height, width) uint8.
@@ -37,17 +37,17 @@ class CodeBatch:
 
 
 class CodeClips:
-    """Draws clips from the frames that are not held out.
+    """Draws clips from the training frames.
 
-    Clips run across gaps, and across the seam of a sequence that is a closed loop, such as one turn
-    of an object on a turntable.
+    Clips extend across held-out gaps, and across the seam of a closed loop, such as one turn of an
+    object on a turntable.
 
     Args:
         footage: From `gather`.
-        config: What to learn and how, resolved.
+        config: Settings of the run, resolved.
 
     Attributes:
-        held_out: For each piece, whether each of its frames is held out.
+        held_out: For each piece, which of its frames are held out.
         is_loop: For each piece, whether it is a closed loop.
 
     Example:
@@ -74,7 +74,7 @@ class CodeClips:
         self._shares = torch.where(counts > 1, counts, 0.0)
         lengths = counts.clamp(max=config.clip)
         self._mean_length = float((self._shares * lengths).sum() / self._shares.sum())
-        # No more than all of them, or there would be copies only.
+        # No more than the number of frames, to avoid copies.
         self._step_frames = min(config.batch * config.clip, float(self._shares.sum()))
 
     @property
@@ -83,24 +83,24 @@ class CodeClips:
         return any(bool(apart.any()) for apart in self.held_out)
 
     def _closes(self, piece: Piece) -> bool:
-        """Whether a piece is a whole source that ends where it began."""
+        """Return whether a piece is a whole source and a closed loop."""
         whole = len(self.footage.of_source(piece.source)) == 1
         return whole and closes(piece.clip.frames)
 
     def draw(self, generator: torch.Generator, count: int | None = None) -> CodeBatch:
-        """Draw clips from anywhere in the training frames with equal probability.
+        """Draw clips; all training frames have equal probability.
 
         Args:
             generator: Source of random numbers.
-            count: Number of clips; None for a training step. Short sequences give short clips, and
-                more of them.
+            count: Number of clips; None for a training step. Short sequences give more, shorter
+                clips.
         """
         count = count or max(1, round(self._step_frames / self._mean_length))
         numbers = torch.multinomial(self._shares, count, True, generator=generator).tolist()
         return self._batch((i, self._draw_rows(i, generator)) for i in numbers)
 
     def _draw_rows(self, number: int, generator: torch.Generator) -> Tensor:
-        """Draw the rows of a clip; those beyond the seam of a loop count on."""
+        """Draw the rows of a clip; row numbers continue beyond the seam of a loop."""
         rows = self._rows[number]
         length = min(self.config.clip, len(rows))
         starts = len(rows) if self.is_loop[number] else len(rows) - length + 1
@@ -114,7 +114,7 @@ class CodeClips:
         return self.draw(generator, max(1, round(CHECKED_FRAMES / self._mean_length)))
 
     def check_held_out(self) -> CodeBatch:
-        """Return held-out frames on which J is checked: evenly spread blocks, joined by source."""
+        """Return held-out frames on which J is checked: evenly spaced blocks, joined by source."""
         blocks = [
             (i, block)
             for i, apart in enumerate(self.held_out)
@@ -126,7 +126,7 @@ class CodeClips:
     def _joined_by_source(self, blocks: Sequence[tuple[int, Tensor]]) -> CodeBatch:
         batch = self._batch(blocks)
         pieces = self.footage.pieces
-        room = 1 + max(map(len, pieces))  # for no step from one piece to another
+        room = 1 + max(map(len, pieces))  # so that there is no step from one piece to another
         lengths: dict[int, int] = {}
         for number, block in blocks:
             source = pieces[number].source
@@ -135,7 +135,7 @@ class CodeClips:
         return CodeBatch(batch.frames, list(lengths.values()), rows)
 
     def _batch(self, clips: Iterable[tuple[int, Tensor]]) -> CodeBatch:
-        """Return the frames of clips, given as number of the piece and rows."""
+        """Return the frames of clips, given as piece number and rows."""
         chosen = list(clips)
         pieces = self.footage.pieces
         frames = [pieces[i].clip.frames[rows % len(pieces[i])] for i, rows in chosen]
@@ -144,7 +144,7 @@ class CodeClips:
 
 
 def closes(frames: Tensor) -> bool:
-    """Whether the last frame is as close to the first one as consecutive frames are.
+    """Return whether the last frame is as close to the first one as consecutive frames are.
 
     >>> turn = torch.arange(24) * 2 * torch.pi / 24
     >>> frames = (127 + 99 * torch.stack([turn.cos(), turn.sin()], 1)).byte()[..., None, None]
@@ -161,7 +161,7 @@ def closes(frames: Tensor) -> bool:
 
 
 def shifted(frames: Tensor, generator: torch.Generator) -> Tensor:
-    """Shift every frame by up to three pixels at random, small ones by less; repeat its edge.
+    """Shift each frame randomly by up to three pixels, small ones by less; repeat its edge.
 
     Args:
         frames: (time, channels, height, width).

@@ -1,4 +1,4 @@
-"""Training of a code from one random start, checked on frames that are held out."""
+"""Training of a code from one random start, checked on held-out frames."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CodeTrial(Trial):
 
     @property
     def held_out_count(self) -> int:
-        """Number of frames that are held out."""
+        """Number of held-out frames."""
         return sum(int(apart.sum()) for apart in self.clips.held_out)
 
     def learn(self) -> None:
@@ -67,12 +67,12 @@ class CodeTrial(Trial):
         return Check(objective, code_objective(net, held_out, batch.lengths, batch.rows))
 
     def score(self) -> float:
-        """Return the J by which trials are compared: on held-out frames, if there are any."""
+        """Return the J used to compare trials: on held-out frames, if there are any."""
         check = self.check()
         return check.training if check.held_out is None else check.held_out
 
     def finish(self) -> None:
-        """Return to the weights with the lowest J on held-out frames, and solve the read-out."""
+        """Restore the weights with the lowest held-out J, and solve the read-out."""
         super().finish()
         solve_readout(self.net, self.footage, self.config.device)
 
@@ -81,7 +81,7 @@ class CodeTrial(Trial):
         pairs = zip(self.footage.pieces, self.clips.is_loop, strict=True)
         loops = [piece.clip.frames for piece, is_loop in pairs if is_loop]
         if not loops or self.config.task != "orient" or len(self.net.readout) < 2:
-            return None  # a single number of a loop goes forth and back, and features may do so
+            return None  # a code of one number goes back and forth in a loop, and features may, too
         shares = [
             len(frames) * folded_share(_code(self.net, frames, self.config.device), frames)
             for frames in loops
@@ -107,6 +107,6 @@ class CodeTrial(Trial):
 
 
 def _code(net: Encoder, frames: Tensor, device: str) -> Tensor:
-    """Return the (time, codes) of uint8 frames after the read-out was solved."""
+    """Return (time, codes) of uint8 frames, after the read-out was solved."""
     outputs = outputs_of(net, frames, device).to(net.mean)
     return ((outputs - net.mean) @ net.readout.T).detach().cpu()

@@ -1,4 +1,4 @@
-"""Settings of a training run: defaults, ranges and descriptions, each written once.
+"""Settings of a training run: defaults, ranges and descriptions.
 
 The `ul` command builds its options from these fields, so this module must not import torch.
 """
@@ -34,8 +34,8 @@ class Setting:
     """Description and range of one field of `Config`.
 
     Attributes:
-        help: What the setting does, for documentation and `--help`.
-        if_none: What a default of None stands for.
+        help: Description, for documentation and `--help`.
+        if_none: Meaning of a default of None.
         metavar: Placeholder of the value in `--help`.
         at_least: Smallest value.
         above: Bound that the value must exceed.
@@ -78,9 +78,9 @@ def _about(help: str, **details: Any) -> dict[str, Setting]:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of a training run. None means: chosen from the task or the footage.
+    """Settings of a training run. None means that the task or the footage determines the value.
 
-    Every field carries its description and range as a `Setting`; see `setting`.
+    Each field has its description and range as a `Setting`; see `setting`.
 
     Example:
         >>> Config(task="orient").resolved(many=True).long_mean
@@ -92,7 +92,7 @@ class Config:
     task: Task = field(
         default="locate",
         metadata=_about(
-            "What to learn. locate: position and mask of whatever moves; orient: a code for the "
+            "What to learn. locate: position and mask of the moving object; orient: a code for the "
             "way it faces; features: the slowest features of the whole frame."
         ),
     )
@@ -109,7 +109,7 @@ class Config:
         default=None,
         metadata=_about(
             "Number of objects to track (locate only); auto finds it. Several objects need a "
-            "camera that stays at one place.",
+            "camera that stays in one place.",
             if_none="auto",
             metavar="N|auto",
             at_least=1,
@@ -140,7 +140,7 @@ class Config:
     restarts: int = field(
         default=2,
         metadata=_about(
-            "Number of random seeds to try; the one with the lowest J wins.",
+            "Number of random seeds to try; the one with the lowest J is kept.",
             metavar="N",
             at_least=1,
             at_most=MAX_COUNT,
@@ -229,7 +229,7 @@ class Config:
             raise UserError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
 
     def resolved(self, *, many: bool, checked: bool = True) -> Config:
-        """Return a copy in which everything that depends on the task and footage is chosen.
+        """Return a copy with all values that depend on the task and footage filled in.
 
         Args:
             many: Whether there is more than one sequence.
@@ -256,7 +256,7 @@ class Config:
 
 
 def choose_device(name: str) -> str:
-    """Return the device that a name stands for: "auto" is cuda if it is available, else cpu.
+    """Return the device of a name: "auto" is cuda if available, otherwise cpu.
 
     Apple's mps is never chosen, because it has no float64.
 

@@ -1,4 +1,4 @@
-"""Which folders may be written to, and which files in them belong to a run."""
+"""Checks of output folders: where files may be written, and which belong to a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ullayers.video.remote import is_url
 
 LOCK_FILE = ".lock"
 CARD = "README.md"
-CORRECTIONS = "corrections.json"  # made by a person to the tracks of this folder
+CORRECTIONS = "corrections.json"  # corrections of the tracks in this folder
 CARD_START = b"---\nlibrary_name: ullayers\n"  # a README.md that starts otherwise is the user's own
 # config.json makes a folder a run: it is removed last and written first.
 RUN_FILES = (
@@ -83,7 +83,7 @@ MASK_FILES = "[0-9][0-9][0-9][0-9][0-9][0-9]*.png"
 
 
 def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> None:
-    """Refuse to write into a folder that holds an input, which might be overwritten."""
+    """Refuse to write into a folder that contains an input, which might be overwritten."""
     place = Path(os.path.realpath(folder))
     for source in sources:
         if is_url(source.path):
@@ -113,7 +113,7 @@ def check_writable(folder: str | os.PathLike[str]) -> None:
 def check_free(
     folder: str | os.PathLike[str], force: bool, names: Collection[str] = RUN_NAMES - {CARD}
 ) -> None:
-    """Refuse a folder that is not empty, unless `force` would replace nothing but a run.
+    """Refuse a folder that is not empty, unless `force` is given and would replace only a run.
 
     Args:
         folder: Folder to write into.
@@ -139,7 +139,7 @@ def check_free(
 
 
 def _contents(folder: Path) -> set[str]:
-    """Return the names in a folder, without lock files and folders that hold only a lock file."""
+    """Return the names in a folder, without lock files and folders that contain only a lock."""
     if not folder.exists():
         return set()
     entries = [entry for entry in folder.iterdir() if entry.name != LOCK_FILE]
@@ -159,14 +159,14 @@ def _how_to_proceed(found: Collection[str]) -> str:
 
 
 def check_inside(folder: str | os.PathLike[str], *paths: str | os.PathLike[str]) -> None:
-    """Refuse paths that a symbolic link leads out of a folder.
+    """Refuse paths that lead out of a folder through a symbolic link.
 
     Args:
         folder: A folder, which may itself be reached through a link.
         paths: Files or folders in it that will be written to or deleted; they need not exist.
 
     Raises:
-        RunError: A path resolves to a place outside the folder.
+        RunError: A path resolves to a location outside the folder.
     """
     real = Path(os.path.realpath(folder))
     for path in paths:
@@ -180,7 +180,7 @@ def check_links(folder: Path) -> None:
 
 
 def _written(folder: Path) -> Iterator[Path]:
-    """Yield every path of a run that is opened in place or has files deleted in it."""
+    """Yield each path of a run that is opened in place or in which files are deleted."""
     tables = ("tracks.csv", "codes.csv", "tracks.parquet", "codes.parquet")
     for name in ("metrics.jsonl", *tables, "checkpoint", "tensorboard", "masks"):
         yield folder / name
@@ -201,13 +201,13 @@ def _own_names(folder: Path) -> set[str]:
 
 
 def _is_applied(folder: Path) -> bool:
-    """Whether `ul apply` has written, or started to write, its results here."""
+    """Return whether `ul apply` has written, or started to write, its results here."""
     started = [*folder.glob("tracks.partial.*"), *folder.glob("codes.partial.*")]
     return bool(started) or any(_is_table(folder / name) for name in ("tracks.csv", "codes.csv"))
 
 
 def _is_own_card(folder: Path) -> bool:
-    """Whether README.md was written by a run, or is not there."""
+    """Return whether README.md was written by a run, or is not there."""
     with suppress(OSError, ValueError), open_regular(folder / CARD) as file:
         return file.read(len(CARD_START)) == CARD_START
     return not os.path.lexists(folder / CARD)
@@ -220,7 +220,7 @@ def _is_table(path: Path) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether config.json is that of a run, or was before it was damaged."""
+    """Return whether config.json is that of a run, or was before it was damaged."""
     try:
         content = read_json(folder / "config.json")
         return isinstance(content, dict) and isinstance(content.get("learn"), dict)
@@ -233,7 +233,7 @@ def is_run(folder: Path) -> bool:
 def clear_run(folder: Path) -> None:
     """Remove the files of an earlier run, or of `ul apply`.
 
-    Other files stay, and so do folders that hold some.
+    Other files are kept, and so are folders that contain some.
 
     Raises:
         RunError: A link leads out of the folder; nothing has been removed.
@@ -263,7 +263,7 @@ def clear_run(folder: Path) -> None:
 
 
 def _clear_exports(folder: Path) -> None:
-    """Remove exported tracks, which are those of the earlier run; other files stay."""
+    """Remove exported tracks of the earlier run; keep other files."""
     if folder.is_symlink():
         return
     for pattern in EXPORT_FILES:
@@ -275,7 +275,7 @@ def _clear_exports(folder: Path) -> None:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove a folder of Parquet files, one per video, and masks; other files in it stay."""
+    """Remove a folder of Parquet files, one per video, and masks; keep other files."""
     sweep(folder)
     clear_masks(folder)
     for path in folder.glob("*.parquet"):
@@ -285,11 +285,11 @@ def clear_parts(folder: Path) -> None:
 
 
 def clear_masks(folder: Path, kept: Container[str] = ()) -> None:
-    """Remove masks and half-written files.
+    """Remove masks and unfinished files.
 
     Args:
         folder: A run folder, or a folder of Parquet files.
-        kept: Names of the sequences whose masks stay.
+        kept: Names of the sequences whose masks are kept.
 
     Raises:
         RunError: A link leads out of the folder; nothing has been removed.

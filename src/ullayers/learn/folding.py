@@ -1,4 +1,4 @@
-"""Whether the code of a closed loop of frames is folded: the same for different pictures."""
+"""Folded codes of closed loops: codes that are equal for different frames."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-APART = 8  # frames are apart if more than one in this many of the loop lies between them
-DIFFERENT = 1.1  # steps from frame to frame: pictures that differ more are different
-PICTURE_SIDE = 32  # pixels of the longer side at which pictures are compared
+APART = 8  # frames are apart if more than this fraction (1 / APART) of the loop lies between them
+DIFFERENT = 1.1  # steps from frame to frame: frames that differ more are different
+PICTURE_SIDE = 32  # pixels of the longer side at which frames are compared
 
 
 def folded_share(code: Tensor, frames: Tensor) -> float:
-    """Return the share of frames whose code also belongs to a different picture.
+    """Return the share of frames whose code also belongs to a different frame.
 
-    A code that goes round once gives frames that are apart in a loop different codes. One that goes
-    round twice, or forth and back, does not. That is right for an object that looks the same from
-    two sides, and else a fold: of the frames with the same code, even the most similar one differs
-    more than the next frame does.
+    A code that goes around once differs between frames that are apart in the loop. A code that goes
+    around twice, or back and forth, does not. This is correct for an object that looks the same
+    from two sides. Otherwise the code is folded: of the frames with the same code, even the most
+    similar one differs more than the next frame does.
 
     Args:
         code: (frames, outputs) of all frames of a closed loop.
@@ -48,7 +48,7 @@ def folded_share(code: Tensor, frames: Tensor) -> float:
 
 
 def _picture_distances(frames: Tensor) -> Tensor:
-    """Return (frames, frames) distances of pictures, at a small size that hides noise."""
+    """Return (frames, frames) distances between frames, at a small size that hides noise."""
     factor = max(1.0, max(frames.shape[-2:]) / PICTURE_SIDE)
     size = [max(1, round(side / factor)) for side in frames.shape[-2:]]
     small = F.interpolate(frames.float(), size, mode="area").flatten(1).double()

@@ -1,4 +1,4 @@
-"""Decides whether a code is learned from a square around what moves, or from the whole frame."""
+"""Choice between a square around the moving object and the whole frame, for codes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ullayers.learn.footage import cut, natural_reading
 from ullayers.video.follow import moving_share
 from ullayers.video.reader import Reading, Source, VideoError
 
-MAX_SHARE = 0.5  # of the frame: what covers more of it is not followed
-SOURCES = 8  # sources that are looked at
-FRAMES = 64  # frames of each that are looked at
+MAX_SHARE = 0.5  # of the frame: larger objects are not followed
+SOURCES = 8  # largest number of sources to check
+FRAMES = 64  # largest number of frames to check in each source
 
 
 def covers_little(sources: Sequence[Source], reading: Reading) -> bool:
-    """Whether what moves covers less than half of the frame, in most of some sources.
+    """Return whether the moving object covers less than half of the frame in most sources.
 
-    Sources that cannot be read are left out; if none can, the answer is no.
+    Sources that cannot be read are left out; if none can be read, the result is False.
 
     Args:
-        sources: What will be learned from.
+        sources: Sources to train on.
         reading: How to read them, without `follow`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Small frames to learn from, in bounded memory, with the background behind what moves."""
+"""Small training frames in bounded memory, with the background of moving objects."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_
 
 T = TypeVar("T")
 
-PIECE = 256  # frames of a piece, which has a background of its own
+PIECE = 256  # frames of a piece, which has its own background
 MIN_PIECE_FRAMES = 3
 MAX_PIECE_BYTES = 2**24
 MAX_KEPT_BYTES = 2**28
-TARGET_RATE = 6.0  # frames per second, enough to follow what moves
-ENOUGH_FRAMES = 500  # a stride leaves at least these of a source
+TARGET_RATE = 6.0  # frames per second, enough to follow a moving object
+ENOUGH_FRAMES = 500  # a stride leaves at least this many frames of a source
 
 
 class Spread(Generic[T]):
-    """An evenly spread sample of a stream of items, by their number.
+    """An evenly spaced sample of a stream of items.
 
     Args:
         most: Largest number of items to keep.
@@ -51,7 +51,7 @@ class Spread(Generic[T]):
 
         Args:
             items: The items.
-            prepare: Called for those that are kept.
+            prepare: Called for the items that are kept.
         """
         for item in items:
             if self.count % self.every == 0:
@@ -82,12 +82,12 @@ class Piece:
         return len(self.clip.index)
 
     def foreground(self, rows: slice = slice(None), behind: Tensor | None = None) -> Tensor:
-        """Return what moves, in 0..1.
+        """Return the foreground, in 0..1.
 
         Args:
             rows: Frames to return.
-            behind: Background to use instead of the piece's own. If the camera moves it is
-                ignored, because the background depends on where the camera points.
+            behind: Background to use instead of the piece's own. It is ignored if the camera moves,
+                because the background depends on its direction.
         """
         frames = self.clip.frames[rows].float() / 255
         if self.path is not None:
@@ -97,11 +97,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class TaughtFrame:
-    """A frame that a person has corrected.
+    """A frame corrected by the user.
 
     Attributes:
         piece: The frame, with the camera's position and the background of the frames around it.
-        place: (2,) x and y of the object in 0..1 of the frame; NaN if nothing is there.
+        place: (2,) x and y of the object in 0..1; NaN if the frame is empty.
     """
 
     piece: Piece
@@ -115,10 +115,10 @@ class Footage:
     Attributes:
         names: Names of the sources.
         pieces: Pieces in the order of the recording.
-        bad: Name and error of every source that could not be read to its end.
-        seen: Number of frames that were read; not all of them are kept.
+        bad: Name and error of each source that could not be read completely.
+        seen: Number of frames read; not all of them are kept.
         readings: How each source was read, by its number.
-        taught: Frames that a person has corrected, to learn from.
+        taught: Frames corrected by the user, used for training.
     """
 
     names: list[str]
@@ -142,7 +142,7 @@ class Footage:
         return [piece for piece in self.pieces if piece.source == number]
 
     def backdrops(self) -> dict[int, Tensor]:
-        """Return the background of every source in which the camera stands still."""
+        """Return the background of each source with a still camera."""
         numbers = sorted({piece.source for piece in self.pieces})
         found = {number: common_background(self.of_source(number)) for number in numbers}
         return {number: behind for number, behind in found.items() if behind is not None}
@@ -157,12 +157,12 @@ def common_background(pieces: Sequence[Piece]) -> Tensor | None:
 def cut(
     source: Source, reading: Reading, length: int = PIECE, room: int = MAX_PIECE_BYTES
 ) -> Generator[Clip, None, None]:
-    """Yield a source in clips of about `length` frames; a short rest joins the clip before it.
+    """Yield a source in clips of about `length` frames; a short rest is added to the last clip.
 
-    A broken source yields what can be read and then raises VideoError.
+    A damaged source yields the readable frames and then raises VideoError.
 
     Args:
-        source: What to read.
+        source: The source.
         reading: How to read it.
         length: Frames per clip, if memory allows.
         room: Bytes that a clip may take.
@@ -200,7 +200,7 @@ def make_piece(number: int, clip: Clip) -> Piece:
         clip: Consecutive frames.
     """
     frames = clip.frames.float() / 255
-    # Squares that follow an object say nothing about the camera.
+    # Squares that follow an object do not show the motion of the camera.
     path = find_path(frames) if clip.crops is None else None
     return Piece(number, clip, path, backdrop(frames, path))
 
@@ -214,11 +214,10 @@ def gather(
     room: int = MAX_KEPT_BYTES,
     progress: Callable[[int], None] = lambda seen: None,
 ) -> Footage:
-    """Read every source once and keep evenly spread pieces that fit into `room` bytes.
+    """Read each source once and keep evenly spaced pieces that fit into `room` bytes.
 
-    Memory is bounded however long the recording is: when the room is full, every second piece is
-    dropped, and from then on every second new one. Which pieces are kept depends only on their
-    position.
+    Memory is bounded for recordings of any length: when it is full, every second piece is dropped,
+    and from then on every second new one. Which pieces are kept depends only on their position.
 
     Args:
         sources: From `find_sources`.
@@ -284,25 +283,24 @@ def _cut_with_reading(
                 raise
         if not waiting:
             return
-        own = reading  # there are fewer frames than the header said: read again, all of them
+        own = reading  # there are fewer frames than the header says: read all of them
     yield from ((own, clip) for clip in cut(source, own))
 
 
 def open_sources(
     paths: Sequence[str], *, skip_bad: bool = False
 ) -> tuple[list[Source], list[Info], dict[str, str]]:
-    """Find all sequences in `paths` and look at their headers.
+    """Find all sequences in `paths` and read their headers.
 
     Args:
         paths: Files, folders and patterns.
-        skip_bad: Leave out what cannot be read.
+        skip_bad: Leave out unreadable inputs.
 
-    Returns:
-        The sequences that can be opened, what their headers say, and the paths that cannot be
-        opened with their errors.
+    Returns: The sequences that can be opened, the content of their headers, and the paths that
+    cannot be opened, with their errors.
 
     Raises:
-        VideoError: Something cannot be read and `skip_bad` is not given, or nothing can.
+        VideoError: An input cannot be read and `skip_bad` is not given, or no input can be read.
     """
     bad: dict[str, str] = {}
     sources = []
@@ -328,7 +326,7 @@ def natural_reading(reading: Reading, info: Info) -> Reading:
 
     Args:
         reading: How to read all frames.
-        info: What the header of the source says.
+        info: Header of the source.
 
     Example:
         >>> natural_reading(Reading(), Info(640, 480, 30.0, 10_000)).stride
@@ -349,11 +347,11 @@ def expected_frames(infos: Sequence[Info], reading: Reading) -> int | None:
     """Return the number of frames that a reading of these sources gives, for a progress bar.
 
     Args:
-        infos: What the headers of the sources say.
+        infos: Headers of the sources.
         reading: How they will be read.
 
     Returns:
-        The number of frames, or None if a header does not tell.
+        The number of frames, or None if a header does not contain it.
 
     Example:
         >>> film = Info(64, 48, 25.0, 100)
@@ -378,7 +376,7 @@ def _size(source: Source) -> tuple[int, int]:
 
 
 def count_frames(sources: Iterable[Source], reading: Reading) -> int | None:
-    """Return how many frames will be read, None if a header does not tell.
+    """Return the number of frames that will be read; None if a header does not contain it.
 
     Args:
         sources: Sequences that will be read.

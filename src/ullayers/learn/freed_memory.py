@@ -1,4 +1,4 @@
-"""Memory that is free again, returned to the system."""
+"""Returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 EVERY = 16  # parts of a video between two returns
 M_MMAP_THRESHOLD = -3  # of glibc's mallopt
-LARGE = 2**23  # bytes: larger blocks, such as windows of frames, are not kept once they are free
+LARGE = 2**23  # bytes: larger blocks, such as windows of frames, are returned once they are free
 
 T = TypeVar("T")
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 def returning_memory(parts: Iterator[T]) -> Iterator[T]:
     """Yield parts of a video, and return memory to the system from time to time.
 
-    glibc keeps freed memory, and more of it the larger the freed blocks were. As parts differ in
-    size, what it keeps would grow over an hour of video.
+    glibc keeps freed memory, the more the larger the freed blocks were. Because parts differ in
+    size, the kept memory would grow over an hour of video.
 
     >>> list(returning_memory(iter([1, 2])))
     [1, 2]
@@ -35,6 +35,6 @@ def returning_memory(parts: Iterator[T]) -> Iterator[T]:
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """Return glibc; None where there is none."""
+    """Return glibc, or None if it is not available."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return library if hasattr(library, "malloc_trim") else None

@@ -1,4 +1,4 @@
-"""Frames that are held out from training, and what a code knows about them."""
+"""Frames held out from training, and the correlation of a code on them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HELD_OUT_PERIOD = 4  # of this many blocks, one is held out
 MAX_BLOCK = 16  # frames
 MIN_BLOCK = 2
 SHORT_BLOCKS = 36  # number of blocks in short footage
-MIN_FRAMES = 32  # of shorter footage, nothing is held out
+MIN_FRAMES = 32  # in shorter footage, nothing is held out
 
 
 def enough_to_hold_out(lengths: Sequence[int]) -> bool:
-    """Whether there are so many frames that some can be held out."""
+    """Return whether there are enough frames to hold some out."""
     return sum(lengths) >= MIN_FRAMES
 
 
@@ -51,17 +51,17 @@ def held_out_frames(lengths: Sequence[int]) -> list[Tensor]:
 
 
 def held_out_stretches(lengths: Sequence[int], clip: int) -> list[range]:
-    """Choose the frames that are held out if whole clips are learned from.
+    """Choose the held-out frames for training on whole clips.
 
-    Of a sequence of four clips or more, it is the clip in its middle; of shorter ones, every fourth
-    sequence.
+    In a sequence of four clips or more, the middle clip is held out; of shorter sequences, every
+    fourth one.
 
     Args:
         lengths: Number of frames of each sequence.
         clip: Number of frames of a clip.
 
     Returns:
-        For each sequence, the numbers of the frames that are held out.
+        For each sequence, the numbers of the held-out frames.
 
     Example:
         >>> held_out_stretches([100, 30], 20)
@@ -85,8 +85,8 @@ def held_out_stretches(lengths: Sequence[int], clip: int) -> list[range]:
 def held_out_correlation(codes: Sequence[Tensor], held_out: Sequence[Tensor]) -> list[float]:
     """Return the correlation of held-out frames with their neighbours in time, for each code.
 
-    It is near 1 for a slow code of what the frames show, and near 0 for a code of their order,
-    which says nothing about frames that were not in the training set.
+    It is near 1 for a slow code of the content of the frames, and near 0 for a code of their order,
+    which does not generalise to frames outside the training set.
 
     Args:
         codes: (frames, codes) of each sequence.
@@ -101,7 +101,7 @@ def held_out_correlation(codes: Sequence[Tensor], held_out: Sequence[Tensor]) ->
         (True, True)
     """
     joined, apart = torch.cat(list(codes)).double(), torch.cat(list(held_out))
-    # Separately, since a network varies less between frames that it has not learned from.
+    # Computed separately, because a network varies less between frames it was not trained on.
     standard = torch.empty_like(joined)
     for chosen in (apart, ~apart):
         centred = joined[chosen] - joined[chosen].mean(0)

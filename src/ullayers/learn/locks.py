@@ -1,4 +1,4 @@
-"""A lock in a folder, so that two processes do not write into it at once."""
+"""A lock file that keeps two processes from writing into one folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from filelock import FileLock, Timeout
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import LOCK_FILE, check_writable
 
-ATTEMPTS = 10  # another process may remove its lock, and an empty folder, while we take ours
+ATTEMPTS = 10  # another process may remove its lock, and an empty folder, while we lock
 
 
 @contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other processes out of a folder; the operating system ends the lock with the process.
+    """Keep other processes out of a folder; the system releases the lock if the process dies.
 
     The folder is created if needed. When the block ends, the lock file and the folders that were
     created and are still empty are removed.
@@ -56,7 +56,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _check_own(path: Path) -> None:
-    """Refuse a file that is not a lock of ours, which is empty."""
+    """Refuse a file that is not one of our locks, which are empty."""
     if path.is_file() and not path.is_symlink() and path.stat().st_size > 0:
         raise RunError(f"{path}: this name is used for a lock; rename the file")
 
@@ -79,8 +79,9 @@ def _acquire(place: Path) -> FileLock:
 
 
 def _release(lock: FileLock, path: Path) -> None:
-    # Removed while it is held: a process that has opened this file sees that it has no name any
-    # more and tries again. Windows removes no open file; there, filelock does it after the release.
+    # The file is removed while the lock is held: a process that has opened it sees that it is gone
+    # and tries again. Windows cannot remove open files; there, filelock removes it after the
+    # release.
     if sys.platform != "win32":
         with suppress(OSError):
             path.unlink()

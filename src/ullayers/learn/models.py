@@ -15,12 +15,12 @@ from ullayers.nn.layers import UL1d, UL2d, mu_by_depth, sequences
 from ullayers.nn.spatial import blurred, mask_moments
 
 BLUR = 5  # pixels over which energy is averaged
-MAX_ENERGY = 10.0  # times the mean of the frame: energies above are clipped for the network
+MAX_ENERGY = 10.0  # times the mean of the frame: larger energies are clipped for the network
 MIN_ENERGY = 0.1  # times the mean of the frame: added to energies before their logarithm
 NEIGHBOURHOOD = 9  # pixels over which an encoder normalizes brightness and contrast
 MIN_CONTRAST = 0.05  # added to the contrast of a neighbourhood before dividing by it
 RIDGE = 1e-3  # of the mean variance, when outputs are whitened
-POOLING = 2  # pixels per pixel of the network: as accurate, at a quarter of the cost
+POOLING = 2  # frame pixels per network pixel: as accurate, at a quarter of the cost
 MAX_REWEIGHT = 1.5  # largest change of a pixel's logit by the network
 
 LongTerm = Literal["clip", "shared", "stream"]
@@ -35,12 +35,12 @@ class Located(NamedTuple):
 
 
 class Locator(nn.Module):
-    """Mask and centroid of what moves, from the foreground.
+    """Network for the mask and centroid of the moving object, from the foreground.
 
     The logits of the mask are a learned positive gain times the log energy of the foreground, plus
     a correction by a small convolutional network. The network starts from background subtraction
-    and learns what to leave out. The cost is a UL layer on the centroid, with the spread of the
-    mask added to W.
+    and learns which regions to leave out. The cost is a UL layer on the centroid, with the spread
+    of the mask added to W.
 
     Args:
         channels: Channels of the frames.
@@ -85,7 +85,7 @@ class Locator(nn.Module):
         mu_by_depth(self, farthest=mu)
 
     def maps(self, foreground: Tensor) -> dict[str, Tensor]:
-        """Return the response of every layer by name; the last one is the logits of the mask."""
+        """Return the output of each layer by name; the last one is the logits of the mask."""
         energy = blurred(foreground.square().sum(1, keepdim=True), BLUR)
         mean = energy.mean((1, 2, 3), keepdim=True) + 1e-9
         relative = energy / mean
@@ -120,8 +120,8 @@ class Locator(nn.Module):
 
     def judge(self, found: Located) -> Tensor:
         """Pass the centroid through the UL layer."""
-        # Shrinking below the size of the object must not pay, or the mask would contract onto one
-        # end of it.
+        # Shrinking below the size of the object must not lower J, or the mask would contract onto
+        # one end of the object.
         spread = found.spread + self.size.square() * torch.eye(2, device=found.spread.device)
         return self.cost(found.centroid, spread)  # type: ignore[no-any-return]
 
@@ -132,12 +132,12 @@ class Locator(nn.Module):
             self.size.copy_(spread.median().sqrt())
 
     def picture(self, found: Located) -> Tensor:
-        """Return masks to show: 1 at their peak, one half at the edge of the object."""
+        """Return masks for display: 1 at the peak, about 0.5 at the edge of the object."""
         peak = found.mask.amax((1, 2), keepdim=True)
         return (found.mask / peak) ** (1 / F.softplus(self.gain))
 
     def confidence(self, found: Located) -> Tensor:
-        """Return 1 for a mask that is a point, 0 for one that is uniform over the frame."""
+        """Return the confidence: 1 for a point-like mask, 0 for a uniform mask."""
         radius = found.spread.diagonal(dim1=1, dim2=2).sum(1).sqrt()
         return (1 - radius * 6**0.5).clamp(
             0, 1
@@ -145,12 +145,12 @@ class Locator(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A code for each frame: convolutions and a fully connected layer, with UL layers after them.
+    """Network for the code of a frame: convolutions, a fully connected layer, and UL layers.
 
-    Outputs are whitened before the cost: per clip if every clip has its own long-term mean, else
-    over the batch. Variation over the long term is thereby fixed, and only slowness is learned; no
-    output can copy another one up to a sign that depends on the clip. The cost sees every pair of
-    consecutive frames as a clip, in both orders, so that W covers the whole batch.
+    Outputs are whitened before the cost is computed: per clip if each clip has its own long-term
+    mean, otherwise over the batch. This fixes the long-term variation, so only slowness is learned,
+    and no output can copy another one up to a sign that depends on the clip. The cost treats each
+    pair of consecutive frames as a clip, in both orders, so that W covers the whole batch.
 
     The outputs are defined up to a linear map. `readout`, solved in closed form after training,
     sorts them by slowness and makes them uncorrelated with unit variance.
@@ -160,7 +160,7 @@ class Encoder(nn.Module):
         channels: Channels of the frames.
         outputs: Outputs of the network.
         codes: Numbers in the code, at most `outputs`.
-        mu: Short-term rate of the last UL layer; it is larger nearer to the input.
+        mu: Short-term rate of the last UL layer; larger for layers near the input.
         eps: Long-term rate of the UL layers.
         long_term: Reference mean for long-term variation.
         local: Weight of UL layers after the convolutions.
@@ -203,7 +203,7 @@ class Encoder(nn.Module):
         mu_by_depth(self, farthest=mu)
 
     def maps(self, frames: Tensor) -> dict[str, Tensor]:
-        """Return the response of every convolution by name."""
+        """Return the output of each convolution by name."""
         deviation = frames - blurred(frames, NEIGHBOURHOOD)
         contrast = blurred(deviation.square(), NEIGHBOURHOOD).sqrt()
         maps = deviation / (contrast + MIN_CONTRAST)
@@ -228,7 +228,7 @@ class Encoder(nn.Module):
         Args:
             frames: Frames of all clips, one after the other.
             lengths: Length of each clip.
-            rows: (frames,) number of each frame in its sequence; None if none are left out.
+            rows: (frames,) number of each frame in its sequence; None if no frames are left out.
         """
         share = own_share(lengths)
         with sequences(self, share.lengths):
@@ -238,7 +238,7 @@ class Encoder(nn.Module):
             return self.cost(steps)  # type: ignore[no-any-return]
 
     def get_ready(self, frames: Tensor) -> None:
-        """Do nothing: nothing has to be measured before training."""
+        """Do nothing, as nothing has to be measured before training."""
 
     def code(self, frames: Tensor) -> Tensor:
         """Return (time, codes): slow features, slowest first."""
@@ -252,14 +252,14 @@ def code_steps(
     """Return pairs of consecutive frames of whitened outputs, each in both orders.
 
     Where frames are left out, the step from one side of the gap to the other is divided by the
-    square root of its length, as for a random walk. Without these steps, the slowest code would be
-    the number of the part between two gaps.
+    square root of its length, as for a random walk. Without these steps, the slowest code would
+    identify the part between two gaps.
 
     Args:
         outputs: (frames, outputs) of all clips, one after the other.
         lengths: Length of each clip.
-        rows: (frames,) number of each frame in its sequence; None if none are left out.
-        by_clip: Whether every clip is whitened by itself.
+        rows: (frames,) number of each frame in its sequence; None if no frames are left out.
+        by_clip: Whether each clip is whitened separately.
 
     Returns:
         (pairs, 2, outputs).
@@ -282,14 +282,13 @@ def code_steps(
 
 
 def code_objective(net: Encoder, codes: Tensor, lengths: list[int], rows: Tensor) -> float:
-    """Return J of the codes of some frames as the cost of a network defines it, without gaps.
+    """Return J of codes as in the cost of the network, without gaps.
 
     Args:
-        net: The network, for its rates and the kind of its long-term mean.
+        net: The network, for its rates and its long-term mean.
         codes: (frames, codes) of all clips, one after the other.
         lengths: Length of each clip.
-        rows: (frames,) number of each frame in its sequence; only frames with consecutive numbers
-            are a step.
+        rows: (frames,) number of each frame in its sequence; only consecutive numbers form a step.
     """
     rates = net.cost.mu, net.cost.eps
     cost = UL1d(codes.shape[1], *rates, long_term="shared", synchronize=False)

@@ -1,7 +1,7 @@
 """The network of a run with its preprocessing, as one module of tensor operations for export.
 
-Frames of any size are cropped, resized and scaled inside the module. What `ul apply` does around
-the network (camera motion, optical flow, a consensus over the video, outlines) is not part of it.
+Frames of any size are cropped, resized and scaled inside the module. The other steps of `ul apply`
+(camera motion, optical flow, a consensus over the video, outlines) are not included.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ullayers.video.region import Cut, MaskRegion, Region
 MAX_FRAMES = 2**16  # per call
 MAX_SIDE = 2**13  # pixels of a frame's side
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in the brightness of a pixel
-EXAMPLE_SIZE = (60, 80)  # height and width of the frames that trace a graph
+EXAMPLE_SIZE = (60, 80)  # height and width of the frames used for tracing
 
 
 @dataclass(frozen=True)
 class NetworkGraph:
-    """A module to export, and what an exporter has to know of it.
+    """A module to export, with its inputs and outputs.
 
     Attributes:
         module: The network with its preprocessing, in eval mode.
-        inputs: Example of every input, by name.
+        inputs: Example of each input, by name.
         outputs: Names of the outputs.
-        dynamic: Dimensions of every input that may differ from the example.
+        dynamic: Dimensions of each input that may differ from the example.
     """
 
     module: nn.Module
@@ -45,9 +45,9 @@ class NetworkGraph:
 
 
 class Preprocess(nn.Module):
-    """Frames as a network sees them: the region of interest, resized, with values from 0 to 1.
+    """Converts frames to the input of a network: the region of interest, resized, from 0 to 1.
 
-    Every pixel of the result is the mean over its area, as when video is read.
+    Each pixel of the result is the mean over its area, as when video is read.
 
     Args:
         size: (height, width) of the result.
@@ -137,7 +137,7 @@ class LocatorGraph(nn.Module):
         return self.describe(found, frames)
 
     def describe(self, found: Located, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the outputs for what the network has found in frames."""
+        """Return the outputs from the result of the network."""
         place = self.prepare.place(found.centroid, frames)
         return self.net.picture(found), place, self.net.confidence(found)
 
@@ -145,7 +145,7 @@ class LocatorGraph(nn.Module):
 class WatcherGraph(LocatorGraph):
     """One frame and the background so far to mask, centroid, confidence, and the next background.
 
-    This is what `ul watch` computes while it does not learn and the camera stands still.
+    This is what `ul watch` computes while it does not train and the camera is still.
     """
 
     def forward(  # type: ignore[override]
@@ -173,17 +173,17 @@ def network_graph(run: Run) -> NetworkGraph:
     """Return the network of a run with its preprocessing, on the device of the run.
 
     Args:
-        run: A run whose learning has ended.
+        run: A finished run.
 
     Raises:
-        RunError: Learning has not ended.
+        RunError: Training has not finished.
     """
-    _ = run.outcome  # raises an error if learning has not ended
+    _ = run.outcome  # raises an error if training has not finished
     net = run.net
     size = (SIDE, SIDE) if run.reading.follow else run.reading.size
     assert net is not None
     assert size is not None
-    # Crops that follow an object have been cut out of the region of interest already.
+    # Crops that follow an object are already inside the region of interest.
     roi = None if run.reading.follow else run.reading.roi
     prepare = Preprocess(size, run.reading.grey, roi)
     height, width, sides = _example_size(roi)
@@ -212,14 +212,14 @@ def network_graph(run: Run) -> NetworkGraph:
 
 
 def _cut(roi: Region) -> Cut:
-    """Return a region in the smallest frames that it fits, or in those that a mask was made for."""
+    """Return a region in the smallest frames it fits into, or in frames of the size of a mask."""
     if isinstance(roi, MaskRegion):
         return roi.fit(roi.height, roi.width)
     return roi.fit(roi.y + roi.height, roi.x + roi.width)
 
 
 def _example_size(roi: Region | None) -> tuple[int, int, dict[int, Any]]:
-    """Return height and width of an example, and which of them (0, 1) may differ from it."""
+    """Return height and width of an example, and which of them (0, 1) are dynamic."""
     if isinstance(roi, MaskRegion):
         return roi.height, roi.width, {}
     least = (1, 1) if roi is None else _cut(roi).frame
@@ -232,15 +232,15 @@ def _example_size(roi: Region | None) -> tuple[int, int, dict[int, Any]]:
 
 
 def _pattern(shape: tuple[int, ...]) -> Tensor:
-    """Return frames of noise, the same in every call."""
+    """Return frames of noise, the same in each call."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
 def _area_weights(length: int, size: int) -> Tensor:
-    """Return (size, length) weights of the pixels of a line in the pixels of a resized line."""
+    """Return (size, length) weights of the pixels of a line in a resized line."""
     total, pixel, target = _length(length), torch.arange(length), torch.arange(size)[:, None]
-    # In units in which all edges of pixels are whole numbers, so that nothing is rounded.
+    # In units in which all pixel edges are integers, so that nothing is rounded.
     end = torch.minimum((target + 1) * total, (pixel + 1) * size)
     start = torch.maximum(target * total, pixel * size)
     return (end - start).clamp(min=0) / total

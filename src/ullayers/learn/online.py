@@ -1,4 +1,4 @@
-"""`watch`: learning while frames arrive, one frame in, one answer out."""
+"""`watch`: learning while frames arrive, with one result per frame."""
 
 from __future__ import annotations
 
@@ -69,30 +69,30 @@ def watch(
     force: bool = False,
     resume: bool = False,
 ) -> Generator[Sighting, None, None]:
-    """Learn from frames as they arrive, and yield an answer for each.
+    """Learn from frames as they arrive, and yield a result for each.
 
-    Nothing is known at first; answers improve while it watches. It keeps the latest frames and
-    learns from clips of them (`ReplayMemory`), so memory stays constant.
+    The network starts untrained, and results improve over time. The latest frames are stored, and
+    the network is trained on clips of them (`ReplayMemory`), so memory is constant.
 
     Args:
-        source: A video file, a folder of pictures, a camera (0 or /dev/video0), a URL, or a Source.
-        config: What to learn ("locate" or "orient") and how.
-        size: Size of the frames to learn from: the longer side, or (height, width). Pictures of a
+        source: A video file, a folder of images, a camera (0 or /dev/video0), a URL, or a Source.
+        config: Settings; the task is "locate" or "orient".
+        size: Size of the training frames: the longer side, or (height, width). The images of a
             folder may differ in size only if both sides are given.
         stride: Learn from every `stride`-th frame.
-        max_frames: Stop after this many frames, including those that the stride skips; with
+        max_frames: Stop after this many frames, including those skipped by the stride; with
             `resume`, after this many more.
         grey: Learn without colour.
         start: Use the frames of a file or folder from this time on, in seconds.
         end: Stop before this time; None for no limit. A camera counts from its first frame.
         roi: Use only this part of the frames; None for all of them.
-        objects: Number of objects to follow; None to find it. Unless it is 1, every answer has all
+        objects: Number of objects to follow; None to find it. Unless it is 1, each result has all
             `objects`, and tables have a column `object` and any number of rows per frame.
-        folder: Folder for a table, checkpoints and the network; `ul apply` takes it as a run.
+        folder: Folder for a table, checkpoints and the network; `ul apply` accepts it as a run.
         every: Seconds between checkpoints.
-        force: Replace what is in the folder.
+        force: Replace the results in the folder.
         resume: Continue from the last checkpoint in the folder, with its options. A file or a
-            folder of pictures continues after the last frame that was learned from.
+            folder of images continues after the last frame used for training.
 
     Example:
         >>> import tempfile
@@ -155,10 +155,10 @@ def watch(
 
 
 def follows_several(folder: str | os.PathLike[str]) -> bool:
-    """Return whether what has watched into a folder follows several objects."""
+    """Return whether the run in a folder follows several objects."""
     try:
         state = read_json(Path(folder) / "checkpoint" / "state.json")
-    except (OSError, ValueError):  # loading it says what is wrong
+    except (OSError, ValueError):  # loading it reports the error
         return False
     return isinstance(state, dict) and state.get("several") is True
 
@@ -178,12 +178,12 @@ def _is_recorded(source: Source) -> bool:
 
 
 def _path(source: Source) -> str:
-    """Return a path that means the same in any working directory; a URL stays as it is."""
+    """Return an absolute path; URLs are not changed."""
     return os.path.abspath(source.path) if os.path.exists(source.path) else source.path
 
 
 def _is_same(run: Run, source: Source) -> bool:
-    """Whether the run has watched this source; the password and query of a URL may change."""
+    """Return whether the run has watched this source, ignoring password and query of a URL."""
     if os.path.exists(source.path):
         return _path(source) == run.inputs[0]
     return run.result is not None and [source.name] == run.result.sources
@@ -222,7 +222,7 @@ def _sightings(
                 labels=None if several is None else several.labels,
             )
             yield found if cut is None else found.placed(cut)
-            watcher.catch_up()  # the answer does not wait for it
+            watcher.catch_up()  # the result does not wait for it
     finally:
         clips.close()
 
@@ -256,8 +256,8 @@ class _WatchFolder:
 
     Args:
         run: The run.
-        watcher: What learns.
-        source: What is watched.
+        watcher: The learner.
+        source: The source.
         info: Size and frame rate of the source.
         resume: Continue from the checkpoint in the folder.
     """
@@ -317,18 +317,18 @@ class _WatchFolder:
         return self.watcher.several is not None
 
     def sightings(self) -> Generator[Sighting, None, None]:
-        """Yield the answers for the frames that come next."""
+        """Yield the results for the next frames."""
         return _sightings(self.watcher, self.source, self.reading(), self.info, self.size)
 
     def reading(self) -> Reading:
-        """Return how to read on; a camera or stream starts wherever it is."""
+        """Return how to continue reading; a camera or stream starts at its current frame."""
         goes_on = _is_recorded(self.source) and self.frame >= 0
         return replace(
             self.run.reading, first=self.frame + self.run.reading.stride if goes_on else 0
         )
 
     def open_table(self) -> Any:
-        """Open the CSV for more lines, without those written after the checkpoint."""
+        """Open the CSV for appending, without the lines written after the checkpoint."""
         if self.resume:
             keep_beginning(self.path, self.table_bytes)
         else:

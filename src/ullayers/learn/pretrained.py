@@ -17,7 +17,7 @@ def from_pretrained(folder: str | os.PathLike[str], device: str = "cpu") -> Mode
 
     Raises:
         TypeError: `folder` is not a path.
-        RunError: The folder is not a run, is damaged, or learning has not ended.
+        RunError: The folder is not a run, is damaged, or training has not finished.
 
     Example:
         >>> import tempfile, torch, ullayers as ul
@@ -35,6 +35,6 @@ def from_pretrained(folder: str | os.PathLike[str], device: str = "cpu") -> Mode
             f"ul.from_pretrained expected the folder of a run, a path, got {type(folder).__name__}"
         )
     run = load_run(folder, device)
-    _ = run.outcome  # raises an error if learning has not ended
+    _ = run.outcome  # raises an error if training has not finished
     assert run.net is not None
     return run.net

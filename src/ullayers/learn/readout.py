@@ -11,7 +11,7 @@ from ullayers.learn.footage import Footage
 from ullayers.learn.models import Encoder
 from ullayers.video.reader import VideoError
 
-FRAMES_PER_CALL = 64  # frames that pass through a network at once when nothing is learned
+FRAMES_PER_CALL = 64  # frames per forward pass outside training
 
 
 @torch.no_grad()
@@ -33,7 +33,7 @@ def slow_directions(parts: Sequence[Tensor], codes: int) -> Tensor:
         codes: Number of directions.
 
     Raises:
-        VideoError: Fewer outputs vary.
+        VideoError: Too few outputs vary.
     """
     # Imported here: scikit-learn takes a second to load, and only codes need it.
     from ullayers.exact.slow_features import RankError, SlowFeatures
@@ -55,8 +55,8 @@ def consecutive_parts(
     Args:
         outputs: (time, outputs) of each sequence.
         rows: (time,) number of each frame in its sequence.
-        by_clip: Subtract the mean of each sequence, or the slowest direction would be which
-            sequence it is.
+        by_clip: Subtract the mean of each sequence; otherwise the slowest direction would identify
+            the sequence.
 
     Example:
         >>> rows = torch.tensor([0, 1, 2, 5, 7, 8])

@@ -17,7 +17,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It is a pipe or a device, whose content may never come or never end.
+        ValueError: It is a pipe or a device, which may block or never end.
 
     Example:
         >>> open_regular(os.devnull)
@@ -50,7 +50,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def keep_beginning(path: Path, size: int) -> None:
-    """Replace a file by a copy of its first bytes; other hard links to it keep their content.
+    """Truncate a file to its first bytes by replacing it; other hard links are not changed.
 
     Args:
         path: The file.

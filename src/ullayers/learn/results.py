@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ullayers.video.region import Box, Cut
 
-TRACK = ("x", "y", "confidence")  # x and y in 0..1 of the frame, from its top left corner
+TRACK = ("x", "y", "confidence")  # x and y in 0..1, from the top left corner of the frame
 PIXELS = ("x_px", "y_px")  # the same position in pixels
 SHAPE = ("speed", "heading", "length", "width", "area")  # in pixels, seconds and degrees
-CROP = ("left", "top", "right", "bottom")  # of the part that was used, in 0..1 of the frame
+CROP = ("left", "top", "right", "bottom")  # of the part of the frame that was used, in 0..1
 MAX_FRAME = 2**53  # larger frame numbers are not exact in float64
 ARRAYS = (  # attributes of an `Answer` with one entry for each row
     "index",
@@ -54,7 +54,7 @@ class Answer:
 
     Attributes:
         sequence: Name of the source.
-        index: (time,) number of each frame in its source.
+        index: (time,) number of each frame in the source.
         seconds: (time,) time of each frame.
         columns: Names of the columns of `values`: `TRACK`, or y0, y1, ...
         values: (time, columns) results.
@@ -64,12 +64,12 @@ class Answer:
         others: (time,) mass of the strongest other object, relative to this one; None if unknown.
         crops: (time, 4) part of each frame that was used, as in `CROP`; None for whole frames.
         moments: (time, 4) variances xx, xy and yy of the mask, and its area, in source pixels.
-        owners: (time, height, width) number of the track of each pixel, if all are followed.
+        owners: (time, height, width) number of the track of each pixel, if all objects are tracked.
         shapes: (time, 5) as in `SHAPE`; if given, tables also contain them.
-        objects: (time,) number of the object of each row, if there are several, or if it is not 1;
-            rows are sorted by frame, then by object.
-        several: Rows of all objects; None if there is one. The attributes above are then those of
-            the main object.
+        objects: (time,) object number of each row, if there are several objects or the number is
+            not 1. Rows are sorted by frame, then by object.
+        several: Rows of all objects; None if there is only one. The attributes above are then those
+            of the main object.
     """
 
     sequence: str
@@ -100,14 +100,14 @@ class Answer:
         return replace(joined, owners=None, others=others, crops=crops, moments=moments)
 
     def rows(self, rows: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Answer:
-        """Return some of the rows."""
+        """Return the selected rows."""
         chosen: dict[str, Any] = {
             name: None if (value := getattr(self, name)) is None else value[rows] for name in ARRAYS
         }
         return replace(self, **chosen)
 
     def in_parts(self) -> Iterator[Answer]:
-        """Yield the rows of all objects, some at a time."""
+        """Yield the rows of all objects, in parts."""
         every = self.several or self
         for start in range(0, len(every.index), ROWS_AT_ONCE):
             yield every.rows(slice(start, start + ROWS_AT_ONCE))
@@ -152,7 +152,7 @@ class Answer:
         return sum(present, self.columns)
 
     def with_columns(self, names: Sequence[str]) -> Answer:
-        """Return the same rows for a table that lacks the columns of newer versions."""
+        """Return the same rows with only the columns of an older table."""
         size = self.size if PIXELS[0] in names else None
         shapes = self.shapes if SHAPE[0] in names else None
         crops = self.crops if CROP[0] in names else None
@@ -197,7 +197,7 @@ class Answer:
 
 
 def _joined(parts: Sequence[Answer], name: str) -> NDArray[np.float64] | None:
-    """Concatenate an array that some answers may not have; then nobody has it."""
+    """Concatenate an array; None if some answers do not have it."""
     known = [value for part in parts if (value := getattr(part, name)) is not None]
     return np.concatenate(known) if len(known) == len(parts) else None
 
@@ -260,7 +260,7 @@ def read_answers(lines: Iterable[str]) -> list[Answer]:
 
 
 def _to_numbers(rows: Iterable[list[str]]) -> NDArray[np.float64]:
-    """Convert some rows at a time: as text, they take twenty times as much memory."""
+    """Convert rows in parts, because text takes twenty times as much memory."""
     remaining = iter(rows)
     parts = []
     while some := list(islice(remaining, ROWS_AT_ONCE)):
@@ -269,12 +269,12 @@ def _to_numbers(rows: Iterable[list[str]]) -> NDArray[np.float64]:
 
 
 def _columns(cells: dict[str, NDArray[np.float64]], names: Sequence[str]) -> Any:
-    """Return some columns of a table; None if it does not have them."""
+    """Return these columns of a table; None if it does not have them."""
     return np.stack([cells[name] for name in names], 1) if names[0] in cells else None
 
 
 def main_object(rows: Answer) -> Answer:
-    """Return the object with most rows, with all rows in `several` if there are more objects."""
+    """Return the object with most rows, with all rows in `several` if there are several."""
     assert rows.objects is not None
     numbers, counts = np.unique(rows.objects, return_counts=True)
     if len(numbers) == 1:
@@ -291,7 +291,7 @@ def _checked(rows: Iterable[list[str]], cells: int) -> Iterator[list[str]]:
 
 
 def unsure(answers: Sequence[Answer]) -> float:
-    """Return the share of frames with a confidence below 0.5; 0 for codes, which have none.
+    """Return the share of frames with a confidence below 0.5; 0 for codes.
 
     >>> found = np.array([[0.5, 0.5, 0.1], [0.5, 0.5, 0.9]])
     >>> unsure([Answer("a", np.arange(2), np.zeros(2), TRACK, found)])

@@ -1,8 +1,7 @@
 """Rows of a long video in a temporary file, until its last frame.
 
-Kept in memory, they would take little room themselves, but a lot of it in effect: each part of them
-lies between the large blocks that frames pass through, and keeps the memory around it from being
-used again.
+In memory, the rows would be small but fragment the heap: each part would lie between the large
+blocks used for frames, and prevent the memory around it from being reused.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class RowFile:
         self.count += len(answer.index)
 
     def read(self) -> Answer:
-        """Return all rows; there must be some."""
+        """Return all rows; there must be at least one."""
         assert self._first is not None, "expected rows"
         kinds = {name: array for name in NAMES if (array := getattr(self._first, name)) is not None}
         arrays: dict[str, Any] = {
@@ -74,7 +73,7 @@ class RowFile:
         return replace(self._first, **arrays)
 
     def _tables(self, width: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        """Yield some rows at a time, with the number of the first of them."""
+        """Yield the rows in parts, with the number of the first row of each."""
         self._file.seek(0)
         for start in range(0, self.count, ROWS_AT_ONCE):
             rows = min(ROWS_AT_ONCE, self.count - start)

@@ -24,17 +24,17 @@ from ullayers.learn.zones import Zones
 from ullayers.video.frames import Reading, check_pixels, kept_frames
 from ullayers.video.region import MaskRegion, Rectangle, Region
 
-MAX_PIXELS = 2**22  # of a frame to learn from; a batch of larger ones does not fit into memory
+MAX_PIXELS = 2**22  # of a training frame; a batch of larger ones does not fit into memory
 MAX_METRICS_BYTES = 2**30
 PNG_URL = "data:image/png;base64,"
 
 RegionEntry = tuple[int, int, int, int] | str
-# Settings that take memory in proportion.
+# Settings to which memory is proportional.
 MAX_SETTINGS = {"restarts": 10_000, "batch": 10_000, "clip": 100_000}
 
 
 def region_to_json(region: Region) -> RegionEntry:
-    """Return X, Y, width and height of a rectangle, or a mask as a PNG that a browser can show.
+    """Return X, Y, width and height of a rectangle, or a mask as the data URL of a PNG.
 
     >>> region_to_json(Rectangle(16, 8, 32, 24))
     (16, 8, 32, 24)
@@ -71,7 +71,7 @@ def _decode_png(url: str) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class ReadingEntry:
-    """The entry "reading" of config.json; `Run` and `Reading` explain its values."""
+    """The entry "reading" of config.json; see `Run` and `Reading` for its values."""
 
     size: tuple[int, int]
     grey: bool
@@ -90,7 +90,7 @@ class ReadingEntry:
         Args:
             reading: How the videos are read.
             stride: Stride of all sources; None if each has its own.
-            max_frames: Frames of each source that count, before the stride.
+            max_frames: Number of frames to use from each source, before the stride.
         """
         assert reading.size is not None
         return cls(
@@ -127,7 +127,7 @@ class ReadingEntry:
 
 @dataclass(frozen=True)
 class MetricsEntry:
-    """A line of metrics.jsonl; `Record` explains its values. NaN is written as null."""
+    """A line of metrics.jsonl; see `Record` for its values. NaN is written as null."""
 
     trial: int
     step: int
@@ -143,7 +143,7 @@ class MetricsEntry:
 
 @dataclass(frozen=True)
 class ConfigEntries:
-    """The entries of config.json. Those with a default may be missing in version 0.1."""
+    """The entries of config.json. Entries with a default may be missing in version 0.1."""
 
     inputs: list[str]
     skip_bad: bool
@@ -188,7 +188,7 @@ def _parse(content: Any) -> ConfigEntries:
 
 
 def check_size(size: tuple[int, int]) -> None:
-    """Refuse frames that are too large to learn from.
+    """Refuse frames that are too large for training.
 
     Raises:
         RunError: There are too many pixels.

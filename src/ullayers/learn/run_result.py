@@ -1,4 +1,4 @@
-"""The outcome of a run, as config.json keeps it."""
+"""The outcome of a run, as stored in config.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ullayers.learn.footage import LongMean
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """The outcome of learning or watching; what is unknown is None.
+    """The outcome of learning or watching; unknown values are None.
 
     Attributes:
         kind: Reference mean for long-term variation: of each clip, or of the whole stream.
@@ -19,19 +19,19 @@ class RunResult:
         trial: Number of the trial that won.
         objective: Evaluation J of the trained network on training frames; while watching, J of the
             last step.
-        held_out_objective: J on frames that were held out; None if they are too few for a J that
-            can be compared with that of training frames.
-        held_out_frames: Number of frames that were held out; 0 if there were too few.
+        held_out_objective: J on held-out frames; None if there are too few to compare it with J on
+            training frames.
+        held_out_frames: Number of held-out frames; 0 if there were too few.
         held_out_correlation: Correlation of held-out frames with their neighbours in time, for each
-            number of a code.
-        folded: Share of the frames of closed loops whose code also belongs to a different picture;
+            number of the code.
+        folded: Share of the frames of closed loops whose code also belongs to a different frame;
             None if there are no loops.
         start: Evaluation J before training.
-        scores: J by which trials were compared; None where it is not finite.
+        scores: J used to compare trials; None where it is not finite.
         steps: Optimizer steps of the winner; while watching, frames.
-        frames: Number of frames that were read.
-        trained_frames: Number of them that were trained on: neither held out nor dropped to save
-            memory. None in runs of version 0.1, which used all that it kept.
+        frames: Number of frames read.
+        trained_frames: Number of frames trained on: neither held out nor dropped to save memory.
+            None in runs of version 0.1, which used all frames it kept.
         sources: Names of the sources.
         strides: Stride with which each source was read, by its name.
         bad: Inputs that could not be read, with their errors.
@@ -65,9 +65,9 @@ class RunResult:
 
 
 def clean_result(content: Any) -> Any:
-    """Return the JSON of a result as `RunResult` has it: {} is none, NaN and infinity are null.
+    """Convert the JSON of a result to that of `RunResult`: {} is none, NaN and infinity are null.
 
-    Version 0.1 wrote scores that were not finite as they were.
+    Version 0.1 wrote scores that were not finite unchanged.
     """
     if not content:
         return None
@@ -78,5 +78,5 @@ def clean_result(content: Any) -> Any:
 
 
 def finite(value: float) -> float | None:
-    """Return the value, or None if it is NaN or infinite, which JSON has no number for."""
+    """Return the value, or None if it is NaN or infinite, which JSON cannot represent."""
     return value if math.isfinite(value) else None

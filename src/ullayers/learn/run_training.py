@@ -37,7 +37,7 @@ class LearnState(LearnerState):
     """The state.json of `learn_run`.
 
     Attributes:
-        seen: Number of frames that were read.
+        seen: Number of frames read.
         seconds: Duration of training so far.
     """
 
@@ -48,7 +48,7 @@ class LearnState(LearnerState):
 def learn_run(
     run: Run, sources: Sequence[Source], progress: Callable[[int], None] = lambda seen: None
 ) -> Generator[tuple[Learner, Record], None, None]:
-    """Learn from the beginning or from the last checkpoint, and save on the way.
+    """Train from the beginning or from the last checkpoint, saving checkpoints.
 
     Args:
         run: From `plan_run` or `load_run`.
@@ -56,7 +56,7 @@ def learn_run(
         progress: Called with the number of frames read so far.
 
     Yields:
-        The learner and a record, after every step.
+        The learner and a record, after each step.
 
     Example:
         >>> import tempfile
@@ -99,7 +99,7 @@ def _gather(run: Run, sources: Sequence[Source], progress: Callable[[int], None]
 
 
 def _remedies(reading: Reading, max_frames: int | None) -> dict[str, str]:
-    """Return the options that have left frames out, and what to give instead."""
+    """Return the options that have left frames out, and suggestions."""
     remedies = {}
     if reading.stride > 1:
         remedies[f"--stride {reading.stride}"] = "a smaller --stride"
@@ -118,7 +118,7 @@ def _too_few(remedies: dict[str, str]) -> str:
 
 
 def _begin(run: Run, learner: Learner) -> int:
-    learner.start()  # before anything is cleared, as it may fail
+    learner.start()  # before anything is deleted, because it may fail
     run.folder.mkdir(parents=True, exist_ok=True)
     clear_run(run.folder)
     run.write_config()
@@ -129,7 +129,7 @@ def _begin(run: Run, learner: Learner) -> int:
 
 
 def _resume(run: Run, learner: Learner) -> int:
-    """Load the last checkpoint and drop later metrics; return the number of steps done."""
+    """Load the last checkpoint and drop later metrics; return the number of completed steps."""
     sweep(run.folder)
     sweep(run.folder / "checkpoint")
     tensors, rest = load_state(run.folder / "checkpoint")
@@ -212,7 +212,7 @@ def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
 
 
 def _checked(trial: Trial) -> dict[str, Any]:
-    """Return J of the trained network and what is known on held-out frames."""
+    """Return J of the trained network and its values on held-out frames."""
     check = trial.check()
     held_out = check.held_out if trial.comparable else None
     return {

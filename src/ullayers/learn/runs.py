@@ -1,4 +1,4 @@
-"""The run folder: plan a run, load it, and say what is in it. No pickle."""
+"""The run folder: planning, loading and listing its content, without pickle."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from ullayers.video.reader import Info, Reading, Source, VideoError
 from ullayers.video.region import Region
 from ullayers.video.remote import absolute_path
 
-DEFAULT_SIZE = 64  # pixels of the longer side of frames to learn from
-FOLLOW_SIZE = 128  # the same if a part is cut out of them
+DEFAULT_SIZE = 64  # pixels of the longer side of training frames
+FOLLOW_SIZE = 128  # the same if frames are cropped to the object
 
 
 @dataclass
@@ -46,21 +46,21 @@ class Run:
     Attributes:
         folder: The folder.
         inputs: Paths that were given.
-        config: What to learn and how, resolved.
+        config: Settings, resolved.
         reading: How the videos are read for learning; see `reading_of`.
-        max_frames: Frames of each source that count, before a stride; those before the start of
-            `reading` do not.
+        max_frames: Number of frames to use from each source, before a stride, counted from the
+            start of `reading`.
         skip_bad: Whether unreadable inputs are left out.
-        result: Outcome of learning; None until it has ended.
-        net: The network; None until learning has ended.
+        result: Outcome of training; None until it has finished.
+        net: The network; None until training has finished.
         bad: Inputs that were left out, with their errors.
-        masks: Whether every mask is written as a picture.
+        masks: Whether each mask is written as an image.
         zones: Zones in which the time of objects is measured; None for none.
-        mm_per_pixel: Size of a pixel, for measures in millimetres; None for none.
-        fresh: Whether learning starts from the beginning, whatever is in the folder.
-        natural: Whether each source has a stride of its own, chosen from its header.
-        pieces: Frames by source and reading, if learning has just read and kept all of them.
-        teaching: Corrections of an earlier run that this one learns from; None for none.
+        mm_per_pixel: Size of a pixel in millimetres; None to measure in pixels only.
+        fresh: Whether training starts from the beginning, regardless of the content of the folder.
+        natural: Whether each source has its own stride, chosen from its header.
+        pieces: Frames by source and reading, if training has just read and kept all of them.
+        teaching: Corrections of an earlier run to train with; None for none.
     """
 
     folder: Path
@@ -82,13 +82,13 @@ class Run:
 
     @property
     def outcome(self) -> RunResult:
-        """The result of a run that has ended.
+        """The result of a finished run.
 
         Raises:
-            RunError: Learning has not ended.
+            RunError: Training has not finished.
         """
         if self.result is None:
-            raise RunError(f"{self.folder}: learning has not ended; continue with --resume")
+            raise RunError(f"{self.folder}: training has not finished; continue with --resume")
         return self.result
 
     @property
@@ -98,11 +98,11 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether learning has ended and everything that `ul learn` writes is there."""
+        """Whether training has finished and all files of `ul learn` exist."""
         return self.net is not None and not self.missing()
 
     def reading_of(self, source: Source) -> Reading:
-        """Return how learning reads a source."""
+        """Return how a source is read for training."""
         return natural_reading(self.reading, source.probe()) if self.natural else self.reading
 
     @property
@@ -116,9 +116,9 @@ class Run:
         return not (self.folder / "metrics.jsonl").exists()
 
     def missing(self) -> list[str]:
-        """Return the names of the results of `ul learn` that are not in the folder.
+        """Return the names of results of `ul learn` that are missing in the folder.
 
-        A table that was begun again counts as missing.
+        A table that was started again counts as missing.
         """
         table = csv_name(self)
         names = [table, "summary.json", "overlay.mp4", "report.html", CARD]
@@ -192,26 +192,26 @@ def plan_run(
     mm_per_pixel: float | None = None,
     force: bool = False,
 ) -> tuple[Run, list[Source]]:
-    """Look at the inputs and decide everything that depends on them; nothing is written yet.
+    """Inspect the inputs and choose all settings that depend on them; write nothing yet.
 
     Args:
         inputs: Video files, folders, patterns.
         folder: Folder of the run.
-        config: What to learn and how.
-        size: Size of the frames to learn from: the longer side, or (height, width). All sources
-            are resized to the size of the first one. Pictures of one folder may differ in size
-            only if both sides are given. None is 64, or 128 with `follow`.
+        config: Settings.
+        size: Size of the training frames: the longer side, or (height, width). All sources are
+            resized to the size of the first one. The images of a folder may differ in size only if
+            both sides are given. None is 64, or 128 with `follow`.
         stride: Learn from every `stride`-th frame; None takes about six per second of each source,
             or all frames if it is short.
-        max_frames: Frames of each source that count, from `start` on.
+        max_frames: Number of frames to use from each source, from `start` on.
         grey: Learn without colour.
-        follow: Learn a code of a square around what moves instead of the whole frame. None does so
-            for `orient` if what moves covers less than half of the frame.
+        follow: Learn a code of a square around the moving object instead of the whole frame. None
+            does so for `orient` if the object covers less than half of the frame.
         start: Use frames of each source from this time on, in seconds.
         end: Use frames before this time; None for no limit.
         roi: Use only this part of the frames; None for all of them.
-        skip_bad: Leave out what cannot be read.
-        masks: Write every mask as a picture.
+        skip_bad: Leave out unreadable inputs.
+        masks: Write each mask as an image.
         zones: Measure the time of objects in these zones.
         mm_per_pixel: Size of a pixel; None measures in pixels only.
         force: Replace an existing run.
@@ -268,7 +268,7 @@ def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
 
 
 def absolute(inputs: Sequence[str]) -> list[str]:
-    """Return inputs that mean the same in any working directory."""
+    """Return inputs as absolute paths."""
     return [absolute_path(os.path.expanduser(path)) for path in inputs]
 
 
@@ -279,8 +279,8 @@ def check_region(
 
     Args:
         roi: The region; None for whole frames.
-        sources: What will be read.
-        infos: What their headers say.
+        sources: Sources to read.
+        infos: Their headers.
         skip_bad: Check the first source only; others are left out when they are read.
 
     Raises:
@@ -297,11 +297,11 @@ def check_region(
 def small_size(
     size: int | tuple[int, int], info: Info, roi: Region | None = None
 ) -> tuple[int, int]:
-    """Return the (height, width) to learn from.
+    """Return the (height, width) of training frames.
 
     Args:
         size: The longer side, or both.
-        info: What the header of the first source says.
+        info: Header of the first source.
         roi: Part of the frames that is used; None for all of them.
 
     Raises:
@@ -338,7 +338,7 @@ def check_device(name: str) -> None:
 
 
 def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
-    """Load a run folder, and its network if learning has ended.
+    """Load a run folder, and its network if training has finished.
 
     Args:
         folder: Folder of the run.
@@ -387,7 +387,7 @@ def _build(run: Run) -> Model:
 
 def _load_net(run: Run) -> Model:
     saved = read_tensors(run.folder / "model.safetensors")
-    with torch.device("meta"):  # shapes without memory, however large config.json says they are
+    with torch.device("meta"):  # shapes without memory, however large they are in config.json
         expected = weights(_build(run))
     shapes = [{key: value.shape for key, value in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
@@ -405,5 +405,5 @@ def _load_net(run: Run) -> Model:
 
 
 def _is_finite(weight: Tensor) -> bool:
-    """Whether all values are finite numbers in the precision of the network."""
+    """Return whether all values are finite numbers in the precision of the network."""
     return weight.is_floating_point() and bool(weight.float().isfinite().all())

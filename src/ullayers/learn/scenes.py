@@ -1,7 +1,7 @@
-"""Scenes of still cameras that a run has seen, for short clips of the same camera.
+"""Scenes of still cameras stored in a run, for short clips of the same camera.
 
-A short clip may show an object at the same place throughout, so its own median does not tell the
-object from the scene. The scene of a longer recording does.
+A short clip may show an object in the same place throughout, so its own median does not separate
+the object from the scene. The scene of a longer recording does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_PIXELS = 2**20
 
 
 def keep_scene(folder: Path, name: str, recording: StillRecording) -> None:
-    """Add the scene of a source to those of a run, unless there are many already.
+    """Add the scene of a source to those of a run, up to a limit.
 
     Args:
         folder: Folder of the run.

@@ -1,4 +1,4 @@
-"""Several objects of a source: their rows, from what a tracker has seen."""
+"""Rows of several objects of a source, from the sightings of a tracker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ullayers.locate.recording import MIN_STILL_FRAMES
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
 
-MIN_PAUSE = 2  # frames; objects that part for a shorter time are in the same crossing
+MIN_PAUSE = 2  # frames; objects that separate for a shorter time are in the same crossing
 MOST_TRACKS = 2**16
 
 Floats = NDArray[np.float64]
@@ -32,13 +32,13 @@ class Several:
         wanted: Number of objects; None to find it.
 
     Attributes:
-        rows: Rows of all objects, as `Answer.several`; None if there is one object, or none.
-        crossings: When objects share a blob; frames are numbered as in the source.
+        rows: Rows of all objects, as `Answer.several`; None if there is at most one object.
+        crossings: Crossings of the objects; frames are numbered as in the source.
         keys: (sightings,) frame and track of each sighting as one number, ascending; see `key`.
-        numbers: (sightings,) number of the object of each sighting.
-        camera_moves: Whether objects could not be told apart because the camera moves.
-        moving: Number of objects that move, whatever is wanted.
-        portraits: What each object looks like, also if there is one.
+        numbers: (sightings,) object number of each sighting.
+        camera_moves: Whether objects could not be distinguished because the camera moves.
+        moving: Number of moving objects, regardless of `wanted`.
+        portraits: Appearance of each object, even if there is only one.
         number: Number of a single object.
     """
 
@@ -54,12 +54,12 @@ class Several:
 
     @property
     def notes(self) -> list[str]:
-        """What a user must know about the number of objects, one sentence each."""
+        """Notes for the user about the number of objects, one sentence each."""
         if self.wanted is None:
             return []
         if self.camera_moves:
             return [
-                "Only the main object was tracked: several need a camera that stays at one place, "
+                "Only the main object was tracked: several need a camera that stays in one place, "
                 f"and at least {MIN_STILL_FRAMES} frames."
             ]
         found = 0 if self.rows is None else len(self.portraits)
@@ -80,12 +80,12 @@ class Several:
         """Choose the objects after the last frame.
 
         Args:
-            tracker: That has seen all frames.
+            tracker: Tracker that has processed all frames.
             frames: Rows of the main object in all frames.
-            size: (width, height) of the frames that the tracker has seen.
-            scale: Pixels of the source per pixel of these frames, horizontally and vertically.
-            views: (time, 3, 3) homographies from the scene that the tracker has seen to each frame;
-                None if the camera stands still.
+            size: (width, height) of the tracker's frames.
+            scale: Source pixels per pixel of these frames, horizontally and vertically.
+            views: (time, 3, 3) homographies from the tracker's scene to each frame; None if the
+                camera is still.
         """
         tracked = tracker.finish()
         chosen = choose_objects(tracked, len(frames.index), size, self.wanted)
@@ -120,10 +120,10 @@ class Several:
         self.crossings = _sorted(placed)
 
     def renumber(self, numbers: Sequence[int]) -> None:
-        """Give the objects other numbers.
+        """Renumber the objects.
 
         Args:
-            numbers: Of the objects, which have the numbers 1, 2, ... now.
+            numbers: New numbers of the objects 1, 2, ...
         """
         if self.rows is None:
             self.number = numbers[0] if numbers else 1
@@ -151,11 +151,11 @@ class Several:
         self.keys, self.numbers = keys[order], numbers[order]
 
     def object_of_track(self, frame: int, tracks: int) -> NDArray[np.uint8]:
-        """Return the number of the object of each track in a frame; 0 for none.
+        """Return the object number of each track in a frame; 0 for none.
 
         Args:
-            frame: Number of the frame in its source.
-            tracks: Largest number of a track.
+            frame: Number of the frame in the source.
+            tracks: Largest track number.
         """
         lookup = np.zeros(tracks + 1, np.uint8)
         first, last = np.searchsorted(self.keys, [key(frame, 0), key(frame + 1, 0)])
@@ -170,7 +170,7 @@ def _sorted(crossings: list[Crossing]) -> list[Crossing]:
 
 
 def key(frame: Any, track: Any) -> Any:
-    """Return a number for a track in a frame, in ascending order of frames."""
+    """Return a number for a track in a frame; numbers ascend with frames."""
     return frame * MOST_TRACKS + track
 
 

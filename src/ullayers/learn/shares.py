@@ -1,7 +1,7 @@
-"""Divides the clips of a training step among processes, such as those of `torchrun`.
+"""Dividing the clips of a training step between processes, such as those of `torchrun`.
 
-Every process draws the same clips, passes its share of them through the network, and receives what
-the network returned for all of them. J and its gradient are then those of a single process.
+Each process draws the same clips, passes its share of them through the network, and receives the
+outputs for all of them. J and its gradient are then those of a single process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Share:
     """The clips of one process.
 
     Attributes:
-        frames: Their frames among those of all clips.
+        frames: Their frames in the batch of all clips.
         lengths: Their lengths.
-        counts: Number of frames of every process.
+        counts: Number of frames of each process.
     """
 
     frames: slice
@@ -32,7 +32,7 @@ class Share:
     counts: list[int]
 
     def gather(self, outputs: Tensor) -> Tensor:
-        """Return the outputs for the frames of all clips, given those for the own frames."""
+        """Return the outputs for the frames of all clips, given those for its own frames."""
         if len(self.counts) == 1:
             return outputs
         gathered: Tensor = _Gather.apply(outputs, self.counts)  # type: ignore[no-untyped-call]
@@ -40,10 +40,10 @@ class Share:
 
 
 def own_share(lengths: Sequence[int]) -> Share:
-    """Return the clips of this process: consecutive ones, all of them without other processes.
+    """Return the clips of this process: consecutive ones, or all if there is one process.
 
     Args:
-        lengths: Length of every clip.
+        lengths: Length of each clip.
 
     Example:
         >>> own_share([5, 7])

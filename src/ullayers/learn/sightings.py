@@ -1,4 +1,4 @@
-"""Answers of `watch`, one for each frame."""
+"""Results of `watch`, one for each frame."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ullayers.video.region import Box, Cut
 
 @dataclass(frozen=True)
 class Sighting:
-    """The answer for one frame.
+    """The result for one frame.
 
     Attributes:
         sequence: Name of the source.
@@ -25,13 +25,13 @@ class Sighting:
         values: Position and confidence, or the code.
         objective: J of the last step, lower is better; NaN before the first.
         learning: False once J has settled.
-        mask: (height, width) uint8 at the size of learning, 255 where the object is; None for a
+        mask: (height, width) uint8 at the size of training frames, 255 on the object; None for a
             code.
         size: (width, height) of the source's frames; None for a code.
         box: Part of the frame that the mask covers; None for all of it.
         objects: All objects, with their outlines, if several are followed; `values` and `mask` are
-            then those of the main one. None otherwise.
-        labels: (height, width) number of the object of each pixel of the same part of the frame.
+            then those of the main object. None otherwise.
+        labels: (height, width) object number of each pixel in `box`.
         rank: Collapse meter: number of independent directions in which the output varies; NaN
             before the first step.
     """
@@ -52,7 +52,7 @@ class Sighting:
 
     @property
     def answer(self) -> Answer:
-        """The same as rows of a table."""
+        """The result as rows of a table."""
         if self.objects is not None:
             return self._rows_of(self.objects)
         return Answer(

@@ -1,4 +1,4 @@
-"""A first look at a source: some frames of it, spread over its whole length."""
+"""Survey of a source, from frames spread over its whole length."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from ullayers.video.reader import Info, Reading, Source, VideoError
 OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
 SAMPLE_FRAMES = 48  # enough for a median and its noise
 FRAMES_AT_ONCE = 32
-PATIENCE_SECONDS = 1.0  # an object that is not seen for longer has left, or is a new one
+PATIENCE_SECONDS = 1.0  # an object that is unseen for longer has left; if it returns, it is new
 MIN_PATIENCE = 5  # frames
 
 
 def open_recording(
     source: Source, reading: Reading, known: Sequence[StillRecording] = ()
 ) -> StillRecording | MovingRecording:
-    """Return what finds objects in a source: its camera stands still, is held by hand, or moves.
+    """Return the recording of a source, for a still, hand-held or moving camera.
 
     Args:
-        source: What to read.
-        reading: Which frames of it count, and at which size.
+        source: The source.
+        reading: Which frames to use, and their size.
         known: Scenes of longer recordings; a short source may show one of them.
     """
     total = expected_frames([source.probe()], reading)
     if total is not None and total < MIN_STILL_FRAMES:
         return _in_known_scene(_sample(source, reading)[1], known) if known else MovingRecording()
-    # Of three times the sample, every third or so is kept; the rest need not be converted.
+    # Of three times the sample, about every third frame is kept; the rest is not converted.
     step = 1 if total is None else max(1, total // (3 * SAMPLE_FRAMES))
     frames, sample, after = _sample(source, _every(reading, step))
     if frames * step < MIN_STILL_FRAMES:
@@ -58,7 +58,7 @@ def open_recording(
 def _in_known_scene(
     frames: Frames, known: Sequence[StillRecording]
 ) -> StillRecording | MovingRecording:
-    """Return the first scene that frames show, or none of them."""
+    """Return a recording of the first scene that the frames show, or of a moving camera."""
     for recording in known:
         if len(frames) and fits(recording.scene, frames):
             return recording.for_size(*frames.shape[1:3])
@@ -66,7 +66,7 @@ def _in_known_scene(
 
 
 def patience_of(info: Info, stride: int) -> int:
-    """Return after how many frames an object that is not seen is given up.
+    """Return the number of frames after which an unseen object is given up.
 
     Args:
         info: Frame rate of the source.
@@ -76,15 +76,15 @@ def patience_of(info: Info, stride: int) -> int:
 
 
 def outline_reading(info: Info, reading: Reading, side: int = OUTLINE_SIDE) -> Reading:
-    """Return how to read frames in which objects are outlined.
+    """Return how to read the frames used for outlines.
 
     Args:
         info: Size of the source's frames.
         reading: How the network's frames are read.
-        side: Longer side of larger frames.
+        side: Largest length of the longer side.
     """
     longest = replace(reading, size=None, longest=side)
-    # All frames have the size of the first one, also in a folder of images of different sizes.
+    # All frames have the size of the first one, even in a folder of images of different sizes.
     return replace(reading, size=longest.target(info.height, info.width), longest=None)
 
 
@@ -106,7 +106,7 @@ def _every(reading: Reading, step: int) -> Reading:
 
 
 def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
-    """Read a source; return the number of frames, some of them, and the ones after those."""
+    """Read a source; return the number of frames, a sample, and the frames after the sample."""
     kept = Spread[tuple[Tensor, Tensor]](SAMPLE_FRAMES)
     last: Tensor | None = None
     with closing(source.clips(FRAMES_AT_ONCE, reading)) as clips:
@@ -116,7 +116,7 @@ def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
                 later = clip.frames[1:] if last is None else clip.frames
                 kept.extend(zip(before, later, strict=True))
                 last = clip.frames[-1]
-        except VideoError:  # reading it for the answers raises it again, after what can be read
+        except VideoError:  # reading it for the results raises it again, after the readable frames
             pass
     pairs = list(kept.items.values())
     if not pairs and last is not None:  # a single frame

@@ -1,4 +1,4 @@
-"""What a person has corrected in an earlier run, to learn from beside the UL layers."""
+"""Corrections of an earlier run, used for training in addition to the UL objective."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ullayers.locate.anchors import Anchors
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.region import Cut
 
-MOST_FRAMES = 256  # corrected frames that the network sees; the path uses all of them
+MOST_FRAMES = 256  # largest number of corrected frames for the network; the path uses all of them
 FRAMES_PER_STEP = 32
 WEIGHT = 1.0  # of the loss on corrected frames, relative to J
 
-Place = tuple[int, float | None, float | None]  # frame, x and y in 0..1; None if nothing is there
+Place = tuple[int, float | None, float | None]  # frame, x and y in 0..1; None if the frame is empty
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """Corrections that a run learns from.
+    """Corrections used to train a run.
 
     Attributes:
         run: Folder of the run that was corrected.
@@ -34,7 +34,7 @@ class Teaching:
         places: Corrected frames of each source, by its name, in ascending order.
 
     Raises:
-        ValueError: A place is outside of the frame, or frames are not in order.
+        ValueError: A position is outside the frame, or frames are not in order.
     """
 
     run: str
@@ -54,7 +54,7 @@ class Teaching:
         return f"{self.corrections} correction{'s' * (self.corrections != 1)} of {self.run}"
 
     def anchors(self, name: str, cut: Cut | None, frames: NDArray[np.int64]) -> Anchors | None:
-        """Return what is known about some frames of a source; None if it is nothing.
+        """Return the corrections for these frames of a source; None if there are none.
 
         Args:
             name: Name of the source.
@@ -80,13 +80,13 @@ class Teaching:
 def read_taught(
     teaching: Teaching, sources: Sequence[Source], reading: Reading, footage: Footage
 ) -> list[TaughtFrame]:
-    """Read the corrected frames; of many, some evenly spaced ones.
+    """Read the corrected frames; if there are many, an evenly spaced subset.
 
     Args:
         teaching: The corrections.
         sources: All sources.
         reading: How the network's frames are read.
-        footage: What was gathered from the sources.
+        footage: Footage of the sources.
     """
     every = [
         (number, frame)
@@ -130,8 +130,8 @@ class Lesson:
     """The loss of a network on corrected frames.
 
     Args:
-        frames: (frames, channels, height, width) as the network sees them.
-        places: (frames, 2) true x and y in 0..1; NaN where nothing is there.
+        frames: (frames, channels, height, width) input of the network.
+        places: (frames, 2) true x and y in 0..1; NaN in empty frames.
     """
 
     def __init__(self, frames: Tensor, places: Tensor) -> None:
@@ -139,11 +139,12 @@ class Lesson:
         self.places = places
 
     def loss(self, net: Locator, generator: torch.Generator | None = None) -> Tensor:
-        """Return the loss: squared distances in sizes of the mask, and confidence in nothing.
+        """Return the loss: squared distances relative to mask size, and confidence in empty frames.
 
         Args:
             net: The network.
-            generator: Chooses some frames, and mirrors them at random; None uses all as they are.
+            generator: Chooses some frames and mirrors them at random; None uses all frames
+                unchanged.
         """
         frames, places = self.frames, self.places
         if generator is not None:
@@ -153,7 +154,7 @@ class Lesson:
                 frames = frames.flip(-1)
                 places = torch.stack([1 - places[:, 0], places[:, 1]], 1)
         was_training = net.training
-        net.eval()  # the statistics of the UL layers are those of clips
+        net.eval()  # the UL layers must not use these frames for their statistics
         found = net(frames)
         net.train(was_training)
         given = places.isfinite().all(1)

@@ -1,4 +1,4 @@
-"""A network with its optimizer: one training step, its state, and when to stop."""
+"""A network with its optimizer: training step, state, and stopping criterion."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def build(config: Config, kind: LongMean, channels: int, size: tuple[int, int]) 
     """Build the network of a task.
 
     Args:
-        config: What to learn and how.
+        config: Settings.
         kind: Reference mean for long-term variation.
         channels: Channels of the frames.
         size: (height, width) of the frames.
 
     Raises:
-        VideoError: More outputs are asked for than a frame has values.
+        VideoError: More outputs are requested than a frame has values.
     """
     long_term: Any = "shared" if kind == "stream" else "clip"
     rates = {"mu": config.mu, "eps": config.eps, "long_term": long_term}
@@ -62,18 +62,18 @@ class Trainer:
     """A network, its optimizer and the values of J so far.
 
     Args:
-        config: What to learn and how, resolved.
+        config: Settings, resolved.
         kind: Reference mean for long-term variation.
         channels: Channels of the frames.
         size: (height, width) of the frames.
         seed: Seed of the initial weights.
-        window: Steps over which J is averaged to see whether it still falls.
-        keep: Values of J to keep, the latest ones; None for all.
+        window: Steps over which J is averaged to decide whether it still falls.
+        keep: Number of latest values of J to keep; None for all.
 
     Attributes:
         net: The network.
         optimizer: Its optimizer.
-        history: J of every step.
+        history: J of each step.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Trainer:
         self.history.append(float(self.net.cost.objective))
 
     def settled(self) -> bool:
-        """Whether J has fallen by less than the tolerance from one window to the next."""
+        """Return whether J has fallen by less than the tolerance from one window to the next."""
         if not self.tolerance or len(self.history) < 2 * self.window:
             return False
         recent = list(self.history)[-2 * self.window :]
@@ -138,7 +138,7 @@ class Trainer:
         return fallen / self.window < self.tolerance
 
     def state(self, prefix: str = "") -> dict[str, Tensor]:
-        """Return the network and the optimizer as named tensors; `history` is kept apart."""
+        """Return the network and the optimizer as named tensors; `history` is not included."""
         return pack(prefix, self.net, self.optimizer)
 
     def load(

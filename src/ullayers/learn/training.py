@@ -1,7 +1,7 @@
 """The training loop: trials compete for some steps, then the winner trains to the end.
 
 Python users iterate over a `Learner`; the command shows its progress. Its state can be saved after
-any step and continued to the same weights, bit for bit.
+any step; training then resumes with bit-identical weights.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Record:
         objective: J; lower is better.
         rank: Collapse meter: number of independent directions in which the output varies.
         features: Largest possible rank.
-        seconds: Time since training began.
-        training: J on training frames after every 25th step; None after others.
-        held_out: The same on frames that are held out.
+        seconds: Time since training started.
+        training: J on training frames, after every 25th step; None after other steps.
+        held_out: The same on held-out frames.
     """
 
     trial: int
@@ -55,12 +55,12 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerState:
-    """What a checkpoint says of a `Learner`, beside its tensors.
+    """State of a `Learner` in a checkpoint, besides its tensors.
 
     Attributes:
         scores: Evaluation J of the trials that have been compared.
-        histories: J of every step of each trial; NaN or infinite if nothing has varied.
-        checks: J of every check of each trial; None in checkpoints of version 0.1.
+        histories: J of each step of each trial; NaN or infinite if nothing varied.
+        checks: J of each check of each trial; None in checkpoints of version 0.1.
     """
 
     scores: list[AnyFloat]
@@ -69,14 +69,14 @@ class LearnerState:
 
 
 class Learner:
-    """Trials that compete, and the winner's training to the end.
+    """Competing trials, and training of the winner to the end.
 
     Args:
         footage: From `gather`.
-        config: What to learn and how.
+        config: Settings.
 
     Attributes:
-        plan: Kind of long-term mean and seed of every trial.
+        plan: Kind of long-term mean and seed of each trial.
         trials: Trials that have started.
         scores: Evaluation J of the trials that have been compared.
 
@@ -116,7 +116,7 @@ class Learner:
 
     @property
     def steps(self) -> int:
-        """Steps of the winner, if it does not settle before."""
+        """Largest number of steps of the winner."""
         assert self.config.steps is not None, "expected a resolved configuration"
         return self.config.steps
 
@@ -133,13 +133,13 @@ class Learner:
 
     @property
     def total(self) -> int:
-        """Steps of all trials, done and to come; fewer once the winner has settled."""
+        """Steps of all trials, completed and remaining; fewer once the winner has settled."""
         if self._finished():
             return self.done
         return len(self.plan) * self.trial_steps + self.steps - self.trial_steps
 
     def _finished(self) -> bool:
-        """Whether no step is left."""
+        """Return whether no step is left."""
         if len(self.scores) < len(self.plan):
             return False
         return len(self.best.history) >= self.steps or self.best.settled()
@@ -156,7 +156,7 @@ class Learner:
         return self.trials[self.winner]
 
     def start(self) -> None:
-        """Start the next trial. The first one shows whether the options suit the footage."""
+        """Start the next trial; the first one checks the options against the footage."""
         self.trials.append(self.new_trial(len(self.trials)))
 
     def new_trial(self, number: int) -> Trial:
@@ -196,7 +196,7 @@ class Learner:
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything needed to continue: tensors, and JSON values."""
+        """Return the complete state: tensors and JSON values."""
         tensors: dict[str, Tensor] = {}
         for i, trial in enumerate(self.trials):
             tensors |= trial.state(f"{i}.")
@@ -224,7 +224,7 @@ class Learner:
         return self
 
     def _check_progress(self, state: LearnerState) -> None:
-        """Refuse a number of trials or steps that this plan does not lead to."""
+        """Refuse a number of trials or steps that is impossible with this plan."""
         compared = len(state.scores)
         started = len(state.histories)
         if not compared <= started <= min(compared + 1, len(self.plan)):

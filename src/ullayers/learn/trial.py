@@ -1,4 +1,4 @@
-"""Training from one random start, checked on frames that are held out."""
+"""Training from one random start, checked on held-out frames."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ullayers.learn.trainer import Trainer
 from ullayers.learn.typed_json import AnyFloat
 
 CHECK_STEPS = 25  # steps between two checks on held-out frames
-MIN_FALL = 0.02  # training stops if J on held-out frames has fallen by less than this ...
+MIN_FALL = 0.02  # training stops if held-out J has fallen by less than this ...
 PATIENCE: dict[Task, int] = {"locate": 75, "orient": 400, "features": 400}  # ... over these steps,
-PATIENCE_SHARE = 1 / 3  # ... or this share of all steps, if it is more
-WINDOW = 20  # steps over which J is averaged to see whether it still falls
+PATIENCE_SHARE = 1 / 3  # ... or this share of the steps so far, if it is more
+WINDOW = 20  # steps over which J is averaged to decide whether it still falls
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Check:
     """J during training.
 
     Attributes:
-        training: On training frames.
-        held_out: On frames that are held out; None if there are none.
-        taught: Loss on frames that a person has corrected.
+        training: J on training frames.
+        held_out: J on held-out frames; None if there are none.
+        taught: Loss on frames corrected by the user.
     """
 
     training: AnyFloat
@@ -41,7 +41,7 @@ class Check:
 
     @property
     def cost(self) -> float:
-        """What training lowers, on held-out frames; infinite if it is unknown."""
+        """Cost on held-out frames; infinite if unknown."""
         total = math.inf if self.held_out is None else self.held_out + self.taught
         return total if math.isfinite(total) else math.inf
 
@@ -51,7 +51,7 @@ class Trial(ABC):
 
     Args:
         footage: From `gather`.
-        config: What to learn and how, resolved.
+        config: Settings, resolved.
         kind: Reference mean for long-term variation.
         seed: Seed of the initial weights and of the clips.
 
@@ -88,7 +88,7 @@ class Trial(ABC):
     @property
     @abstractmethod
     def held_out_count(self) -> int:
-        """Number of frames that are held out."""
+        """Number of held-out frames."""
 
     @property
     def comparable(self) -> bool:
@@ -101,14 +101,14 @@ class Trial(ABC):
 
     @abstractmethod
     def check(self) -> Check:
-        """Return J of the network as it is now."""
+        """Return J of the current network."""
 
     @abstractmethod
     def score(self) -> float:
-        """Return the J by which trials are compared."""
+        """Return the J used to compare trials."""
 
     def step(self) -> None:
-        """Learn from one batch of clips, and check J now and then."""
+        """Learn from one batch of clips, and check J regularly."""
         self.learn()
         if len(self.history) % CHECK_STEPS:
             return
@@ -129,7 +129,7 @@ class Trial(ABC):
         return self.checks[-1] if checked else None
 
     def settled(self) -> bool:
-        """Whether J on held-out frames has stopped falling, or J on training frames if asked."""
+        """Return whether held-out J has stopped falling, or J on training frames if requested."""
         if self.trainer.settled():
             return True
         patience = max(PATIENCE[self.config.task], PATIENCE_SHARE * len(self.history))
@@ -140,7 +140,7 @@ class Trial(ABC):
         return min(known[:-recent]) - min(known[-recent:]) < MIN_FALL
 
     def finish(self) -> None:
-        """Return to the weights with the lowest J on held-out frames."""
+        """Restore the weights with the lowest held-out J."""
         if self.held_out_count and self._best:
             with torch.no_grad():
                 for name, weight in self.net.named_parameters():
@@ -148,7 +148,7 @@ class Trial(ABC):
         self.net.eval()
 
     def state(self, prefix: str) -> dict[str, Tensor]:
-        """Return network, optimizer and random numbers as named tensors."""
+        """Return network, optimizer and random state as named tensors."""
         best = {f"{prefix}best.{name}": weight for name, weight in self._best.items()}
         random = {f"{prefix}generator": self.generator.get_state()}
         return self.trainer.state(prefix) | best | random
@@ -160,16 +160,16 @@ class Trial(ABC):
         checks: list[Check] | None,
         prefix: str,
     ) -> None:
-        """Continue from a `state` and the J that belong to it.
+        """Continue from a `state` and its values of J.
 
         Args:
             tensors: The state.
             history: J of every step.
-            checks: The checks so far; None for a state of version 0.1, which made none.
+            checks: The checks so far; None for a state of version 0.1, which has none.
             prefix: As in `state`.
 
         Raises:
-            ValueError: They do not belong together.
+            ValueError: The values do not belong together.
         """
         if checks is not None and len(checks) != len(history) // CHECK_STEPS:
             raise ValueError(f"expected {len(history) // CHECK_STEPS} checks, got {len(checks)}")

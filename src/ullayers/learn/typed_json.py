@@ -1,4 +1,4 @@
-"""Dataclasses from JSON that may be damaged or hostile: every value is checked against its type."""
+"""Dataclasses from untrusted JSON, with each value checked against its type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def from_json(kind: type[T], content: Any) -> T:
         content: The JSON object. Fields with a default may be missing.
 
     Raises:
-        ValueError: A field is missing, unknown or of another type, or a number is not finite and
+        ValueError: A field is missing, unknown or of the wrong type, or a number is not finite and
             not an `AnyFloat`.
 
     Example:
@@ -67,7 +67,7 @@ def _is_required(field: Field[Any]) -> bool:
 
 
 def convert(name: str, value: Any, hint: Any) -> Any:
-    """Return a JSON value as the type that a hint asks for.
+    """Convert a JSON value to the type of a hint.
 
     Args:
         name: Name of the value, for the error message.
@@ -75,7 +75,7 @@ def convert(name: str, value: Any, hint: Any) -> Any:
         hint: The type.
 
     Raises:
-        ValueError: The value has another type.
+        ValueError: The value has the wrong type.
 
     Example:
         >>> convert("size", [48, 64], tuple[int, int])
@@ -130,7 +130,7 @@ def _convert_union(name: str, value: Any, hint: Any, choices: tuple[Any, ...]) -
 
 
 def _is_plain(value: Any, hint: Any) -> bool:
-    """Whether this is a str, bool, None or a finite number, as the hint says."""
+    """Return whether this is a str, bool, None or finite number of the type of the hint."""
     if hint is float:
         return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
     if hint is int:
@@ -145,6 +145,6 @@ def _name(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a short text for a value of any size."""
+    """Return a short text for a value of any length."""
     text = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,4 +1,4 @@
-"""The learner behind `watch`: a memory of recent frames, and training steps on clips of it."""
+"""The learner behind `watch`: a memory of recent frames, and training steps on its clips."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ullayers.nn.replay_memory import ReplayMemory
 from ullayers.video.camera_motion import LiveBackdrop
 
 MEMORY_FRAMES = 1024  # in half precision: 19 MB at 64 x 48 in colour
-MEMORY_BYTES = 64 * 2**20  # of larger frames, fewer are remembered
+MEMORY_BYTES = 64 * 2**20  # fewer frames are stored if they are large
 CLIPS_PER_STEP = 8
 CLIP_FRAMES = 8
 FRAMES_PER_STEP = 8  # new frames between two steps
-SMALL_PIXELS = 64 * 64  # of larger frames, more pass between steps, to keep up with a camera
+SMALL_PIXELS = 64 * 64  # larger frames get fewer steps, to keep up with a camera
 WARM_UP = 100  # frames over which the size of the object is measured
 MAX_FRAMES = 10**12  # a thousand years
-WINDOW = 50  # steps over which J is averaged to see whether it still falls
+WINDOW = 50  # steps over which J is averaged to decide whether it still falls
 
 Values = tuple[float, ...]
 Mask = NDArray[np.uint8]
@@ -42,13 +42,13 @@ Mask = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class WatcherState:
-    """What a checkpoint says of a `Watcher`, beside its tensors.
+    """State of a `Watcher` in a checkpoint, besides its tensors.
 
     Attributes:
         count: Number of frames so far.
         learning: False once J has settled.
         backdrop: `count` and `unsteady` of the background.
-        history: J of the latest steps; NaN or infinite if nothing has varied.
+        history: J of the latest steps; NaN or infinite if nothing varied.
     """
 
     count: int
@@ -66,9 +66,9 @@ class Watcher:
     """Learns from frames as they arrive, and locates or encodes each of them.
 
     Args:
-        config: What to learn and how.
+        config: Settings.
         channels: Channels of the frames.
-        size: (height, width) of the frames to learn from.
+        size: (height, width) of the training frames.
         several: Follows several objects; None to locate the main one only.
 
     Attributes:
@@ -148,7 +148,7 @@ class Watcher:
 
         Args:
             frame: (channels, height, width) uint8. If several objects are followed, it may be
-                larger than the frames to learn from.
+                larger than the training frames.
         """
         self.catch_up()
         picture = self._shrunk(frame).to(self.config.device).float() / 255
@@ -165,10 +165,10 @@ class Watcher:
         return answer
 
     def catch_up(self) -> None:
-        """Learn from the latest frame, if that is not done yet.
+        """Learn from the latest frame, if this has not been done yet.
 
-        It takes longer than finding the objects, so call it while no frame waits. Otherwise, `see`
-        does it before the next frame.
+        This takes longer than finding the objects, so call it while no frame is waiting. Otherwise,
+        `see` does it before the next frame.
         """
         if self.waiting is not None:
             picture, self.waiting = self.waiting, None
@@ -205,13 +205,13 @@ class Watcher:
         return tuple(values[0].tolist()), masks[0]
 
     def _held(self, values: Values, mask: Mask | None) -> Tensor | None:
-        """Return the pixels of an object, which must stay visible if it stops; None if unsure."""
+        """Return the pixels of an object that must stay visible if it stops; None if unsure."""
         if mask is None or values[TRACK.index("confidence")] < SURE:
             return None
         return torch.from_numpy(mask >= EDGE).to(self.config.device)
 
     def learn(self, picture: Tensor) -> None:
-        """Remember what the network has seen and, every few frames, learn from clips of that."""
+        """Store the input of the network and, every few frames, learn from stored clips."""
         self.memory.add(picture)
         if self.count % self.every or len(self.memory) < CLIPS_PER_STEP * CLIP_FRAMES:
             return
@@ -222,7 +222,7 @@ class Watcher:
             self.net.eval()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything needed to continue: tensors, and JSON values."""
+        """Return the complete state: tensors and JSON values."""
         self.catch_up()
         tensors = self.trainer.state()
         tensors |= {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
@@ -268,7 +268,7 @@ class Watcher:
 
 
 def _memory_frames(channels: int, size: tuple[int, int]) -> int:
-    """Return how many frames to remember: as many as fit, and enough for a step.
+    """Return the number of frames to store: as many as fit, and enough for a step.
 
     >>> _memory_frames(3, (48, 64)), _memory_frames(3, (192, 256)), _memory_frames(3, (1080, 1920))
     (1024, 227, 64)
@@ -278,7 +278,7 @@ def _memory_frames(channels: int, size: tuple[int, int]) -> int:
 
 
 def _frames_per_step(size: tuple[int, int]) -> int:
-    """Return the frames between two steps: at most those of a step, so that each can be used.
+    """Return the frames between two steps, at most those of a step, so that each can be used.
 
     >>> _frames_per_step((48, 64)), _frames_per_step((96, 128)), _frames_per_step((192, 256))
     (8, 24, 64)

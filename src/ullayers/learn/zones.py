@@ -1,4 +1,4 @@
-"""Zones: named polygons in the frame, in which the time of an object is measured."""
+"""Zones: named polygons in which the time of an object is measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ullayers.video.reader import Info, Source
 
 MAX_BYTES = 2**20
 MAX_ZONES, MAX_CORNERS = 200, 500
-MIN_AREA = 1e-9  # of the square of a polygon's longest side; less is a line
+MIN_AREA = 1e-9  # of the square of a polygon's longest side; smaller polygons are lines
 
 Floats = NDArray[np.float64]
 Corners = list[tuple[float, float]]
@@ -35,7 +35,7 @@ class Zones:
 
     Attributes:
         zones: Corners (x, y) of each polygon by its name, from the top left corner of the frame.
-        units: Whether they are in pixels of the video, or in 0..1 of the frame.
+        units: Whether corners are in pixels of the video or in 0..1.
 
     Example:
         >>> zones = Zones({"left": [(0, 0), (0.5, 0), (0.5, 1), (0, 1)]}, "frame")
@@ -61,7 +61,7 @@ class Zones:
         """Return the corners of each zone in pixels of frames of this size, (corners, 2).
 
         Raises:
-            ZoneError: A zone reaches beyond the frames.
+            ZoneError: A zone extends beyond the frames.
         """
         size = np.array([width, height], np.float64)
         scale = 1.0 if self.units == "pixels" else size
@@ -81,7 +81,7 @@ class Zones:
 def read_zones(path: str | os.PathLike[str]) -> Zones:
     """Read a JSON file of zones, such as {"zones": {"nest": [[10, 10], [90, 10], [50, 80]]}}.
 
-    An entry "units": "frame" says that corners are in 0..1 of the frame instead of pixels.
+    With an entry "units": "frame", corners are in 0..1 instead of pixels.
 
     Raises:
         ZoneError: The file cannot be read, or a zone is not a polygon.
@@ -114,17 +114,17 @@ def check_measures(
     sources: Sequence[Source],
     infos: Sequence[Info],
 ) -> None:
-    """Refuse measures that a task does not have, and zones that do not fit into the frames.
+    """Refuse measures that a task does not support, and zones that do not fit into the frames.
 
     Args:
-        task: What is learned.
+        task: The task.
         zones: Zones to measure; None for none.
         mm_per_pixel: Size of a pixel; None for none.
-        sources: What will be read.
-        infos: What their headers say.
+        sources: Sources to read.
+        infos: Their headers.
 
     Raises:
-        ZoneError: The task finds no positions, or a zone reaches beyond the frames of a source.
+        ZoneError: The task finds no positions, or a zone extends beyond the frames of a source.
     """
     for option, value in {"--zones": zones, "--mm-per-pixel": mm_per_pixel}.items():
         if value is not None and task != "locate":
@@ -162,7 +162,7 @@ def contains(corners: Floats, x: Floats, y: Floats) -> NDArray[np.bool_]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object; a name that is there twice would hide its first value."""
+    """Build a JSON object, and refuse duplicate names, which would hide a value."""
     names = [name for name, _ in pairs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -201,7 +201,7 @@ def _cross(first: Floats, second: Floats) -> Floats:
 
 
 def _crosses_itself(points: Floats) -> bool:
-    """Whether two sides that are not neighbours have a point in common, or neighbours overlap."""
+    """Return whether sides that are not neighbours share a point, or neighbours overlap."""
     ends = np.roll(points, -1, 0)
     count = len(points)
 

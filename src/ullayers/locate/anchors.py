@@ -1,4 +1,4 @@
-"""Places of the object that a person has given: the path leads through them."""
+"""Positions of the object given by the user; the path passes through them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from ullayers.locate.flow import Floats
 from ullayers.locate.objects import UNATTENDED, Labelled, ObjectPath, Part
 
-NEAR = 0.03  # of the longer side: the part at a given place is at most this far away
-NO_LABEL = -1  # of a part that does not stand out; no pixel has it
+NEAR = 0.03  # of the longer side: largest distance of a part from a given position
+NO_LABEL = -1  # label of a part that does not stand out; no pixel has it
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """What a person says about some frames of a window.
+    """The user's input for the frames of a window.
 
     Attributes:
-        places: (time, 2) x and y of the object in 0..1; NaN in frames that say nothing of it.
+        places: (time, 2) x and y of the object in 0..1; NaN in frames without a given position.
         nothing: (time,) whether the object is not in the frame.
     """
 
@@ -29,16 +29,16 @@ class Anchors:
 
     @property
     def given(self) -> NDArray[np.bool_]:
-        """Whether the place of the object is known, (time,)."""
+        """(time,) whether the position of the object is given."""
         known: NDArray[np.bool_] = np.isfinite(self.places[:, 0])
         return known
 
     def choose(self, labelled: list[Labelled], strength: Floats) -> list[Labelled]:
-        """Leave only the object in frames with a given place, and no part in frames without it.
+        """Keep only the object in frames with a given position, and no part in empty frames.
 
         Args:
             labelled: Parts of the frames.
-            strength: (time, height, width) from which they were made.
+            strength: (time, height, width) strength from which the parts were computed.
 
         Example:
             >>> from ullayers.locate.objects import label_parts
@@ -62,7 +62,7 @@ class Anchors:
 
 
 def _part_at(labelled: Labelled, strength: Floats, place: NDArray[np.float64]) -> Part:
-    """Return the part at a place; one without pixels if nothing stands out there."""
+    """Return the part at a position; a part without pixels if nothing stands out there."""
     labels = labelled.labels
     rows, columns = np.nonzero(labels)
     distance = np.hypot(columns + 0.5 - place[0], rows + 0.5 - place[1])
@@ -73,7 +73,7 @@ def _part_at(labelled: Labelled, strength: Floats, place: NDArray[np.float64]) -
     for part in labelled.parts:
         if part.label == label:
             return part
-    own = labels[rows, columns] == label  # of too little mass to be considered otherwise
+    own = labels[rows, columns] == label  # not a candidate otherwise, because of its small mass
     weight = strength[rows[own], columns[own]].astype(float)
     x, y = (weight @ (each[own] + 0.5) / weight.sum() for each in (columns, rows))
     return Part(float(x), float(y), UNATTENDED * float(weight.sum()), label)
@@ -82,12 +82,12 @@ def _part_at(labelled: Labelled, strength: Floats, place: NDArray[np.float64]) -
 def taught_path(
     longer_side: float, frames: Sequence[Sequence[Part]], given: Sequence[bool]
 ) -> ObjectPath:
-    """Return a path to an object that a person has shown; a clear part is as large as it is there.
+    """Return a path through given positions; a clear part is as large as the object there.
 
     Args:
-        longer_side: Of the frames, in pixels.
+        longer_side: Longer side of the frames in pixels.
         frames: Parts of each frame, from `Anchors.choose`.
-        given: Whether the place of the object is known in a frame, for at least one of them.
+        given: Whether the position of the object is given in each frame; at least one must be.
     """
     shown = [parts[0] for parts, known in zip(frames, given, strict=True) if known]
     masses = [part.mass for part in shown if part.label != NO_LABEL]

@@ -1,4 +1,4 @@
-"""Blobs: what stands out in each frame, one or several objects each, with its outline."""
+"""Blobs: outlined regions of a frame, each of which shows one or several objects."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.still import StillScene
 
 MOST_BLOBS = 64  # of a frame
-LEAST_MASS = 0.05  # of a clear object: fainter parts are not outlined
+LEAST_MASS = 0.05  # of the mass of a clear object: fainter parts are not outlined
 SMALLEST = 0.12  # of the area of a typical object
 LEAST_PIXELS = 4
-UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
+UNCLEAR = 0.75  # an object at 1.5 times the threshold has a confidence of 0.5
 MOST_PIECES = 256  # components of a frame
 PIECE = 0.6  # of the area of a typical object: a smaller component may be a piece of one,
 WHOLE = 1.3  # if it and the rest of the object are not larger than this
-PIECE_GAP = 0.25  # of the root of the area of a typical object: how far pieces are apart
+PIECE_GAP = 0.25  # of the root of the area of a typical object: largest gap between pieces
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Blobs:
     """The blobs of one frame.
 
     Attributes:
-        rows: (pixels,) of all blobs, those of the first blob first.
-        columns: (pixels,) the same for the columns.
-        starts: (blobs + 1,) where the pixels of each blob begin, and the number of pixels.
+        rows: (pixels,) rows of the pixels of all blobs, blob by blob.
+        columns: (pixels,) their columns.
+        starts: (blobs + 1,) index of the first pixel of each blob, and the number of pixels.
         places: (blobs, 2) centroids x, y in pixels.
-        spreads: (blobs, 2, 2) covariance of the pixels of each.
-        areas: (blobs,) pixels.
+        spreads: (blobs, 2, 2) covariance of the pixels of each blob.
+        areas: (blobs,) number of pixels.
         clarity: (blobs,) confidence that it is an object, from 0 to 1.
         colours: (blobs, features) appearance.
         boxes: (blobs, 4) left, top, right, bottom in pixels.
-        typical: Area of a typical object in pixels; 0 if it is not known.
+        typical: Area of a typical object in pixels; 0 if unknown.
     """
 
     rows: NDArray[np.intp]
@@ -55,12 +55,12 @@ class Blobs:
     typical: float = 0.0
 
     def pixels(self, blob: int) -> NDArray[np.float64]:
-        """Return (pixels, 2) places x, y of the pixels of a blob."""
+        """Return (pixels, 2) positions x, y of the pixels of a blob."""
         own = slice(self.starts[blob], self.starts[blob + 1])
         return np.column_stack([self.columns[own] + 0.5, self.rows[own] + 0.5])
 
     def paint(self, values: NDArray[np.uint16], image: NDArray[np.uint16]) -> None:
-        """Give the pixels of each blob its value, in a (height, width) image."""
+        """Set the pixels of each blob to its value, in a (height, width) image."""
         image[self.rows, self.columns] = np.repeat(values, np.diff(self.starts))
 
 
@@ -80,7 +80,7 @@ def _moments(
 def _products(
     dx: NDArray[np.float64], dy: NDArray[np.float64]
 ) -> list[tuple[NDArray[np.float64], float]]:
-    """Return the second moments, and what the extent of a pixel adds to them."""
+    """Return the second moments, and the contribution of the extent of a pixel."""
     return [(dx * dx, 1 / 12), (dx * dy, 0.0), (dy * dy, 1 / 12)]
 
 
@@ -105,7 +105,7 @@ def outline_all(
     threshold: float,
     least: float,
 ) -> NDArray[np.bool_]:
-    """Outline everything that stands out of a frame.
+    """Outline everything that stands out in a frame.
 
     Args:
         frame: (height, width, 3) uint8.
@@ -113,7 +113,7 @@ def outline_all(
         gain: Gain of the light in this frame.
         evidence: (rows, columns) of any size.
         threshold: Evidence above which a pixel belongs to something.
-        least: Least sum of the evidence of a part.
+        least: Smallest sum of the evidence of a part.
     """
     mask = np.zeros(frame.shape[:2], bool)
     labelled = label_parts(evidence, threshold)
@@ -124,13 +124,13 @@ def outline_all(
 
 
 def clear_labels(labelled: Labelled, least: float) -> list[int]:
-    """Return the labels of the parts of at least this mass, largest first, but not very many."""
+    """Return the labels of the parts of at least this mass, largest first, up to a limit."""
     largest = np.argsort(-labelled.masses)[:MOST_BLOBS]
     return [int(label) for label in largest if labelled.masses[label] >= least]
 
 
 def typical_area(areas: Sequence[float]) -> float:
-    """Return the area to which half of all pixels belong, of areas of connected parts.
+    """Return the median area of connected parts, weighted by area.
 
     >>> typical_area([1, 1, 1, 1, 10, 12])
     10.0
@@ -150,8 +150,8 @@ def find_blobs(
         mask: (height, width) pixels of objects.
         strength: (rows, columns) evidence, of any size.
         threshold: Evidence above which a pixel belongs to an object.
-        typical: Area of a typical object in pixels. Pieces of objects are joined, and blobs that
-            are much smaller are left out.
+        typical: Area of a typical object in pixels. Pieces of objects are joined, and much smaller
+            blobs are left out.
     """
     rows, columns, piece = _pixels_of_pieces(mask)
     areas, boxes = _areas_and_boxes(rows, columns, piece)
@@ -173,7 +173,7 @@ def find_blobs(
 
 def _pixels_of_pieces(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:
     """Return row, column and connected component, from 0, of each pixel of a mask."""
-    # Objects cover little of a frame: only their pixels, and the box around them, are looked at.
+    # Objects cover little of a frame, so only the box around them is processed.
     left, top, width, height = cv2.boundingRect(mask.view(np.uint8))
     part = np.ascontiguousarray(mask[top : top + height, left : left + width])
     if not part.size:
@@ -202,7 +202,7 @@ def _areas_and_boxes(
 def _join_pieces(
     areas: NDArray[np.float64], boxes: NDArray[np.float64], typical: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Join small components to near ones that are not whole either.
+    """Join small components to nearby components that are not whole objects either.
 
     Args:
         areas: (components,) pixels.
@@ -210,7 +210,7 @@ def _join_pieces(
         typical: Area of a typical object.
 
     Returns:
-        The number of the blob of each component, from 1 for the largest, or 0; and the boxes.
+        The blob number of each component (1 for the largest, 0 for none), and the boxes.
     """
     areas, boxes = areas.copy(), boxes.copy()
     order = np.argsort(-areas, kind="stable")[:MOST_PIECES]

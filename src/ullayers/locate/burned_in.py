@@ -1,6 +1,6 @@
-"""Text and logos that are burned into the picture: they stay in place while the camera moves.
+"""Burned-in text and logos, which stay in place while the camera moves.
 
-They move against the scene as an object does, but they are not in it.
+They move relative to the scene like an object, but are not part of it.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Frames
 
-LEAST_TRAVEL = 2.0  # pixels: standard deviation of the camera's path; less tells nothing
+LEAST_TRAVEL = 2.0  # pixels: least standard deviation of the camera's path
 MOST_FRAMES = 48  # enough for a mean and a standard deviation
 LEAST_EDGE = 8.0  # grey levels per pixel: weaker edges may be noise
 LARGEST_SHAKE = 0.2  # pixels: edges that move less over a window are fixed to the picture
-MARGIN = 1 / 48  # of the longer side: how far edges of a character are apart
-LASTING = 0.2  # quantile over time of the evidence, which is high where the scene is never seen
+MARGIN = 1 / 48  # of the longer side: distance between edges of a character
+LASTING = 0.2  # quantile of the evidence over time; high where the scene is never visible
 LEAST_EVIDENCE = 2.0  # times the median of a frame
-LEAST_FIXED = 0.3  # of a text: the rest are characters that change
+LEAST_FIXED = 0.3  # of a text; the rest are characters that change
 
 Mask = NDArray[np.bool_]
 
 
 def burned_in(frames: Frames, path: NDArray[np.float64], evidence: Floats) -> Mask:
-    """Return the (height, width) pixels that do not belong to the scene.
+    """Return the (height, width) mask of pixels that do not belong to the scene.
 
-    An edge in the mean of all frames shows how far it moves: the standard deviation of a pixel is
-    its gradient times the motion. A clock also has characters that change. They are found as places
-    next to edges that are fixed, at which the scene is never seen.
+    The motion of an edge follows from the mean of all frames: the standard deviation of a pixel is
+    its gradient times the motion. A clock also has characters that change. They are found next to
+    fixed edges, where the scene is never visible.
 
     Args:
         frames: (time, height, width, 3) uint8, a window of consecutive frames.
-        path: (time, 3, 3) homographies from every frame to the middle one.
+        path: (time, 3, 3) homographies from each frame to the middle one.
         evidence: (time, height, width) evidence of motion, in units of its median.
 
     Example:
@@ -64,7 +64,7 @@ def burned_in(frames: Frames, path: NDArray[np.float64], evidence: Floats) -> Ma
 
 
 def _fixed_edges(grey: NDArray[np.uint8], near: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return where edges in both directions do not move: motion along an edge does not show."""
+    """Return where edges in both directions are fixed; motion along an edge is invisible."""
     mean = grey.mean(axis=0, dtype=np.float32)
     spread = grey.std(axis=0, dtype=np.float32)
     fixed = np.ones(mean.shape, np.uint8)
@@ -76,6 +76,6 @@ def _fixed_edges(grey: NDArray[np.uint8], near: NDArray[np.uint8]) -> NDArray[np
 
 
 def _travel(path: NDArray[np.float64], height: int, width: int) -> float:
-    """Return the standard deviation of the centre of the picture along the camera's path."""
+    """Return the standard deviation of the image centre along the camera's path."""
     centre = path @ np.array([width / 2, height / 2, 1])
     return float(np.linalg.norm((centre[:, :2] / centre[:, 2:]).std(axis=0)))

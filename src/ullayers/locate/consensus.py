@@ -2,9 +2,9 @@
 
 Section 2 of the paper places the states of a Markov chain so that states between which the chain
 often steps lie close together. Here a state is a small cell of a frame, and the chain steps to
-cells that look alike and lie nearby, in any frame of the video. A function of the cells that is
-averaged along the chain keeps what is slow, the parts of the video that belong together, and loses
-what is fast, single cells that stand out by chance. So a few steps carry evidence of motion from
+cells that look alike and lie nearby, in any frame of the video. Averaging a function of the cells
+along the chain keeps its slow components (parts of the video that belong together) and removes fast
+ones (single cells that stand out by chance). A few steps therefore carry evidence of motion from
 cells where it is clear to similar cells where it is not.
 """
 
@@ -24,10 +24,10 @@ CELLS = 96  # along the longer side of a frame
 LANDMARKS = 40_000  # cells that the chain steps to, drawn at random
 NEIGHBOURS = 12  # cells that each cell steps to
 STEPS = 4
-REACH_STEPS = 30  # enough to reach a cell that is clear
+REACH_STEPS = 30  # enough to reach a cell with clear evidence
 SURROUNDINGS = 3.0  # cells: width of the blur that describes the surroundings of a cell
 POSITION = 3.0  # weight of the position, in standard deviations of the colour per longer side
-TOLERANCE = 1.0  # neighbours may be this much farther than the nearest ones, relative
+TOLERANCE = 1.0  # relative: neighbours may be this much farther away than the nearest ones
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class CellChain:
         """Return the probability that the chain reaches a high value before a low one.
 
         Cells above `high` belong to an object and cells below `low` to the background; the chain
-        starts at each cell and ends when it meets one of them (a random walker, Grady 2006). One
-        half is the natural threshold between the two.
+        starts at each cell and ends when it reaches one of them (a random walker, Grady 2006). The
+        natural threshold is 0.5.
 
         Args:
             values: (time, rows, columns).

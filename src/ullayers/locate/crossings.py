@@ -1,4 +1,4 @@
-"""Crossings: when objects share a blob, after which their identities may be exchanged."""
+"""Crossings: objects share a blob, after which their identities may be swapped."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ullayers.locate.tracking import TrackedObject
 
 @dataclass(frozen=True)
 class Crossing:
-    """Two objects that cannot be told apart for a while.
+    """Two objects that cannot be distinguished for a while.
 
     Attributes:
-        first: Number of the first frame, among those that were read.
+        first: Number of the first frame among those read.
         last: Number of the last frame.
         objects: Their numbers, from 1.
-        confidence: That each object has the same number before and after, from 0 to 1.
-        apart: How clearly they stand apart when they are nearest, from 0 to 1.
-        nearest: Number of that frame.
+        confidence: Confidence that each object has the same number before and after, from 0 to 1.
+        apart: How clearly they are separated when they are nearest, from 0 to 1.
+        nearest: Number of the frame in which they are nearest.
     """
 
     first: int
@@ -38,7 +38,7 @@ def find_crossings(objects: Sequence[TrackedObject], pause: int) -> list[Crossin
 
     Args:
         objects: From `choose_objects`; they are numbered in this order, from 1.
-        pause: Frames; objects that part for a shorter time are in the same crossing.
+        pause: Frames; objects that separate for a shorter time are in the same crossing.
     """
     owner = {
         int(number): k
@@ -61,7 +61,7 @@ def find_crossings(objects: Sequence[TrackedObject], pause: int) -> list[Crossin
 def _together(
     one: TrackedObject, number: int, owner: dict[int, int]
 ) -> dict[int, tuple[NDArray[np.int32], NDArray[np.float64]]]:
-    """Return in which frames an object shares a blob with later ones, and how clearly it is apart.
+    """Return frames in which an object shares a blob with later ones, and the separation.
 
     Args:
         one: The object.

@@ -1,9 +1,10 @@
-"""Evidence of motion: how much every pixel differs from what the camera's motion explains.
+"""Evidence of motion: change of each pixel that the camera's motion does not explain.
 
-Two kinds are computed for a window of frames. The *residual flow* is the optical flow less that of
-the camera; it sees what moves now. The *deviation* is the difference from a mosaic, the median of
-all frames of the window along the camera's path; it also sees what has stopped. Both are divided by
-their median over the frame, so that contrast, noise and frame rate cancel out.
+Two kinds are computed for a window of frames. The *residual flow* is the optical flow minus that of
+the camera; it shows objects that are moving now. The *deviation* is the difference from a mosaic,
+the median of all frames of the window along the camera's path; it also shows objects that have
+stopped. Both are divided by their median over the frame, so that contrast, noise and frame rate
+cancel out.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ullayers.locate.flow import (
     optical_flow,
 )
 
-LARGEST_MOSAIC = 3.0  # sides of the mosaic, in sides of a frame; the rest is cut off
+LARGEST_MOSAIC = 3.0  # largest side of the mosaic, in sides of a frame; the rest is cut off
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
-FLOW_FLOOR = 0.05  # pixels: flow below this is not motion, however still the rest of the frame is
+FLOW_FLOOR = 0.05  # pixels: smaller flow is never motion, even if the rest of the frame is still
 GREY_FLOOR = 1.0  # grey levels: the same for the deviation
 LARGEST_QUANTILE = 0.995  # larger evidence is clipped, so that a few pixels do not set the scale
 
@@ -40,7 +41,7 @@ class Evidence:
     Attributes:
         flow: (time, height, width) residual flow, in units of its median over the frame.
         deviation: (time, height, width) difference from the mosaic, in units of its median.
-        path: (time, 3, 3) homographies from every frame to the middle one.
+        path: (time, 3, 3) homographies from each frame to the middle one.
         motions: Motion of the camera from each frame to the next.
     """
 
@@ -51,15 +52,15 @@ class Evidence:
 
     @property
     def combined(self) -> Floats:
-        """The geometric mean of both kinds: high where both are."""
+        """The geometric mean of both kinds."""
         both: Floats = np.sqrt(clip_largest(self.flow) * clip_largest(self.deviation))
         return both
 
 
 def motion_evidence(frames: Frames) -> Evidence:
-    """Measure motion against the camera in a window of consecutive frames.
+    """Measure motion relative to the camera in a window of consecutive frames.
 
-    Memory is a few times that of the frames, so cut long videos into windows.
+    Needs a few times the memory of the frames, so split long videos into windows.
 
     Args:
         frames: (time, height, width, 3) uint8, at least two frames.
@@ -69,7 +70,7 @@ def motion_evidence(frames: Frames) -> Evidence:
         >>> scene = cv2.GaussianBlur(rng.integers(0, 255, (64, 120, 3), np.uint8), (0, 0), 2)
         >>> frames = np.stack([scene[:, t : t + 96] for t in range(8)])  # the camera pans
         >>> for t in range(8):
-        ...     frames[t, 20:32, 30 + 2 * t : 42 + 2 * t] = 255  # an object moves against it
+        ...     frames[t, 20:32, 30 + 2 * t : 42 + 2 * t] = 255  # an object moves relative to it
         >>> found = motion_evidence(frames)
         >>> inside = found.combined[4, 20:32, 38:50].mean()
         >>> bool(inside > 5 * found.combined[4, :, 60:].mean())
@@ -101,7 +102,7 @@ def _check(frames: Frames) -> None:
 def _residual_flow(frames: Frames) -> tuple[Floats, list[CameraMotion]]:
     """Return the smaller residual of the flow to the next and to the previous frame.
 
-    Where an object uncovers the background, one of the two has no match; there, the other counts.
+    Where an object uncovers the background, one of the two has no match, and the other is used.
     """
     grey = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames]
     smallest = np.full(frames.shape[:3], np.inf, np.float32)
@@ -124,7 +125,7 @@ def _residual(flow: Floats, motion: CameraMotion) -> Floats:
 
 
 def _deviation(frames: Frames, path: NDArray[np.float64]) -> Floats:
-    """Return the difference of every frame from the mosaic, in grey levels."""
+    """Return the difference of each frame from the mosaic, in grey levels."""
     height, width = frames.shape[1:3]
     to_mosaic, size = _mosaic_frame(path, height, width)
     mosaic = _median_mosaic(frames, to_mosaic, size)
@@ -139,7 +140,7 @@ def _deviation(frames: Frames, path: NDArray[np.float64]) -> Floats:
 def _mosaic_frame(
     path: NDArray[np.float64], height: int, width: int
 ) -> tuple[NDArray[np.float64], tuple[int, int]]:
-    """Return homographies from every frame to the mosaic, and the mosaic's (width, height)."""
+    """Return homographies from each frame to the mosaic, and the mosaic's (width, height)."""
     corners = np.array([[[0, 0], [width, 0], [width, height], [0, height]]], np.float64)
     seen = np.concatenate([cv2.perspectiveTransform(corners, matrix)[0] for matrix in path])
     side = np.array([width, height])
@@ -181,7 +182,7 @@ def _warp_with_gaps(
 
 
 def _smallest_difference(frame: NDArray[np.uint8], background: Floats) -> Floats:
-    """Return the difference to the best of nine shifts by a pixel: the path is not exact."""
+    """Return the smallest difference over nine one-pixel shifts, as the path is not exact."""
     values = frame.astype(np.float32)
     best = np.full(frame.shape[:2], np.inf, np.float32)
     for down in (-1, 0, 1):
@@ -192,7 +193,7 @@ def _smallest_difference(frame: NDArray[np.uint8], background: Floats) -> Floats
 
 
 def _relative(values: Floats, floor: float) -> Floats:
-    """Divide every frame by its median, at least `floor`."""
+    """Divide each frame by its median, but at least by `floor`."""
     median = np.median(values.reshape(len(values), -1), axis=1)
     scale = np.maximum(median, floor).astype(np.float32)
     return values / scale[:, None, None]

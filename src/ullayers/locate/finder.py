@@ -1,4 +1,4 @@
-"""All objects in view of a still camera, window by window."""
+"""All objects seen by a still camera, window by window."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Owners = NDArray[np.uint16]
 
 @dataclass
 class ObjectFinder:
-    """Finds and follows all objects in view of a still camera.
+    """Finds and follows all objects seen by a still camera.
 
     Args:
         threshold: Evidence above which a pixel belongs to an object.
-        patience: Frames after which an object that is not seen is given up.
+        patience: Frames after which an unseen object is given up.
     """
 
     threshold: float
@@ -38,11 +38,11 @@ class ObjectFinder:
 
         Args:
             frames: (time, height, width, 3) uint8.
-            masks: (time, height, width) everything that stands out.
+            masks: (time, height, width) mask of everything that stands out.
             evidence: (time, rows, columns).
 
         Returns:
-            (time, height, width) number of the track that each pixel belongs to; 0 for none.
+            (time, height, width) track number of each pixel; 0 for none.
         """
         if self.typical is None:
             self.typical = _typical_area(masks)
@@ -57,7 +57,7 @@ class ObjectFinder:
 
 
 def _typical_area(masks: NDArray[np.bool_]) -> float | None:
-    """Return the area to which half of all pixels of objects belong; None without objects."""
+    """Return the median area of objects, weighted by area; None without objects."""
     areas = []
     for mask in masks:
         stats = cv2.connectedComponentsWithStats(mask.view(np.uint8))[2]

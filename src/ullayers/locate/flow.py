@@ -12,9 +12,10 @@ Floats = NDArray[np.float32]
 Frames = NDArray[np.uint8]  # (time, height, width, 3)
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 
+FLOW_SIDE = 16  # pixels: narrower images are enlarged, because the flow needs some room
 GRID_STEP = 8  # pixels between the flow vectors that the camera model is fitted to
 INLIER = 0.6  # pixels that a flow vector of the background may differ from the camera model
-STILL = 0.15  # median flow in pixels below which the camera is taken as static
+STILL = 0.15  # median flow in pixels below which the camera counts as static
 SIMPLER = 0.95  # an affine model is preferred if it explains this share of the homography's inliers
 MIN_INLIERS = 0.2  # share of flow vectors below which no camera model is accepted
 
@@ -42,15 +43,21 @@ def optical_flow(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> Floats:
         (height, width, 2) displacement to the right and down, in pixels.
     """
     method: Any = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    height, width = first.shape
+    below, beside = max(0, FLOW_SIDE - height), max(0, FLOW_SIDE - width)
+    if below or beside:
+        first, second = (
+            np.pad(image, ((0, below), (0, beside)), mode="edge") for image in (first, second)
+        )
     flow: Floats = method.calc(first, second, None)
-    return flow
+    return flow[:height, :width]
 
 
 def camera_motion(flow: Floats) -> CameraMotion:
     """Fit the motion of the camera to a flow field, robustly against moving objects.
 
     An affine model is fitted beside the homography and kept if it explains nearly as many vectors:
-    a homography has two more parameters, which a large object can bend to its own motion.
+    the two additional parameters of a homography can fit the motion of a large object.
 
     Args:
         flow: (height, width, 2) displacement in pixels.
@@ -76,7 +83,7 @@ def camera_motion(flow: Floats) -> CameraMotion:
 
 
 def background_flow(matrix: NDArray[np.float64], height: int, width: int) -> Floats:
-    """Return the flow that a homography gives every pixel.
+    """Return the flow of each pixel under a homography.
 
     >>> shift = np.array([[1.0, 0, 3], [0, 1, -2], [0, 0, 1]])
     >>> background_flow(shift, 4, 5)[2, 1].tolist()
@@ -91,7 +98,7 @@ def background_flow(matrix: NDArray[np.float64], height: int, width: int) -> Flo
 
 
 def chain(motions: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return (time, 3, 3) homographies from every frame to the middle one.
+    """Return (time, 3, 3) homographies from each frame to the middle one.
 
     Args:
         motions: Homographies from each frame to the next.
@@ -112,6 +119,6 @@ def chain(motions: list[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 def _grid(height: int, width: int) -> Floats:
     """Return (points, 2) positions x, y on a regular grid."""
-    start = GRID_STEP // 2
-    y, x = np.mgrid[start:height:GRID_STEP, start:width:GRID_STEP]
+    top, left = (min(GRID_STEP // 2, side - 1) for side in (height, width))
+    y, x = np.mgrid[top:height:GRID_STEP, left:width:GRID_STEP]
     return np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)

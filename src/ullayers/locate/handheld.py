@@ -1,7 +1,7 @@
-"""A camera that is held by hand: it shakes, but keeps looking at the same scene.
+"""Hand-held cameras, which shake but keep showing the same scene.
 
-Frames are registered to a picture of the scene and then treated like those of a still camera, so
-that objects that rest are found, too.
+Frames are registered to an image of the scene and then processed like those of a still camera, so
+that objects at rest are found too.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ from ullayers.locate.anchors import Anchors
 from ullayers.locate.flow import INLIER, MIN_INLIERS, Floats, Frames, Pixels, optical_flow
 from ullayers.locate.judge import in_world
 from ullayers.locate.outline import EDGE
-from ullayers.locate.recording import MAX_CHANGE, STILL_SIDE, MovingRecording, StillRecording
+from ullayers.locate.recording import (
+    MAX_CHANGE,
+    STILL_SIDE,
+    MovingRecording,
+    StillRecording,
+)
 from ullayers.locate.segment import Segments, centroids, resized
 from ullayers.locate.still import correlation, edges, still_scene
 
-REGISTERED = 0.9  # share of the sample that must show the scene
-MIN_OVERLAP = 0.75  # share of a frame that must lie inside the picture of the scene
-SAME_DETAIL = 0.4  # correlation of details: noise and compression lower it, other scenes have none
-STRONG_DETAIL = 1.5  # times the median: stronger details count as much as these
-DETAIL = 1.5, 8.0  # pixels: smaller details are noise, larger ones are shades of the light
-LEAST_STEP = 0.25  # grey levels of details: smaller steps are lost in rounding
-ROUNDS = 4  # of registration at most
+REGISTERED = 0.9  # least share of the sample that shows the scene
+MIN_OVERLAP = 0.75  # least share of a frame inside the image of the scene
+SAME_DETAIL = 0.4  # correlation of details; lowered by noise and compression, zero for other scenes
+STRONG_DETAIL = 1.5  # times the median: stronger details are clipped
+DETAIL = 1.5, 8.0  # pixels: smaller details are noise, larger ones are shading
+LEAST_STEP = 0.25  # grey levels: smaller changes of details are lost in rounding
+ROUNDS = 4  # largest number of registration rounds
 GRID_STEP = 4  # pixels between the flow vectors that the registration is fitted to
 TEXTURED = 0.7  # quantile of the edges: below it, a surface is too plain to show motion
 PRECISE = 0.5  # pixels: a smaller correction needs no further round
 
-MIN_MATCHES = 8  # corners of a frame that are also in the picture
-MATCHED = 3.0  # pixels between corners that are the same
+MIN_MATCHES = 8  # least number of corners that a frame and the picture have in common
+MATCHED = 3.0  # pixels: largest distance between matching corners
 PATCH = 15  # pixels of the square that describes a corner
 
 Matrix = NDArray[np.float64]
@@ -43,7 +48,7 @@ Corners = tuple[Floats, NDArray[np.uint8]]  # positions and descriptions
 
 @dataclass
 class Registration:
-    """Finds where frames lie in a picture.
+    """Registers frames to a picture.
 
     Args:
         picture: (height, width, 3) uint8, of the size of the frames.
@@ -83,7 +88,7 @@ class Registration:
     def place(self, frame: Pixels) -> Matrix | None:
         """Return the (3, 3) homography from pixels of a frame to pixels of the picture.
 
-        The search begins where the last frame was found.
+        The search starts at the registration of the last frame.
 
         Returns:
             The homography, or None if the frame does not show the picture.
@@ -98,7 +103,7 @@ class Registration:
         return np.linalg.inv(self.scale) @ found @ self.scale
 
     def lay(self, frames: Frames) -> dict[int, Pixels]:
-        """Return the frames that show the picture, by their number, laid over it."""
+        """Return the frames that show the picture, by number, warped onto it."""
         places = [self.place(frame) for frame in frames]
         return {
             t: _onto(self.picture, frames[t], place)
@@ -107,13 +112,13 @@ class Registration:
         }
 
     def shows_one_scene(self, frames: dict[int, Pixels], following: dict[int, Pixels]) -> bool:
-        """Whether frames differ from the picture hardly more than from the frames after them.
+        """Return whether frames differ from the picture hardly more than from the next frames.
 
-        If the camera travels, near things move against far ones, which no registration removes.
+        If the camera travels, near things move relative to far ones, which no registration removes.
 
         Args:
             frames: From `lay`.
-            following: The frames after these, also from `lay`.
+            following: The next frames, also from `lay`.
         """
         both = frames.keys() & following.keys()
         if not both:
@@ -129,7 +134,7 @@ class Registration:
         return bool(np.median(changes) <= MAX_CHANGE * max(np.median(steps), LEAST_STEP))
 
     def _matched(self, grey: Pixels) -> Matrix:
-        """Return where a frame lies by its corners, also if it is far from the last one."""
+        """Return the registration of a frame from its corners, however far it has moved."""
         points, features = _corners(grey)
         if min(len(points), len(self.corners[0])) < MIN_MATCHES:
             return np.eye(3)
@@ -142,7 +147,7 @@ class Registration:
         return np.eye(3) if affine is None else np.vstack([affine, [0, 0, 1]])
 
     def _refine(self, grey: Pixels, guess: Matrix) -> Matrix:
-        """Return a better homography from a frame to the picture: the flow between them."""
+        """Refine the homography from a frame to the picture with the flow between them."""
         found = guess
         for _ in range(ROUNDS):
             flow = optical_flow(self.grey, _warped(grey, found))
@@ -159,18 +164,18 @@ class Registration:
         return found
 
     def _fits(self, grey: Pixels, matrix: Matrix) -> bool:
-        """Whether a frame shows the same details as the picture, where they overlap."""
+        """Return whether a frame shows the same details as the picture where they overlap."""
         inside = _warped(np.ones_like(grey), matrix, cv2.BORDER_CONSTANT) > 0
         if inside.mean() < MIN_OVERLAP:
             return False
         inside &= self.textured
         own, other = self.detail[inside], _detail(_warped(grey, matrix))[inside]
-        most = STRONG_DETAIL * float(np.median(np.abs(own)))  # or objects would decide
+        most = STRONG_DETAIL * float(np.median(np.abs(own)))  # otherwise objects would dominate
         return correlation(own.clip(-most, most), other.clip(-most, most)) > SAME_DETAIL
 
 
 def _largest_step(matrix: Matrix, height: int, width: int) -> float:
-    """Return how far a homography moves a corner of the frame at most, in pixels."""
+    """Return the largest displacement of a corner of the frame, in pixels."""
     corners = np.array([[[0, 0], [width, 0], [width, height], [0, height]]], np.float64)
     return float(np.abs(cv2.perspectiveTransform(corners, matrix) - corners).max())
 
@@ -188,7 +193,7 @@ def _corners(grey: Pixels) -> Corners:
 
 
 def _detail(grey: Pixels) -> Floats:
-    """Return an image without noise and shades of the light."""
+    """Return an image without noise and shading."""
     fine, coarse = (cv2.GaussianBlur(grey.astype(np.float32), (0, 0), side) for side in DETAIL)
     return np.asarray(fine - coarse, np.float32)
 
@@ -200,7 +205,7 @@ def _warped(image: Pixels, matrix: Matrix, border: int = cv2.BORDER_REPLICATE) -
 
 
 def _onto(picture: Pixels, frame: Pixels, matrix: Matrix) -> Pixels:
-    """Lay a frame over a picture; what lies outside the frame stays."""
+    """Warp a frame onto a picture, which is kept outside the frame."""
     height, width = picture.shape[:2]
     laid = cv2.warpPerspective(
         frame, matrix, (width, height), dst=picture.copy(), borderMode=cv2.BORDER_TRANSPARENT
@@ -210,11 +215,11 @@ def _onto(picture: Pixels, frame: Pixels, matrix: Matrix) -> Pixels:
 
 @dataclass
 class HandheldRecording(MovingRecording):
-    """Finds objects before a camera that is held by hand, window by window.
+    """Finds objects with a hand-held camera, window by window.
 
     Args:
-        scene: Finds objects in frames that are registered to the scene.
-        registration: Registers frames to its backdrop.
+        scene: Finds objects in registered frames.
+        registration: Registers frames to the backdrop of the scene.
 
     Attributes:
         views: Homographies from pixels of the scene to those of each frame, one array per window.
@@ -226,14 +231,14 @@ class HandheldRecording(MovingRecording):
 
     @classmethod
     def start(cls, sample: Frames, after: Frames) -> HandheldRecording | None:
-        """Return the recording if frames that are spread over it show one scene, else None.
+        """Return the recording if frames spread over it show one scene, otherwise None.
 
         Args:
             sample: (time, height, width, 3) uint8.
             after: The frames that follow those of the sample.
         """
         picture = sample[len(sample) // 2]
-        for _ in range(2):  # the second time, to the median of all frames
+        for _ in range(2):  # the second time to the median of all frames
             registration = Registration(picture)
             laid = registration.lay(sample)
             if len(laid) < REGISTERED * len(sample):
@@ -243,7 +248,7 @@ class HandheldRecording(MovingRecording):
         if not registration.shows_one_scene(laid, following):
             return None
         frames = np.stack([*laid.values()])
-        scene = still_scene(frames)  # without objects that rest
+        scene = still_scene(frames)  # without objects at rest
         backdrop = scene.backdrop.round().astype(np.uint8)
         return cls(StillRecording.start(scene, frames), Registration(backdrop))
 
@@ -257,7 +262,7 @@ class HandheldRecording(MovingRecording):
         """Find the object in the next window of frames; see `segment_motion`.
 
         Nothing is found in frames that do not show the scene. The attention of a network is not
-        used, as it is not registered.
+        used, because it is not registered.
         """
         picture = self.registration.picture
         places = [self.registration.place(frame) for frame in frames]
@@ -279,7 +284,7 @@ class HandheldRecording(MovingRecording):
 
 
 def _in_frames(masks: NDArray[Number], views: Matrix, interpolation: int) -> NDArray[Number]:
-    """Return masks of the scene in the frames; what a frame shows outside the scene is 0."""
+    """Warp masks of the scene to the frames; pixels outside the scene are 0."""
     size = masks.shape[:0:-1]
     warped = np.empty_like(masks)
     for mask, view, place in zip(masks, views, warped, strict=True):
@@ -288,7 +293,7 @@ def _in_frames(masks: NDArray[Number], views: Matrix, interpolation: int) -> NDA
 
 
 def _in_scene(anchors: Anchors | None, path: Matrix, frames: Frames) -> Anchors | None:
-    """Return given places in coordinates of the scene."""
+    """Convert given positions to coordinates of the scene."""
     if anchors is None:
         return None
     size = np.array(frames.shape[2:0:-1])

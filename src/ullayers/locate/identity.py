@@ -1,9 +1,9 @@
-"""Who is who after a crossing: motion, and an appearance that is learned without labels.
+"""Identities after a crossing, from motion and an appearance learned without labels.
 
-Between two crossings, a track is one animal. Its appearance must be slow within such a stretch and
-rich over all of them: the objective of the paper, with stretches as clips. W is measured between
-the two halves of stretches, and its metric tells animals apart. Identities are the cheapest
-sequence of permutations, one for each crossing.
+Between two crossings, a track shows one animal. Its appearance must change slowly within such a
+stretch and vary over all stretches: the objective of the paper, with stretches as clips. W is
+measured between the two halves of a stretch, and distances in its metric tell animals apart.
+Identities are the sequence of permutations with the lowest cost, one per crossing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from ullayers.locate.crossings import Crossing
 from ullayers.locate.sightings import ALONE, Sighting, Sightings
 from ullayers.locate.tracking import TrackedObject
 
-MIN_STRETCH = 6  # frames that an appearance is measured in
+MIN_STRETCH = 6  # least number of frames to measure an appearance
 MIN_STRETCHES = 6  # with fewer, the appearance is not used
 RIDGE = 0.1  # of the variance between stretches, added to W
 APPEARANCE = 9  # numbers
-PRECISION = np.array([0.5] * 6 + [0.02] * 3)  # of an appearance: grey levels, relative lengths
-MOST_COST = 12.0  # of the appearance of a stretch: one odd stretch does not decide everything
+PRECISION = np.array([0.5] * 6 + [0.02] * 3)  # of an appearance: grey levels, relative sizes
+MOST_COST = 12.0  # of the appearance of a stretch, so that one odd stretch cannot decide everything
 BEAM = 200
 ROUNDS = 4
-ALL_ORDERS = 5  # of up to this many objects, all permutations are tried at the beginning
-# Cost of an exchange, which motion speaks against: of objects that hide each other, and of objects
-# that stand apart all the time.
+ALL_ORDERS = 5  # up to this many objects, all initial permutations are tried
+# Cost of a swap, by motion: of objects that hide each other, and of objects that are always
+# separate.
 HIDDEN_COST, APART_COST = 0.5, 8.0
+FOLLOWED = 0.25  # least separation that counts when identities are chosen
 
 Floats = NDArray[np.float64]
 Order = tuple[int, ...]  # identity of each track
@@ -42,7 +43,7 @@ class _Stretch:
     """A track between two crossings.
 
     Attributes:
-        mean: Its appearance.
+        mean: Mean appearance.
         halves: Difference of the appearance of its two halves.
         frames: Number of frames in which it is alone.
     """
@@ -57,7 +58,7 @@ class _State:
     """A sequence of permutations.
 
     Attributes:
-        cost: Of all exchanges and appearances.
+        cost: Cost of all swaps and appearances.
         order: Identity of each track now.
         history: Identity of each track before the first crossing, and after each one.
     """
@@ -70,14 +71,14 @@ class _State:
 def resolve(
     objects: Sequence[TrackedObject], crossings: Sequence[Crossing]
 ) -> tuple[list[TrackedObject], list[Crossing]]:
-    """Exchange the tracks of objects after crossings where their appearance says so.
+    """Swap the tracks of objects after crossings if their appearance requires it.
 
     Args:
         objects: From `choose_objects`.
         crossings: From `find_crossings`.
 
     Returns:
-        The objects, and the crossings with confidences that count the appearance.
+        The objects, and the crossings with confidences that include the appearance.
     """
     stretches = _stretches(objects, crossings)
     metric = _metric_of_w(stretches)
@@ -88,7 +89,7 @@ def resolve(
     for _ in range(ROUNDS):
         history = search.best(gallery)
         gallery = search.gallery(history)
-    names = np.argsort(history[0])  # an object has the number of the track that it begins with
+    names = np.argsort(history[0])  # an object has the number of the track with which it begins
     gallery = gallery[np.array(history[0])]
     history = tuple(tuple(int(names[i]) for i in order) for order in history)
     found = [
@@ -110,7 +111,7 @@ def _pair(numbers: Iterable[int]) -> tuple[int, int]:
 def _stretches(
     objects: Sequence[TrackedObject], crossings: Sequence[Crossing]
 ) -> dict[tuple[int, int], _Stretch]:
-    """Return the stretches by track and the number of the crossing before, from 0; -1 for none."""
+    """Return the stretches by track and number of the preceding crossing, from 0; -1 for none."""
     found = {}
     for k, each in enumerate(objects):
         alone = each.sightings.where(each.sightings.column("company") == ALONE)
@@ -135,7 +136,7 @@ def appearances(sightings: Sightings) -> Floats:
 
 
 def appearance(sighting: Sighting) -> Floats:
-    """Return the same of a single sighting."""
+    """Return the appearance in a single sighting."""
     lengths = np.sqrt(np.linalg.eigvalsh(sighting.spread))
     return np.concatenate([sighting.colours, np.log([sighting.area, *lengths])])
 
@@ -157,7 +158,7 @@ def metric_of(within: Floats, between: Floats) -> Floats:
     """Return a matrix that makes W the identity.
 
     Args:
-        within: (numbers, numbers) W, the covariance of an appearance while an object is alone.
+        within: (numbers, numbers) W, the covariance of the appearance while an object is alone.
         between: (numbers,) variance of the appearances of all objects.
     """
     ridge = np.diag(RIDGE * between + np.square(PRECISION))
@@ -167,18 +168,18 @@ def metric_of(within: Floats, between: Floats) -> Floats:
 
 
 def exchange_cost(apart: float) -> float:
-    """Return the cost of exchanging two objects, by how clearly they stood apart (0 to 1)."""
+    """Return the cost of swapping two objects, by how clearly they were separated (0 to 1)."""
     return HIDDEN_COST + (APART_COST - HIDDEN_COST) * apart
 
 
 class _Search:
-    """The search for the cheapest sequence of permutations.
+    """Search for the sequence of permutations with the lowest cost.
 
     Args:
         crossings: In order of time.
         stretches: From `_stretches`.
         metric: From `_metric_of_w`.
-        tracks: Number of tracks, which is that of the identities.
+        tracks: Number of tracks, which is also the number of identities.
     """
 
     def __init__(
@@ -196,7 +197,7 @@ class _Search:
         self.usual = float(np.median([each.frames for each in stretches.values()]))
 
     def first_gallery(self) -> Floats:
-        """Return an appearance of each identity: at the time when all are longest apart."""
+        """Return an appearance of each identity, from the longest time when all are separate."""
         candidates = []
         for n in range(-1, len(self.crossings)):
             last = [self._last_stretch(k, n) for k in range(self.tracks)]
@@ -244,21 +245,25 @@ class _Search:
         return [best, tuple(range(self.tracks))]
 
     def _orders(self, order: Order, crossing: Crossing) -> tuple[Order, Order]:
-        """Return what the identities may be after a crossing."""
+        """Return the possible identities after a crossing."""
         first, second = crossing.objects[0] - 1, crossing.objects[1] - 1
         exchanged = list(order)
         exchanged[first], exchanged[second] = order[second], order[first]
         return order, tuple(exchanged)
 
     def _cost(self, n: int, before: Order, after: Order, gallery: Floats) -> float:
-        """Return the cost of an exchange at a crossing and of the appearances until the next."""
-        crossing = self.crossings[n]
-        price = exchange_cost(crossing.apart)
-        looks = [self._look((k - 1, n), after[k - 1], gallery) for k in crossing.objects]
-        return (price if before != after else 0.0) + sum(looks)
+        """Return the cost of a swap at a crossing and of the appearances until the next."""
+        # The motion of objects that hide each other says little, but more than nothing.
+        price = exchange_cost(max(self.crossings[n].apart, FOLLOWED))
+        return (price if before != after else 0.0) + self._looks(n, after, gallery)
+
+    def _looks(self, n: int, order: Order, gallery: Floats) -> float:
+        """Return the cost of the appearances of both objects after a crossing."""
+        objects = self.crossings[n].objects
+        return sum(self._look((k - 1, n), order[k - 1], gallery) for k in objects)
 
     def _look(self, key: tuple[int, int], identity: int, gallery: Floats) -> float:
-        """Return the cost of a stretch as an identity; 0 if its appearance is unknown."""
+        """Return the cost of assigning a stretch to an identity; 0 if its appearance is unknown."""
         if key not in self.means:
             return 0.0
         certainty = min(1.0, self.stretches[key].frames / self.usual)
@@ -280,14 +285,15 @@ class _Search:
     def confidence(self, n: int, after: Order, gallery: Floats) -> float:
         """Return the probability of the order after a crossing, among all possible ones."""
         kept, exchanged = self._orders(after, self.crossings[n])
-        gain = self._cost(n, kept, exchanged, gallery) - self._cost(n, kept, kept, gallery)
+        gain = self._looks(n, exchanged, gallery) - self._looks(n, kept, gallery)
+        gain += exchange_cost(self.crossings[n].apart)
         return float(1 / (1 + np.exp(-np.clip(gain, -50, 50))))
 
 
 def _exchanged(
     objects: Sequence[TrackedObject], crossings: Sequence[Crossing], history: tuple[Order, ...]
 ) -> list[TrackedObject]:
-    """Return the objects with their sightings exchanged where the objects were nearest."""
+    """Return the objects with their sightings swapped where the objects were nearest."""
     parts: list[list[Sightings]] = [[] for _ in objects]
     for k, each in enumerate(objects):
         own = [n for n, crossing in enumerate(crossings) if k + 1 in crossing.objects]

@@ -1,4 +1,4 @@
-"""J as the judge of tracks: slow from frame to frame, rich over the window (Eq. 2 of the paper)."""
+"""J of tracks: low if they are slow from frame to frame and vary over the window (Eq. 2)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_FOUND = 0.6  # share of frames that a track must cover to be judged
+MIN_FOUND = 0.6  # least share of frames in which the object must be found
 MIN_FRAMES = 4
-PIXEL_VARIANCE = 1 / 12  # of a position that is known to a pixel
+PIXEL_VARIANCE = 1 / 12  # of a position with the precision of a pixel
 
 Positions = NDArray[np.float64]
 
 
 def fill_gaps(positions: Positions) -> Positions:
-    """Interpolate positions that are NaN; at both ends, repeat the nearest one.
+    """Interpolate NaN positions; at both ends, repeat the nearest known one.
 
     >>> fill_gaps(np.array([[0.0, 0], [np.nan, np.nan], [2, 4]])).tolist()
     [[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]]
@@ -28,7 +28,7 @@ def fill_gaps(positions: Positions) -> Positions:
 
 
 def in_world(positions: Positions, path: NDArray[np.float64]) -> Positions:
-    """Map positions in pixels of each frame to those of one frame, along the camera's path.
+    """Map positions in pixels of each frame to pixels of one frame, along the camera's path.
 
     Args:
         positions: (time, 2) x, y in pixels; NaN stays NaN.
@@ -43,8 +43,8 @@ def in_world(positions: Positions, path: NDArray[np.float64]) -> Positions:
 def track_objective(positions: Positions) -> float:
     """Return J of a track: (log det W - log det B) / 2.
 
-    W is the covariance of its steps, B that of its positions. The size of masks does not enter, or
-    masks would shrink onto a part of the object.
+    W is the covariance of its steps, B that of its positions. The size of the masks is not
+    included, or masks would shrink to a part of the object.
 
     Args:
         positions: (time, 2) in world coordinates, in pixels or cells; NaN where not found.
@@ -68,7 +68,7 @@ def track_objective(positions: Positions) -> float:
 
 
 def _objective(steps: Positions, places: Positions) -> float:
-    """Return J from the mean square of steps and the covariance of places."""
+    """Return J from the mean square of steps and the covariance of positions."""
     floor = PIXEL_VARIANCE * np.eye(2)
     within, between = steps / 2 + floor, places + floor
     return float(np.linalg.slogdet(within)[1] - np.linalg.slogdet(between)[1]) / 2

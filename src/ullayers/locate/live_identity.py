@@ -1,8 +1,8 @@
-"""Who is who after a crossing, while frames arrive: appearance learned from what was seen before.
+"""Identities after a crossing, while frames arrive, from the appearance so far.
 
-As in `identity`, the appearance of an animal must be slow while it is alone. W is measured between
-blocks of frames of such a stretch, and its metric tells animals apart. A crossing is decided a
-block of frames after its end.
+As in `identity`, the appearance of an animal must change slowly while it is alone. W is measured
+between blocks of frames of such a stretch, and distances in its metric tell animals apart. A
+crossing is decided one block of frames after its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ullayers.locate.pairs import Pairs
 from ullayers.locate.sightings import Sighting
 
 BLOCK = 12  # frames over which an appearance is averaged
-GALLERY_RATE = 0.02  # at which the appearance of an object follows its blocks, at the least
+GALLERY_RATE = 0.02  # least rate at which the appearance of an object follows its blocks
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class LiveIdentity:
     """The appearance of each object, and decisions after crossings.
 
     Attributes:
-        gallery: Mean appearance by the number of the object, and the number of blocks.
+        gallery: Mean appearance and number of blocks, by object number.
         within: Sum of squares of the change between blocks of a stretch.
         count: Number of such changes.
     """
@@ -44,7 +44,7 @@ class LiveIdentity:
         self.count = 0
 
     def add(self, track: LiveTrack, sighting: Sighting) -> None:
-        """Take in the latest sighting of a track."""
+        """Add the latest sighting of a track."""
         look = track.look
         if sighting.company:
             look.start_again()
@@ -61,18 +61,18 @@ class LiveIdentity:
             self._show(track.name, block)
 
     def _show(self, name: int, block: Floats) -> None:
-        """Let the appearance of an object follow what is seen of it."""
+        """Update the appearance of an object with a block of frames."""
         known = self.gallery.get(name, np.zeros(APPEARANCE + 1))
         count = known[-1] + 1
         mean = known[:-1] + (block - known[:-1]) * max(1 / count, GALLERY_RATE)
         self.gallery[name] = np.append(mean, count)
 
     def decide(self, tracks: dict[int, LiveTrack], pairs: Pairs) -> None:
-        """Exchange the numbers of objects that have parted, if their appearance says so.
+        """Swap the numbers of objects that have separated, if their appearance requires it.
 
         Args:
-            tracks: By their number.
-            pairs: Who has met since the last decision.
+            tracks: Tracks by number.
+            pairs: Pairs that have met since the last decision.
         """
         metric = None
         for number in list(tracks):
@@ -92,14 +92,14 @@ class LiveIdentity:
                 pairs.part(number, each.track)
 
     def _metric(self) -> Floats | None:
-        """Return a matrix that makes W the identity; None if too little was seen."""
+        """Return a matrix that makes W the identity; None if there is too little data."""
         if self.count < MIN_STRETCHES or len(self.gallery) < 2:
             return None
         means = np.stack([known[:-1] for known in self.gallery.values()])
         return metric_of(self.within / self.count, np.var(means, axis=0))
 
     def _assign(self, group: list[LiveTrack], pairs: Pairs, metric: Floats) -> None:
-        """Give the names of a group to its tracks anew, at the lowest cost."""
+        """Reassign the names of a group to its tracks at the lowest cost."""
         names = [each.name for each in group]
         if any(name not in self.gallery for name in names):
             return
@@ -109,12 +109,12 @@ class LiveIdentity:
         cost = np.minimum(MOST_COST, square / 2)
         for i, one in enumerate(group):
             for j, other in enumerate(group):
-                if i != j:  # every exchange moves two
+                if i != j:  # each swap moves two
                     cost[i, j] += exchange_cost(pairs.nearest(one.track, other.track)) / 2
         rows, columns = linear_sum_assignment(cost)
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             group[row].name = names[column]
 
     def forget(self, names: set[int]) -> None:
-        """Forget all objects but some."""
+        """Forget all objects but these."""
         self.gallery = {name: known for name, known in self.gallery.items() if name in names}

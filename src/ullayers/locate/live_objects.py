@@ -1,4 +1,4 @@
-"""Several objects while frames arrive: what stands out, who is who, and how many there are."""
+"""Several objects while frames arrive: outlines, tracks, identities and their number."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from ullayers.locate.tracking import CONFIRMED, Tracker
 RECENT = 64  # frames over which the size of a typical object is measured
 MOST_LOST = 64  # objects that are remembered after they were lost
 MOST_TRACKS = 2**15
-TRIAL = (2, 10)  # times the patience: something new beside residents waits at least, at most
+TRIAL = (2, 10)  # times the patience: least and longest wait of a new track beside residents
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int32]
 
 
 class LiveObjects:
-    """Finds and follows all objects in view of a still camera, frame by frame, in constant memory.
+    """Finds and follows all objects seen by a still camera, frame by frame, in constant memory.
 
-    Something is an object if its path so far is slow and rich, that is, if its J is low.
+    A track is an object if its path so far is slow and varied, that is, if its J is low.
 
     Args:
         wanted: Number of objects; None to find it.
-        patience: Frames after which an object that is not seen is given up.
+        patience: Frames after which an unseen object is given up.
 
     Attributes:
-        labels: (height, width) number of the object of each pixel of the latest frame.
-        main: Number of the only object, while the camera moves; else 0.
+        labels: (height, width) object number of each pixel of the latest frame.
+        main: Number of the only object while the camera moves; otherwise 0.
 
     Example:
         >>> live = LiveObjects(wanted=None, patience=10)
@@ -80,7 +80,7 @@ class LiveObjects:
             frame: (height, width, 3) uint8; all frames have the same size.
 
         Returns:
-            The objects, by their number.
+            The objects, sorted by number.
         """
         self.main = 0
         if self.tracker.count >= MOST_TRACKS:
@@ -103,13 +103,13 @@ class LiveObjects:
         return self._shown()
 
     def see_main(self, values: Sequence[float], mask: NDArray[np.bool_]) -> tuple[LiveObject, ...]:
-        """Take in a frame of a camera that moves, in which only the main object is known.
+        """Add a frame of a moving camera, in which only the main object is known.
 
-        All other objects are lost: when the camera stands still again, all are new.
+        All other objects are lost; when the camera is still again, they get new numbers.
 
         Args:
             values: x, y and confidence of the main object.
-            mask: (height, width) its pixels.
+            mask: (height, width) mask of the main object.
         """
         if not self.main:
             self.scene = LiveScene()
@@ -139,7 +139,7 @@ class LiveObjects:
         return typical_area(recent) if recent else 0.0
 
     def _remember(self) -> None:
-        """Take in the latest sighting of each track; move those that ended to the lost ones."""
+        """Add the latest sighting of each track; move tracks that ended to the lost ones."""
         for one in self.tracker.active:
             sighting = self.tracker.latest.get(one.number)
             if sighting is not None:
@@ -156,7 +156,7 @@ class LiveObjects:
         self.tracker.ended.clear()
 
     def _renumber(self) -> None:
-        """Number the tracks from 1, as their numbers are limited; those of objects stay."""
+        """Renumber the tracks from 1, as their numbers are limited; object numbers are kept."""
         order = sorted(self.tracker.active, key=lambda each: each.number)
         pairs = self.tracker.pairs
         pairs.keep(np.array([one.number for one in order], np.int64))
@@ -168,9 +168,9 @@ class LiveObjects:
         self.tracks, self.tracker.count = renumbered, len(order)
 
     def _join_parts(self) -> None:
-        """Give the numbers of tracks that were parts of another one to that one.
+        """Transfer the number of a track that was part of another track to that track.
 
-        If both have a number, one of them is lost.
+        If both have a number, one of them is dropped.
         """
         for kept, lost in self.tracker.joined:
             whole, part = self.tracks[kept], self.tracks[lost]
@@ -185,7 +185,7 @@ class LiveObjects:
         new = [
             track
             for track in self.tracks.values()
-            # While it is not alone, it may be a part of another one.
+            # While it is not alone, it may be part of another object.
             if not track.name and track.track in known and track.last.frame == now
         ]
         new = [track for track in new if self._is_object(track, named)]
@@ -214,20 +214,21 @@ class LiveObjects:
         return track.first.frame < shortest or bool(track.seen >= trial)
 
     def _hides(self, lost: LiveTrack) -> bool:
-        """Whether an object was there most of the time until it was lost, and did not leave."""
+        """Return whether a lost object was present most of the time and did not leave."""
         height, width = self.labels.shape
         is_resident = lost.seen >= RESIDENT * (lost.last.frame + 1)
         return is_resident and not at_border(lost.last, (width, height))
 
     def _is_home(self) -> bool:
-        """Whether most objects so far were there most of the time, as in an arena."""
+        """Return whether most objects so far were present most of the time, as in an arena."""
         seen = np.array([each.seen for each in [*self.tracks.values(), *self.lost] if each.name])
         return bool(2 * seen[seen >= RESIDENT * self.tracker.frame].sum() >= seen.sum())
 
     def _name_again(self, new: list[LiveTrack], size: tuple[int, int]) -> None:
-        """Let tracks continue those of lost objects.
+        """Let new tracks continue lost objects.
 
-        With a known number, they must. What hides in an arena is still there, wherever it is.
+        With a known number of objects, they must. An animal that hides in an arena is still there,
+        wherever it is.
         """
         closed = self.wanted is not None and self.names >= self.wanted
         home = self._is_home()

@@ -25,7 +25,7 @@ from ullayers.locate.still import (
     edges,
 )
 
-RATE = 0.02  # at which the scene follows the frames
+RATE = 0.02  # rate at which the scene follows the frames
 OUTLIER = 3.0  # times the noise: a larger difference counts as this much
 FADING = 0.5  # grey levels per frame at which something that stays becomes part of the scene,
 HOLD = 64.0  # and this many times slower, if it is an object
@@ -33,8 +33,8 @@ MARGIN = np.ones((5, 5), np.uint8)  # pixels around an object that do not change
 OUTLINE = np.ones((3, 3), np.uint8)
 CHECK_INTERVAL = 8  # frames between two updates of the threshold
 THRESHOLD_RATE = 0.1
-VACATED_INTERVAL = 4  # frames between two checks whether objects have left, if all are known
-CHANGED = 0.5  # share of the frame: if more stands out, the scene is another one
+VACATED_INTERVAL = 4  # frames between two checks for objects that have left, if all are known
+CHANGED = 0.5  # share of the frame: if more stands out, the scene has changed
 
 Mask = NDArray[np.bool_]
 
@@ -46,7 +46,7 @@ class Look(NamedTuple):
         scene: The scene before this frame.
         gain: Gain of the light.
         offset: (height, width, 3) difference from the scene, without light changes.
-        difference: (height, width) its length.
+        difference: (height, width) length of the offset.
         evidence: (height, width) the same in units of the noise.
     """
 
@@ -58,17 +58,17 @@ class Look(NamedTuple):
 
 
 class LiveScene:
-    """What a still camera sees if nothing moves, from the frames so far.
+    """The scene of a still camera without moving objects, from the frames so far.
 
-    Something that stays becomes part of the scene, an object only after a long time. Where it then
+    Something that stays becomes part of the scene, an object only after a long time. When it then
     leaves, the scene behind it is learned within a few frames.
 
     Attributes:
-        count: Number of frames since the scene has changed.
+        count: Number of frames since the scene changed.
         backdrop: (height, width, 3) the scene.
-        level: (height, width) usual difference of a frame from it.
-        vacated: (height, width) for how many frames an object seems to have left a place.
-        bands: Whether every row has a gain of its own.
+        level: (height, width) usual difference of a frame from the scene.
+        vacated: (height, width) number of frames for which an object seems to have left.
+        bands: Whether each row has its own gain.
         threshold: Evidence above which a pixel belongs to something.
 
     Example:
@@ -110,7 +110,7 @@ class LiveScene:
         return look
 
     def fits(self, frame: Pixels) -> bool:
-        """Whether a frame shows the scene so far, whatever moves in it."""
+        """Return whether a frame shows the scene so far, regardless of moving objects."""
         if self.count == 0 or frame.shape != self.backdrop.shape:
             return False
         noise = np.maximum(self.level / MEDIAN_DEVIATION, NOISE_FLOOR)
@@ -124,7 +124,7 @@ class LiveScene:
         self.vacated = np.zeros(frame.shape[:2], np.uint8)
 
     def _adjust(self, frame: Pixels, look: Look) -> None:
-        """Adjust the threshold to what stands out, and the gain to the kind of light."""
+        """Adjust the threshold to the evidence, and the gain to the kind of light."""
         wanted = still_threshold(look.evidence[::2, ::2])
         rate = max(CHECK_INTERVAL / (CHECK_INTERVAL + self.count), THRESHOLD_RATE)
         self.threshold += rate * (wanted - self.threshold)
@@ -135,11 +135,11 @@ class LiveScene:
         self.bands = bool(banded < BANDS * plain)
 
     def update(self, look: Look, things: Mask, held: Mask) -> None:
-        """Let the scene follow a frame.
+        """Update the scene with a frame.
 
         Args:
             look: The frame, from `look`.
-            things: (height, width) pixels of whatever stands out.
+            things: (height, width) pixels that stand out.
             held: Those of them that belong to objects.
         """
         if things.mean() > CHANGED:
@@ -159,14 +159,14 @@ class LiveScene:
             self._forget_vacated(look, things)
 
     def _forget_vacated(self, look: Look, things: Mask) -> None:
-        """Show the frame in places whose outline has edges in the scene and not in the frame."""
+        """Replace the scene where an outline has edges in the scene but not in the frame."""
         if not things.any():
             self.vacated[:] = 0
             return
         frame = look.scene.backdrop + look.offset
         images = edges(look.scene.backdrop), edges(frame)
-        # An object that moves by less than its length leaves a place beside itself: one of the two
-        # is brighter than the scene, the other one darker.
+        # An object that moves by less than its length vacates a place next to itself. One of the
+        # two is brighter than the scene, the other one darker.
         brighter = look.offset.sum(2) > 0
         left = _vacated(things & brighter, *images) | _vacated(things & ~brighter, *images)
         self.vacated = np.where(left, self.vacated + 1, 0).astype(np.uint8)
@@ -177,12 +177,12 @@ class LiveScene:
 
 
 def _vacated(things: Mask, in_scene: Floats, in_frame: Floats) -> Mask:
-    """Return the things, and the pixels around them, whose outline is an edge of the scene.
+    """Return the regions, and the pixels around them, whose outline is an edge of the scene.
 
     Args:
-        things: (height, width).
+        things: (height, width) mask of regions that stand out.
         in_scene: (height, width) strength of the edges of the scene.
-        in_frame: Those of the frame.
+        in_frame: Strength of the edges of the frame.
     """
     mask = things.astype(np.uint8)
     count, labels = cv2.connectedComponents(mask, connectivity=8)

@@ -1,4 +1,4 @@
-"""The state of `LiveObjects` as arrays, to save it and to go on from it."""
+"""The state of `LiveObjects` as arrays, for saving and resuming."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def live_state(live: LiveObjects) -> Arrays:
-    """Return everything needed to continue."""
+    """Return the complete state."""
     tracker, scene = live.tracker, live.scene
     return {
         "backdrop": scene.backdrop,
@@ -48,7 +48,7 @@ def restore(live: LiveObjects, arrays: Arrays) -> None:
 
     Raises:
         KeyError: An array is missing.
-        ValueError: An array has another shape.
+        ValueError: An array has an unexpected shape.
     """
     tracker, scene = live.tracker, live.scene
     backdrop, level, vacated = (arrays[name] for name in ("backdrop", "level", "vacated"))
@@ -86,7 +86,7 @@ def _stacked(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _table(records: Sequence[Any]) -> NDArray[np.float64]:
-    """Return (records, numbers) all numbers in some dataclasses."""
+    """Return (records, numbers) all numbers of dataclasses."""
     return np.array([list(_numbers(record)) for record in records], float)
 
 
@@ -99,13 +99,13 @@ def _numbers(record: Any) -> Iterator[float]:
 
 
 def _values(record: Any) -> list[Any]:
-    """Return the fields of a dataclass, without sightings, which are not kept."""
+    """Return the fields of a dataclass, without sightings, which are not saved."""
     values = [getattr(record, each.name) for each in fields(record)]
     return [value for value in values if not isinstance(value, Sightings)]
 
 
 def _read(example: T, table: NDArray[np.float64]) -> list[T]:
-    """Return the dataclasses of a table; they have the shapes of an example."""
+    """Return the dataclasses of a table, with the shapes of an example."""
     width = len(list(_numbers(example)))
     if len(table) and table.shape[1:] != (width,):
         raise ValueError(f"expected {width} numbers in each row, got {table.shape[1:]}")

@@ -1,4 +1,4 @@
-"""What is remembered of tracks while frames arrive, in constant memory."""
+"""Memory of each track while frames arrive, of constant size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ullayers.locate.tracking import TrackedObject
 
 SPEED_RATE = 0.1
 TRAIL_RATE = 0.04
-MOVING = 0.5  # of its length, by which an object that moves is ahead of its trail
+MOVING = 0.5  # of its length: least distance of a moving object from its trail
 
 Floats = NDArray[np.float64]
 
@@ -25,10 +25,11 @@ class LiveObject:
 
     Attributes:
         number: Its number, from 1.
-        x: Position in 0..1 of the frame, from its top left corner.
+        x: Position in 0..1, from the top left corner of the frame.
         y: Position in 0..1.
-        confidence: From 0 to 1; 0 if it is not seen in this frame, but expected at x, y.
-        outline: (points, 2) its outline x, y in 0..1; empty if it is not seen.
+        confidence: From 0 to 1; 0 if it is not seen in this frame and x, y is its predicted
+            position.
+        outline: (points, 2) x, y of its outline in 0..1; empty if it is not seen.
     """
 
     number: int
@@ -40,7 +41,7 @@ class LiveObject:
 
 @dataclass
 class Place:
-    """Where an object was.
+    """Position of an object.
 
     Attributes:
         frame: Number of the frame.
@@ -57,14 +58,14 @@ class Place:
 
 @dataclass
 class Look:
-    """What a track looks like since it was last together with another one.
+    """Appearance of a track since it last shared a blob.
 
     Attributes:
         total: Sum of the appearances in the current block of frames.
         frames: Number of these frames.
-        mean: Mean appearance in the blocks before.
+        mean: Mean appearance in the previous blocks.
         blocks: Number of blocks.
-        decided: Whether it is known who it is.
+        decided: Whether its identity is known.
     """
 
     total: Floats = field(default_factory=lambda: np.zeros(APPEARANCE))
@@ -74,7 +75,7 @@ class Look:
     decided: bool = True
 
     def add(self, appearance: Floats, block: int) -> Floats | None:
-        """Take in a frame; return the mean of a block of frames if it is complete."""
+        """Add a frame; return the mean of the block of frames if it is complete."""
         self.total = self.total + appearance
         self.frames += 1
         if self.frames < block:
@@ -85,7 +86,7 @@ class Look:
         return mean
 
     def start_again(self) -> None:
-        """Forget what it looks like: it is together with another one."""
+        """Forget the appearance, because the track shares a blob."""
         self.total, self.frames = np.zeros(APPEARANCE), 0
         self.mean, self.blocks = np.zeros(APPEARANCE), 0
         self.decided = False
@@ -93,22 +94,22 @@ class Look:
 
 @dataclass
 class LiveTrack:
-    """What is remembered of a track.
+    """Memory of a track.
 
     Attributes:
         track: Number of the track.
-        name: Number of the object; 0 as long as it is not known to be one.
-        seen: Frames in which it was seen.
-        length: Of the object, in pixels.
+        name: Number of the object; 0 until it is known to be an object.
+        seen: Number of frames in which it was seen.
+        length: Length of the object in pixels.
         speed: Its usual step from frame to frame, in pixels.
         clarity: Confidence of the latest sighting.
         objective: J of its path.
         trail: Its position, smoothed over time.
         low: Smallest x and y.
         high: Largest x and y.
-        first: Where it was first seen.
-        last: Where it was last seen alone.
-        look: What it looks like.
+        first: First position.
+        last: Last position at which it was alone.
+        look: Appearance.
     """
 
     track: int = 0
@@ -126,7 +127,7 @@ class LiveTrack:
     look: Look = field(default_factory=Look)
 
     def add(self, one: TrackedObject, sighting: Sighting) -> None:
-        """Take in where it is in the latest frame."""
+        """Add its sighting in the latest frame."""
         position = np.array([sighting.x, sighting.y])
         place = Place(sighting.frame, sighting.x, sighting.y, sighting.box)
         if self.seen == 0:
@@ -152,5 +153,5 @@ class LiveTrack:
 
     @property
     def travelled(self) -> float:
-        """Diagonal of the box of all its places, in pixels."""
+        """Diagonal of the bounding box of all its positions, in pixels."""
         return float(np.linalg.norm(self.high - self.low))

@@ -1,8 +1,8 @@
-"""Objects that move, preferred to changes of the scene that stay where they are.
+"""Moving objects, as opposed to changes of the scene that stay in place.
 
-Something that was moved once, such as a bag beside the arena, differs from the scene at the same
-place for as long as the median of the recording shows it elsewhere. It may be larger than the
-animal, but it never moves. The same holds for a lamp, and for what a codec leaves where an animal
+Something that was moved once, such as a bag beside the arena, differs from the scene in one place
+for as long as the median of the recording shows it elsewhere. It may be larger than the animal, but
+it never moves. The same is true for a lamp, and for an image that a codec leaves where an animal
 has been.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import find_objects, label
@@ -20,14 +21,14 @@ from ullayers.locate.judge import Positions, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath
 from ullayers.locate.segment import CLEAR_GAIN, MISSING_COST, part_places
 
-LASTING = 0.75  # share of the time that a thing is seen, in which its lasting pixels belong to it
-MIN_SEEN = 8  # frames: whether something stays for a shorter time cannot be said
-MOVING_J = -1.25  # of the path of a thing: slow motion is below it, jitter at one place above
+LASTING = 0.75  # least share of its lifetime in which a lasting pixel belongs to a thing
+MIN_SEEN = 8  # frames: shorter stays cannot be judged
+MOVING_J = -1.25  # of the path of a thing: slow motion is below, jitter in one place above
 SAME_MASS = 1e-3  # relative: noise changes the mass of a part more from frame to frame
-REMAINS = 0.2  # of the mass of a part: what remains of objects elsewhere
-LEAVING = 0.1  # of the longer side: how near to an object something that leaves it begins
-RESTING = 0.25  # of a window: pixels that belong to something for longer rest
-LEAST_DRIFT = 0.1  # of the root of the area: how far a thing that moves slowly gets
+REMAINS = 0.2  # of the mass of a part: least mass of remains elsewhere
+LEAVING = 0.1  # of the longer side: something that leaves an object begins this close to it
+RESTING = 0.25  # of a window: pixels that belong to something for longer are at rest
+LEAST_DRIFT = 0.1  # of the root of the area: least distance covered by a slowly moving thing
 # Gain of a part that may be the object. Without a network's attention, the gain is halved.
 MIN_GAIN = 0.25
 
@@ -35,38 +36,43 @@ Mask = NDArray[np.bool_]
 
 
 def lasting_pixels(labelled: list[Labelled]) -> Mask:
-    """Return the (time, height, width) pixels that belong to a thing from its beginning to its end.
+    """Return the (time, height, width) pixels that belong to a thing for its whole lifetime.
 
-    A thing is what is connected in space and time.
+    A thing is a component connected in space and time.
     """
     masks = np.stack([each.labels > 0 for each in labelled])
-    things, _ = label(masks)
     stays = np.zeros_like(masks)
+    anywhere = np.asarray(masks.any(axis=0))
+    left, top, width, height = cv2.boundingRect(anywhere.view(np.uint8))
+    if not width:
+        return stays
+    box = slice(None), slice(top, top + height), slice(left, left + width)
+    things, _ = label(masks[box])
     for number, place in enumerate(find_objects(things), 1):
         seen = place[0].stop - place[0].start
         if seen < MIN_SEEN:
             continue
         thing = things[place] == number
         core = thing.sum(axis=0) >= LASTING * seen
-        # An object that comes and then rests is elsewhere at the beginning.
+        # An object that arrives and then rests is elsewhere at the beginning.
         if all(2 * np.sum(thing[end] & core) >= np.sum(thing[end]) for end in (0, -1)):
-            stays[place] |= thing & core
+            stays[box][place] |= thing & core
     return stays
 
 
 def _is_motion(places: Positions, area: float) -> bool:
-    """Whether the (time, 2) places of a thing of an area are those of something that moves."""
+    """Return whether (time, 2) positions of a thing with this area show motion."""
     apart = np.linalg.norm(np.ptp(places, axis=0))
     return bool(apart > LEAST_DRIFT * np.sqrt(area) and track_objective(places) < MOVING_J)
 
 
 def _motionless(places: Positions, masks: list[Mask], lasting: list[bool]) -> Mask:
-    """Return which places of a path are on something that appears, stays and vanishes.
+    """Return which positions of a path are on something that appears, stays and vanishes.
 
     Args:
-        places: (found, 2) of the path in pixels.
-        masks: The part of each.
-        lasting: Whether each part is lasting; something that moves slowly may be.
+        places: (found, 2) positions of the path in pixels.
+        masks: Mask of the part at each position.
+        lasting: Whether each part is lasting; a slowly moving object may be, too.
     """
     stays = np.zeros(len(masks), bool)
     jumps = [i for i in range(1, len(masks)) if not (masks[i - 1] & masks[i]).any()]
@@ -78,9 +84,9 @@ def _motionless(places: Positions, masks: list[Mask], lasting: list[bool]) -> Ma
 
 
 def resting_pixels(labelled: list[Labelled]) -> Mask:
-    """Return the (time, height, width) pixels that belong to something for a long time on end.
+    """Return the (time, height, width) pixels that belong to something for a long time.
 
-    An animal that walks on leaves them: a codec may keep an image of it where it was.
+    A codec may leave such an image of an animal where it was before it walked on.
     """
     masks = np.stack([each.labels > 0 for each in labelled])
     long = max(MIN_SEEN, int(RESTING * len(masks)))
@@ -90,7 +96,7 @@ def resting_pixels(labelled: list[Labelled]) -> Mask:
         before += 1
         before *= mask
         lengths[t] = before
-    for t in range(len(masks) - 2, -1, -1):  # and until it ceases to be
+    for t in range(len(masks) - 2, -1, -1):  # the same length for the whole stretch
         np.copyto(lengths[t], lengths[t + 1], where=masks[t] & masks[t + 1])
     return lengths >= long
 
@@ -122,7 +128,7 @@ def lasting_parts(labelled: list[Labelled], stays: Mask) -> list[list[bool]]:
 
 @dataclass(frozen=True)
 class _Hypothesis:
-    """A path through the parts of a window, and what it costs."""
+    """A path through the parts of a window, and its cost."""
 
     cost: float
     path: ObjectPath
@@ -133,7 +139,7 @@ class Followed(NamedTuple):
     """The path of the object through a window.
 
     Attributes:
-        chosen: Number of the part of each frame, None where there is none.
+        chosen: Number of the part in each frame, or None.
         moved: (time,) whether the part moves, or is where the object came to rest.
     """
 
@@ -143,15 +149,15 @@ class Followed(NamedTuple):
 
 @dataclass
 class MoverChoice:
-    """Decides, window by window, whether the object may be a part that stays where it is.
+    """Decide, window by window, whether the object may be a part that stays in place.
 
     Paths with and without such parts are compared by J. An object that was seen to move and then
-    rests keeps its place.
+    rests keeps its position.
 
     Args:
         moved: Whether the object has moved so far.
-        last: Where it was last, (height, width) bool; None before it was found.
-        stayed: Lasting pixels of the last window, (height, width) bool.
+        last: (height, width) bool mask of its last position; None before it was found.
+        stayed: (height, width) bool mask of lasting pixels of the last window.
     """
 
     moved: bool = False
@@ -166,7 +172,7 @@ class MoverChoice:
             labelled: The parts of the window.
         """
         stays = lasting_pixels(labelled)
-        # What has stayed may be taken away at the beginning of a window.
+        # Something that has stayed may be removed at the beginning of a window.
         lasting = lasting_parts(labelled, stays if self.stayed is None else stays | self.stayed)
         self.stayed = np.asarray(stays.any(axis=0))
         best = _hypothesis(path, labelled, [[True] * len(each) for each in lasting])
@@ -184,7 +190,7 @@ class MoverChoice:
         return Followed(best.chosen, moved & ~_repeated(labelled, best.chosen))
 
     def _may_move(self, each: Labelled, lasting: list[bool]) -> list[bool]:
-        """Return which parts do not stay, or are where the object was when it last moved."""
+        """Return which parts do not stay, or are where the object came to rest."""
         rests = self.last if self.moved else None
         touched = set() if rests is None else set(np.unique(each.labels[rests]).tolist())
         return [
@@ -197,8 +203,8 @@ class MoverChoice:
     ) -> Mask:
         """Return in which frames the chosen part has moved, and remember where the object is.
 
-        A part that stays belongs to an object that was seen to move before or after it, at the
-        same place.
+        A part that stays belongs to the object if the object was seen to move before or after, in
+        the same place.
         """
         found = [(t, number) for t, number in enumerate(chosen) if number is not None]
         moved = np.zeros(len(chosen), bool)
@@ -223,17 +229,17 @@ class MoverChoice:
 
 
 def _leaves(labelled: list[Labelled], chosen: list[int | None], away: list[int | None]) -> bool:
-    """Whether a path begins near another one, so that it may be that of the same object."""
+    """Return whether a path begins near another one and may show the same object."""
     apart = np.linalg.norm(part_places(labelled, chosen) - part_places(labelled, away), axis=1)
     both = apart[np.isfinite(apart)]
     return bool(len(both) and both[0] < LEAVING * max(labelled[0].labels.shape))
 
 
 def _repeated(labelled: list[Labelled], chosen: list[int | None]) -> Mask:
-    """Return in which frames a codec repeats the part, and leaves other things in the picture.
+    """Return in which frames the part is an image left behind by a codec.
 
-    Under strong compression, an image of an animal may stay where it was. It is the same from frame
-    to frame, without any noise, and there are more of them.
+    Under strong compression, images of an animal may stay where it was. They are constant from
+    frame to frame, without any noise, and there are several of them.
     """
     masses = np.full((len(chosen), 2), np.nan)
     for t, number in enumerate(chosen):
@@ -249,14 +255,14 @@ def _repeated(labelled: list[Labelled], chosen: list[int | None]) -> Mask:
 
 
 def _is_ambiguous(path: ObjectPath, each: Labelled) -> bool:
-    """Whether more than one part of a frame may be the object."""
+    """Return whether more than one part of a frame may be the object."""
     return sum(path.gain(part) >= MIN_GAIN for part in each.parts) > 1
 
 
 def _hypothesis(
     path: ObjectPath, labelled: list[Labelled], allowed: list[list[bool]]
 ) -> _Hypothesis:
-    """Follow the object through some of the parts."""
+    """Follow the object through the allowed parts."""
     own = replace(path, states=list(path.states))
     kept = [[i for i, is_kept in enumerate(each) if is_kept] for each in allowed]
     parts = [[each.parts[i] for i in numbers] for each, numbers in zip(labelled, kept, strict=True)]

@@ -1,4 +1,4 @@
-"""Objects: connected parts of every frame, linked over time into the path of one object."""
+"""Connected parts of each frame, linked over time into the path of one object."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scipy.ndimage import median_filter
 
 from ullayers.locate.flow import Floats
 
-BRIDGE = np.ones((3, 3), np.uint8)  # parts that are at most two pixels apart are one part
-UNATTENDED = 0.25  # share of its mass that a part without a network's attention keeps
+BRIDGE = np.ones((3, 3), np.uint8)  # joins parts that are at most two pixels apart
+UNATTENDED = 0.25  # share of its mass that a part keeps without attention of a network
 AREA_WINDOW = 15  # frames over which the usual area of an object is measured
-SWOLLEN = 1.8  # times the usual area: more is an object that touches another one
+SWOLLEN = 1.8  # times the usual area: a larger part touches another object
 TRIM_MARGIN = 3  # pixels that an object may move or grow from frame to frame
 MOST_PARTS = 8  # parts of a frame that are considered
 MOST_STATES = 16  # states of the path that are kept from frame to frame
-REACH = 0.1  # of the longer side: a step of this length costs as much as a clear part is worth
-LARGEST_COST = 0.9  # of any step: a clear part is always worth a jump
-TAUGHT_COST = 10.0  # the same if a person has shown which object is meant
-CERTAIN = 1000.0  # worth of a part that a person has chosen: more than any path without it
+REACH = 0.1  # of the longer side: a step of this length costs as much as the gain of a clear part
+LARGEST_COST = 0.9  # of any step: the gain of a clear part always exceeds it
+TAUGHT_COST = 10.0  # the same if the user has given positions of the object
+CERTAIN = 1000.0  # gain of a part chosen by the user: exceeds any path without it
 
 
 class Part(NamedTuple):
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     Attributes:
         x: Horizontal position of its centroid in pixels.
         y: Vertical position of its centroid in pixels.
-        mass: Sum of the strength over its pixels, more with a network's attention.
+        mass: Sum of the strength over its pixels, increased by attention of a network.
         label: Its number in the labels of the frame.
     """
 
@@ -98,7 +98,7 @@ def _shares(
 
 
 class _State(NamedTuple):
-    """The best path that ends at a place."""
+    """The best path that ends at a position."""
 
     score: float
     x: float
@@ -107,13 +107,13 @@ class _State(NamedTuple):
 
 @dataclass
 class ObjectPath:
-    """Chooses one part per frame so that the object is clear and moves little (Viterbi 1967).
+    """Choose one part per frame so that the object is clear and moves little (Viterbi 1967).
 
     Args:
-        longer_side: Of the frames, in pixels.
+        longer_side: Longer side of the frames in pixels.
         clear: Mass of a part that is clear.
-        taught: Whether a person has shown which object is meant. A clear part is then as large as
-            that object, and the path leaves it only for good reasons.
+        taught: Whether the user has given positions of the object. A clear part is then as large as
+            the object at these positions, and the path leaves the object only for strong evidence.
     """
 
     longer_side: float
@@ -124,13 +124,14 @@ class ObjectPath:
     def follow(
         self, frames: list[list[Part]], certain: Sequence[bool] | None = None
     ) -> list[int | None]:
-        """Return the number of the chosen part of each frame, None where there is none.
+        """Return the number of the chosen part in each frame, or None.
 
         The next call continues where this one ended.
 
         Args:
             frames: Parts of each frame.
-            certain: Whether the path leads through the part of a frame, which is then its only one.
+            certain: Whether the path must pass through the part of a frame, which is then the only
+                one.
         """
         choices: list[list[tuple[int, int | None]]] = []  # previous state, part
         for t, parts in enumerate(frames):
@@ -148,14 +149,14 @@ class ObjectPath:
         return chosen[::-1]
 
     def gain(self, part: Part) -> float:
-        """Return what a part is worth to a path: 1 if it is clear."""
+        """Return the gain of a part for a path: 1 if it is clear."""
         share = part.mass / self.clear
         return float(np.sqrt(min(share, 1 / share if self.taught else 1)))
 
     def _step(
         self, parts: list[Part], bonus: float
     ) -> tuple[list[_State], list[tuple[int, int | None]]]:
-        """Extend all paths by a frame: to one of its parts, or staying where they are."""
+        """Extend all paths by a frame: to one of its parts, or without moving."""
         states = [_State(s.score, s.x, s.y) for s in self.states]
         origins: list[tuple[int, int | None]] = [(i, None) for i in range(len(states))]
         if parts:
@@ -183,7 +184,7 @@ class ObjectPath:
 
 
 def trim_swollen(parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Cut back a part that suddenly covers far more than in the frames around it.
+    """Trim a part that suddenly covers far more pixels than in neighbouring frames.
 
     An object that touches another one for a few frames forms one part with it. Such parts are
     limited to the neighbourhood of the object in the nearest frame where it is alone.

@@ -13,21 +13,21 @@ from ullayers.locate.still import StillScene
 
 GUIDE_RADIUS = 1 / 54  # of the longer side
 GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not followed
-CORE = 0.8  # quantile of the difference that is taken as the contrast of an object
-FAINT = 0.5  # of the contrast of an object: the least that is expected of a part of it
-PART = 0.2  # of the square root of the area: parts of another contrast are larger than this
-THIN = 0.06  # of the square root of the area: thinner parts, like tails, are left out
+CORE = 0.8  # quantile of the difference that defines the contrast of an object
+FAINT = 0.5  # of the contrast of an object: least contrast of a part of it
+PART = 0.2  # of the square root of the area: least size of a part with its own contrast
+THIN = 0.06  # of the square root of the area: thinner parts, such as tails, are left out
 NOISE_BLUR = 0.8  # pixels
-MARGIN = 0.25  # of the size of a part: how far its outline may lie outside it
+MARGIN = 0.25  # of the size of a part: largest distance of its outline from it
 
-EDGE = 128  # of a soft mask: the outline of the object
+EDGE = 128  # value of a soft mask at the outline of the object
 
 Mask = NDArray[np.bool_]
 Soft = NDArray[np.uint8]  # 255 on the object, `EDGE` at its outline
 
 
 class Outlined(NamedTuple):
-    """The soft mask of an object in a part of a frame; there is nothing of it elsewhere."""
+    """The soft mask of an object inside a box; it is zero elsewhere."""
 
     box: tuple[slice, slice]
     soft: Soft
@@ -36,7 +36,7 @@ class Outlined(NamedTuple):
 def mask_moments(mask: Mask) -> tuple[float, ...]:
     """Return the centroid x, y, the variances xx, xy, yy and the area of a mask, in pixels.
 
-    Without any pixel, all but the area are NaN.
+    For an empty mask, all values but the area are NaN.
 
     Example:
         >>> mask = np.zeros((8, 8), bool)
@@ -58,12 +58,12 @@ def mask_moments(mask: Mask) -> tuple[float, ...]:
 
 
 def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Soft:
-    """Return the soft mask of an object whose chance is known for cells.
+    """Return the soft mask of an object from the probabilities of cells.
 
     Args:
         frame: (height, width, 3) uint8.
         chance: (rows, columns) probability that a cell belongs to the object.
-        part: (rows, columns) cells of the object, to tell it from others.
+        part: (rows, columns) cells of the object, to separate it from others.
     """
     near = cv2.dilate(part.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(np.float32)
     sharp = _follow_edges(frame, _enlarge(chance * near, frame))
@@ -71,12 +71,12 @@ def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Soft:
 
 
 def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask) -> Outlined:
-    """Return the soft mask of an object in view of a still camera: its contrast.
+    """Return the soft mask of an object seen by a still camera, from its contrast.
 
     Args:
         frame: (height, width, 3) uint8.
         scene: The scene at the size of the frame.
-        gain: Gain of the light in this frame, one number or one for every row.
+        gain: Gain of the light in this frame: one number, or one for each row.
         part: (rows, columns) the object at a smaller size.
     """
     box = _box(part, *frame.shape[:2])
@@ -88,20 +88,20 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     inside = _enlarged_part(part, box, *frame.shape[:2])
     if not inside.any():
         return Outlined(box, np.zeros(inside.shape, np.uint8))
-    # Faint parts of an object, and a backdrop that is like it: either may lower the contrast.
+    # Faint parts, and a backdrop similar to the object, lower the expected contrast.
     core = max(_quantile(difference[inside], CORE), 1e-9)
     faint = _contrast_of_parts(difference, inside, core)
     before = _contrast_before(crop, levelled, difference, inside, core)
     contrast = difference / cv2.pow(faint * faint * before, 1 / 3)
     body = _main_body(contrast > 0.5, inside)
-    # Holes count as the object; beyond its outline, the mask ends within a pixel.
+    # Holes belong to the object; beyond its outline, the mask ends within a pixel.
     fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * np.float32(0.49)
     soft = np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe))
     return Outlined(box, _to_bytes(soft))
 
 
 def _quantile(values: Floats, share: float) -> float:
-    """Return a quantile as NumPy does, but faster for some thousand values.
+    """Return the same quantile as NumPy, but faster for a few thousand values.
 
     >>> _quantile(np.array([4, 1, 3, 2], np.float32), 0.5)
     2.5
@@ -114,25 +114,27 @@ def _quantile(values: Floats, share: float) -> float:
 
 
 def _contrast_of_parts(difference: Floats, inside: Mask, core: float) -> Floats:
-    """Return the contrast near each pixel, so that faint parts have outlines of their own.
+    """Return the contrast near each pixel, so that faint parts get their own outlines.
 
     Args:
         difference: (height, width) from the scene.
-        inside: (height, width) where the object is, roughly.
+        inside: (height, width) approximate mask of the object.
         core: Usual difference of the object, without its faint parts.
     """
-    radius = max(1, round(PART * float(np.sqrt(np.count_nonzero(inside)))))
-    side = 2 * radius + 1
-    shape = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
-    highest = cv2.dilate(np.where(inside, difference, 0), shape)
-    near: Floats = np.clip(cv2.blur(highest, (side, side)), FAINT * core, core)
+    side = 2 * max(1, round(PART * float(np.sqrt(np.count_nonzero(inside))))) + 1
+    relative = np.where(inside & (difference > FAINT / 2 * core), difference / core, 0)
+    count = cv2.blur((relative > 0).astype(np.float32), (side, side))
+    # Between the mean, which a blurred edge would lower, and the maximum, which jeans below a dark
+    # jacket do not reach.
+    fourth = cv2.blur(np.square(np.square(relative)), (side, side)) / np.maximum(count, 1e-6)
+    near: Floats = core * np.sqrt(np.sqrt(fourth.clip(FAINT**4, 1)))
     return near
 
 
 def _contrast_before(
     scene: StillScene, levelled: Floats, difference: Floats, inside: Mask, usual: float
 ) -> Floats:
-    """Return the contrast that an object of one colour has before the backdrop at each pixel.
+    """Return the contrast between an object of one colour and the backdrop at each pixel.
 
     A red cushion stands out from a lamp more than from the ceiling around it.
     """
@@ -153,32 +155,38 @@ def _to_bytes(values: Floats) -> Soft:
 
 def _box(part: Mask, height: int, width: int) -> tuple[slice, slice]:
     """Return the rows and columns of the larger image around a part."""
+    left, top, columns, rows = cv2.boundingRect(part.view(np.uint8))
     slices = []
-    for axis, size in ((1, height), (0, width)):
-        filled = np.flatnonzero(part.any(axis))
-        scale = size / part.shape[1 - axis]
-        margin = MARGIN * scale * (len(filled) + 4)
-        first = max(0, int(scale * filled[0] - margin))
-        slices.append(slice(first, min(size, int(np.ceil(scale * (filled[-1] + 1) + margin)))))
+    for first, count, size, whole in (
+        (top, rows, height, part.shape[0]),
+        (left, columns, width, part.shape[1]),
+    ):
+        scale = size / whole
+        margin = MARGIN * scale * (count + 4)
+        start = max(0, int(scale * first - margin))
+        slices.append(slice(start, min(size, int(np.ceil(scale * (first + count) + margin)))))
     return slices[0], slices[1]
 
 
 def _enlarged_part(part: Mask, box: tuple[slice, slice], height: int, width: int) -> Mask:
     """Return a box of a part that is enlarged to a size, by linear interpolation."""
-    near, shares = [], []  # of the rows and columns of the part, those that the box needs
-    for axis, size in ((0, height), (1, width)):
-        count = part.shape[axis]
-        place = np.arange(box[axis].start, box[axis].stop)
-        place = ((place + 0.5) * count / size - 0.5).clip(0, count - 1).astype(np.float32)
-        first = place.astype(int)
-        near.append((first, np.minimum(first + 1, count - 1)))
-        shares.append(np.expand_dims(place - first, 1 - axis))
-    rows, columns = (slice(first[0], second[-1] + 1) for first, second in near)
-    values = part[rows, columns].astype(np.float32)
-    for axis, ((first, second), share) in enumerate(zip(near, shares, strict=True)):
-        before, after = (values.take(each - first[0], axis) for each in (first, second))
-        values = before + share * (after - before)
-    return values > 0.5
+    rows, columns = part.shape
+    down, across = rows / height, columns / width
+    to_part = np.array(  # centres of pixels are at one half
+        [
+            [across, 0, (box[1].start + 0.5) * across - 0.5],
+            [0, down, (box[0].start + 0.5) * down - 0.5],
+        ]
+    )
+    size = box[1].stop - box[1].start, box[0].stop - box[0].start
+    values = cv2.warpAffine(
+        part.view(np.uint8) * np.uint8(255),
+        to_part,
+        size,
+        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+    return values > 127
 
 
 def _main_body(reached: Mask, inside: Mask) -> Mask:
@@ -209,7 +217,7 @@ def _enlarge(values: Floats, frame: Pixels) -> Floats:
 
 
 def _follow_edges(frame: Pixels, values: Floats) -> Floats:
-    """Let values change where the frame does: a guided filter (He et al. 2010), per colour."""
+    """Align values with the edges of the frame: a guided filter (He et al. 2010), per colour."""
     guides = [frame[..., i].astype(np.float32) for i in range(3)]
     filtered: Floats = np.mean([_guided_filter(guide, values) for guide in guides], axis=0)
     return filtered

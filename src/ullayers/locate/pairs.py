@@ -1,4 +1,4 @@
-"""Pairs of tracks: how near they have been, and whether both are parts of one object."""
+"""Pairs of tracks: their distance, and whether both are parts of one object."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Floats = NDArray[np.float64]
 
 
 class Pairs:
-    """How near each pair of tracks has been, since both are there.
+    """Distance of each pair of tracks since both exist.
 
     Attributes:
-        tracks: (tracks,) their numbers.
+        tracks: (tracks,) numbers of the tracks.
         common: (tracks, tracks) frames in which both were seen.
         together: Frames in which they shared a blob.
-        streak: The same, since they last did not.
+        streak: Frames in which they shared a blob without interruption, up to now.
         farthest: Largest distance between them, in pixels.
         hidden: How much one hid the other since the last decision, from 0 to 1, plus 1; 0 if they
             did not meet.
@@ -37,11 +37,11 @@ class Pairs:
         )
 
     def add(self, tracks: NDArray[np.int64], seen: Sequence[Sighting | None]) -> None:
-        """Take in a frame.
+        """Add a frame.
 
         Args:
             tracks: (tracks,) numbers of all tracks, ascending.
-            seen: Where they are; None for those that are not seen.
+            seen: Their sightings; None for tracks that are not seen.
         """
         self.keep(tracks)
         places = np.array([(np.nan, np.nan) if s is None else (s.x, s.y) for s in seen])
@@ -65,12 +65,12 @@ class Pairs:
     ) -> list[tuple[int, int]]:
         """Return pairs of tracks that are parts of one object.
 
-        They were always as near as now, in one blob; or they have shared one for long that is not
-        larger than an object.
+        Either they have always been as close as now, in one blob, or they have long shared a blob
+        that is not larger than an object.
 
         Args:
             seen: As in `add`, of the same frame.
-            least: Frames in which both must have been seen.
+            least: Least number of frames in which both were seen.
             whole: Largest area of an object.
         """
         mostly = (self.common >= least) & (self.together > MOSTLY * self.common)
@@ -89,7 +89,7 @@ class Pairs:
         return found
 
     def keep(self, tracks: NDArray[np.int64]) -> None:
-        """Forget all tracks but these, of which some may be new."""
+        """Keep only these tracks, some of which may be new."""
         if np.array_equal(tracks, self.tracks):
             return
         before = np.isin(tracks, self.tracks)
@@ -107,7 +107,7 @@ class Pairs:
         return met
 
     def nearest(self, first: int, second: int) -> float:
-        """Return how clearly two tracks stood apart since the last decision, from 0 to 1."""
+        """Return how clearly two tracks were separated since the last decision, from 0 to 1."""
         i, j = np.searchsorted(self.tracks, [first, second])
         return float(np.clip(2 - self.hidden[i, j], 0, 1))
 

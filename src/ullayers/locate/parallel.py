@@ -1,4 +1,4 @@
-"""Work on single frames in two threads."""
+"""Processing of single frames in two threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THREADS = 2
 
 
 def in_parallel(function: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
-    """Call a function for every frame in two threads; OpenCV and NumPy release the GIL.
+    """Call a function for each frame in two threads; OpenCV and NumPy release the GIL.
 
     >>> in_parallel(lambda a, b: a + b, [1, 2], [3, 4])
     [4, 6]

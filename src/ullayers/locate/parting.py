@@ -1,4 +1,4 @@
-"""Parting the pixels of a blob that several objects share, and the axes of objects."""
+"""Dividing the pixels of a blob between several objects, and the axes of objects."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 EM_STEPS = 4
-EM_PIXELS = 400  # of a blob that are used to part it
-MOST_TURN = 0.3  # radians by which the axes of an object turn from frame to frame, at most
-ELLIPTIC = 0.9  # of the area of its ellipse that an object fills, if it has this shape
+EM_PIXELS = 400  # of a blob that are used to divide it
+MOST_TURN = 0.3  # radians: largest rotation of the axes of an object from frame to frame
+ELLIPTIC = 0.9  # least share of its ellipse that an elliptic object fills
 FIT_STEPS = 5
-FIT_POINTS = 800  # in and around a blob, at which ellipses are compared with it
+FIT_POINTS = 800  # points in and around a blob at which ellipses are compared with it
 BORDER = 3  # pixels around a blob
-SOFTNESS = 0.15  # of the radius of an ellipse, over which it ends
-STRAY = 0.2  # of its length: standard deviation of an object from where it is expected
+SOFTNESS = 0.15  # of the radius of an ellipse: width of its soft edge
+STRAY = 0.2  # of its length: standard deviation of an object from its predicted position
 STRAY_TURN = 0.3  # radians: the same for its axes
-UNLIKE = 0.005  # of its area by which an object may differ from an ellipse
-OVERLAP_GAIN = 0.25  # how far objects at the same place follow the pixels, 1 if they are apart
+UNLIKE = 0.005  # of its area: usual difference of an object from an ellipse
+OVERLAP_GAIN = 0.25  # how far overlapping objects follow the pixels; 1 if they are separate
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ class Parted(NamedTuple):
         places: (objects, 2) centroids x, y.
         spreads: (objects, 2, 2) covariances of their pixels.
         owner: (pixels,) the object of each pixel.
-        known: (objects,) how much of each place is known from the pixels, from 0 to 1.
+        known: (objects,) how well the pixels determine each position, from 0 to 1.
     """
 
     places: Floats
@@ -41,13 +41,13 @@ class Parted(NamedTuple):
 
 
 def part_pixels(pixels: Floats, places: Floats, spreads: Floats, areas: Floats) -> Parted:
-    """Part the pixels of a blob among objects.
+    """Divide the pixels of a blob between objects.
 
-    Objects that have the shape of an ellipse, like most animals from above, are fitted with one.
+    Objects with the shape of an ellipse, like most animals seen from above, are fitted with one.
 
     Args:
-        pixels: (pixels, 2) places x, y of the centres of all pixels of a blob.
-        places: (objects, 2) where the objects are expected.
+        pixels: (pixels, 2) centres x, y of all pixels of a blob.
+        places: (objects, 2) predicted positions of the objects.
         spreads: (objects, 2, 2) covariances of their pixels.
         areas: (objects,) their usual areas.
     """
@@ -65,7 +65,7 @@ def axes_of(spread: Floats) -> tuple[float, float, float]:
 
 
 def _turned(lengths: Floats, axes: Floats, before: float) -> Floats:
-    """Return a covariance as `with_axes_of` does, whose axes have not turned far."""
+    """Return a covariance as `with_axes_of` does, but with a limited rotation of its axes."""
     turn = (axes_of(axes)[2] - before + math.pi / 2) % math.pi - math.pi / 2
     return _with_angle(lengths, before + min(max(turn, -MOST_TURN), MOST_TURN))
 
@@ -89,24 +89,27 @@ def _with_angle(lengths: Floats, angle: float) -> Floats:
 
 
 def separation(places: Floats, spreads: Floats) -> Floats:
-    """Return how clearly each object stands apart from the others that share its blob."""
-    gains = np.ones(len(places))
+    """Return how clearly each object is separated from the others that share its blob.
+
+    It is 0 for an object at the position of another one, and 1 for one that hardly touches it.
+    """
+    apart = np.ones(len(places))
     for i, place in enumerate(places):
         for j, other in enumerate(places):
             if i != j:
                 offset = other - place
                 scaled = np.sqrt(offset @ np.linalg.solve(spreads[i] + spreads[j], offset))
-                gains[i] = min(gains[i], max(OVERLAP_GAIN, scaled / 2))
-    return gains
+                apart[i] = min(apart[i], scaled / 2)
+    return apart
 
 
 def mix_gaussians(pixels: Floats, places: Floats, spreads: Floats, areas: Floats) -> Parted:
-    """Part pixels among objects of known size, by expectation maximisation.
+    """Divide pixels between objects of known size by expectation maximisation.
 
     Args:
-        pixels: (pixels, 2) places x, y.
-        places: (objects, 2) where the objects are expected.
-        spreads: (objects, 2, 2) covariances of their pixels; their axes may turn.
+        pixels: (pixels, 2) positions x, y.
+        places: (objects, 2) predicted positions of the objects.
+        spreads: (objects, 2, 2) covariances of their pixels; their axes may rotate.
         areas: (objects,) their usual areas.
 
     Example:
@@ -124,7 +127,7 @@ def mix_gaussians(pixels: Floats, places: Floats, spreads: Floats, areas: Floats
     for _ in range(EM_STEPS):
         chances = _chances(some, places, spreads, areas)
         weight = chances.sum(0)
-        if weight.min() < 1:  # one of them is hidden: the pixels tell nothing about it
+        if weight.min() < 1:  # one of them is hidden, so the pixels do not show it
             break
         places = (chances.T @ some) / weight[:, None]
         offsets = some[None] - places[:, None]
@@ -133,7 +136,7 @@ def mix_gaussians(pixels: Floats, places: Floats, spreads: Floats, areas: Floats
         turned = zip(spreads, second, angles, strict=True)
         spreads = np.stack([_turned(*each) for each in turned])
     owner = _chances(pixels, places, spreads, areas).argmax(1)
-    gains = separation(places, spreads)
+    gains = np.maximum(separation(places, spreads), OVERLAP_GAIN)
     return Parted(expected + gains[:, None] * (places - expected), spreads, owner, gains)
 
 
@@ -149,12 +152,12 @@ def _chances(pixels: Floats, places: Floats, spreads: Floats, areas: Floats) -> 
 
 
 def fit_ellipses(pixels: Floats, places: Floats, spreads: Floats) -> Parted:
-    """Part pixels among objects: fit an ellipse of known size for each, near where it is expected.
+    """Divide pixels between objects: fit one ellipse of known size each, near its prediction.
 
     Args:
-        pixels: (pixels, 2) places x, y of the centres of all pixels of a blob.
-        places: (objects, 2) where the objects are expected.
-        spreads: (objects, 2, 2) covariances of their pixels; their axes may turn.
+        pixels: (pixels, 2) centres x, y of all pixels of a blob.
+        places: (objects, 2) predicted positions of the objects.
+        spreads: (objects, 2, 2) covariances of their pixels; their axes may rotate.
 
     Example:
         >>> disc = np.argwhere(np.hypot(*np.mgrid[-4:5, -4:5]) < 4.5) + 0.5
@@ -169,10 +172,10 @@ def fit_ellipses(pixels: Floats, places: Floats, spreads: Floats) -> Parted:
     half = np.array([[2 * math.sqrt(max(value, 0.25)) for value in each[:2]] for each in ellipses])
     away = np.square(places[:, None] - pixels).sum(2)
     nearest = pixels[away.argmin(1)]
-    start = np.where(away.min(1)[:, None] > 1, nearest, places)  # an object is within its blob
+    start = np.where(away.min(1)[:, None] > 1, nearest, places)  # an object lies within its blob
     pose = np.column_stack([start, [each[2] for each in ellipses]])
     expected = pose.copy()
-    # An object may be elsewhere than expected, and turned.
+    # Prior: deviation from the predicted position and rotation.
     loose = np.column_stack([STRAY * 2 * half[:, :1]] * 2 + [np.full(len(half), STRAY_TURN)])
     prior = 1 / np.square(loose).ravel()
     weight /= UNLIKE * np.pi * float(np.mean(half.prod(1)))
@@ -193,7 +196,7 @@ def fit_ellipses(pixels: Floats, places: Floats, spreads: Floats) -> Parted:
 
 
 def _grid(pixels: Floats) -> tuple[Floats, Floats, float]:
-    """Return points in and around a blob, whether they are in it, and pixels for each point."""
+    """Return points in and around a blob, whether they are inside, and pixels per point."""
     low, high = pixels.min(0) - BORDER, pixels.max(0) + BORDER
     step = max(1, round(math.sqrt(float(np.prod(high - low + 1)) / FIT_POINTS)))
     x, y = (np.arange(low[i], high[i] + 0.5, step) for i in (0, 1))
@@ -205,7 +208,7 @@ def _grid(pixels: Floats) -> tuple[Floats, Floats, float]:
 
 
 def _radius(points: Floats, pose: Floats, half: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the radius of points in units of the ellipses, 1 at their outline, and along axes.
+    """Return the radius of points relative to ellipses (1 at the outline), and along axes.
 
     Args:
         points: (points, 2).
@@ -220,7 +223,7 @@ def _radius(points: Floats, pose: Floats, half: Floats) -> tuple[Floats, Floats,
 
 
 def _coverage(points: Floats, pose: Floats, half: Floats) -> tuple[Floats, Floats]:
-    """Return (objects, points) how far points are covered, and the slope by x, y and angle."""
+    """Return (objects, points) coverage of points, and its derivatives by x, y and angle."""
     radius, along, across = _radius(points, pose, half)
     inside = 1 / (1 + np.exp(np.clip((radius - 1) / SOFTNESS, -30, 30)))
     cosine, sine = np.cos(pose[:, 2:]), np.sin(pose[:, 2:])

@@ -1,7 +1,7 @@
-"""Who is who in several videos: the appearance of an object, compared with those seen before.
+"""Identities across several videos, from the appearance of objects.
 
-An object of a video is taken for one of an earlier video only if its appearance fits that one, in
-units of how much appearances vary within a video, and clearly fits no other one as well.
+An object is recognised as one of an earlier video only if its appearance fits that object, relative
+to how much appearances vary within a video, and clearly fits no other object as well.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ullayers.locate.identity import APPEARANCE, MOST_COST, appearances, metric_
 from ullayers.locate.sightings import ALONE, Sightings
 
 BLOCK = 25  # frames over which an appearance is averaged
-MIN_BLOCKS = 4  # with fewer, nobody can be recognised
-SURE = 0.95  # least confidence of an object that is recognised, or new
+MIN_BLOCKS = 4  # with fewer, no object can be recognised
+SURE = 0.95  # least confidence to call an object recognised or new
 LARGEST_NUMBER = 255  # of an object; masks have one byte per pixel
-LARGEST_GAIN = 6.9  # a confidence of 0.999: appearances are not known better
+LARGEST_GAIN = 6.9  # a confidence of 0.999: appearances are not known more precisely
 IMPOSSIBLE = 1e6
 
 Floats = NDArray[np.float64]
@@ -28,11 +28,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Portrait:
-    """What an object looks like in a video.
+    """Appearance of an object in a video.
 
     Attributes:
-        mean: Mean appearance; empty if too little was seen of it.
-        scatter: Sum of squares of blocks of frames around it, row by row.
+        mean: Mean appearance; empty if the object was seen too briefly.
+        scatter: Sum of squares of blocks of frames around the mean, row by row.
         blocks: Number of these blocks.
     """
 
@@ -45,7 +45,7 @@ class Portrait:
         """Measure the frames in which an object is alone.
 
         Args:
-            sightings: Of the object.
+            sightings: Sightings of the object.
             scale: Pixels of the video per pixel of these sightings, along a side.
         """
         alone = sightings.where(sightings.column("company") == ALONE)
@@ -63,7 +63,7 @@ class Portrait:
             raise ValueError(f"expected {APPEARANCE} numbers, got {len(self.mean)}")
 
 
-# How the numbers of an appearance grow with the logarithm of the scale: colours, area, axes.
+# Change of each number of an appearance with the logarithm of the scale: colours, area, axes.
 SIZES = np.array([0.0] * 6 + [2.0, 1.0, 1.0])
 
 
@@ -73,7 +73,7 @@ class Recognised:
 
     Attributes:
         object: Its number, in both videos.
-        video: The earlier video in which it was seen first.
+        video: Name of the earlier video in which it was first seen.
         confidence: From 0 to 1.
     """
 
@@ -84,11 +84,11 @@ class Recognised:
 
 @dataclass
 class Cast:
-    """The objects of all videos so far that can be told from each other.
+    """The objects of all videos so far that can be distinguished.
 
     Attributes:
-        portraits: By the number of the object.
-        videos: In which each was seen first.
+        portraits: Portraits by object number.
+        videos: Video in which each object was first seen.
     """
 
     portraits: dict[int, Portrait] = field(default_factory=dict)
@@ -97,16 +97,16 @@ class Cast:
     def meet(self, portraits: Sequence[Portrait], video: str) -> tuple[list[int], list[Recognised]]:
         """Number the objects of the next video.
 
-        Objects that are recognised have the number that they have in earlier videos. Those that are
-        clearly new have one that no other object has. Those of which it is not clear have one that
-        no other object of this video has.
+        Recognised objects keep their number from earlier videos. Clearly new objects get a number
+        that no other object has. Unclear objects get a number that no other object of this video
+        has.
 
         Args:
-            portraits: Of the objects of the video.
+            portraits: Portraits of the objects in the video.
             video: Its name.
 
         Returns:
-            The number of each object, and those that are recognised.
+            The number of each object, and the recognised objects.
         """
         if not self.portraits and len(portraits) > 1:
             numbers = list(range(1, len(portraits) + 1))
@@ -121,7 +121,7 @@ class Cast:
                 continue
             if column < len(known):
                 recognised[row] = known[column]
-            elif len(portraits) > 1:  # a single object has no number of its own
+            elif len(portraits) > 1:  # a single object is not numbered
                 new = max([*known, *fresh.values()]) + 1
                 if new <= LARGEST_NUMBER:
                     fresh[row] = new
@@ -140,11 +140,10 @@ class Cast:
     def _compare(
         self, portraits: Sequence[Portrait], known: list[int]
     ) -> tuple[list[int], list[float]]:
-        """Assign objects to known ones, or to none of them, at the lowest cost.
+        """Assign objects to known objects, or to none, at the lowest cost.
 
-        Returns:
-            The column of each object, and by how much it is better than any other, as a
-            probability; 0 if too little was seen of the object.
+        Returns: The column of each object, and the probability that it is right; 0 if the object
+        was seen too briefly.
         """
         members = [self.portraits[number] for number in known]
         seen = [row for row, each in enumerate(portraits) if each.blocks]
@@ -170,7 +169,7 @@ def _in_metric_of_w(portraits: Sequence[Portrait]) -> Floats:
     count = sum(each.blocks - 1 for each in portraits)
     scatter = sum(np.array(each.scatter) for each in portraits)
     within = np.reshape(scatter, (APPEARANCE, APPEARANCE)) / count
-    # From few blocks, W is known along the axes only.
+    # With few blocks, only the diagonal of W is known.
     unknown = APPEARANCE / (APPEARANCE + count)
     within = (1 - unknown) * within + unknown * np.diag(np.diag(within))
     looks: Floats = means @ metric_of(within, np.zeros(APPEARANCE)).T
@@ -183,7 +182,7 @@ def _assigned(cost: Floats) -> tuple[float, list[int]]:
 
 
 def _filled(numbers: dict[int, int], count: int) -> list[int]:
-    """Return the number of each object; those without one get the smallest that are free.
+    """Return the number of each object; objects without one get the smallest free numbers.
 
     >>> _filled({1: 1, 2: 5}, 4)
     [2, 1, 5, 3]

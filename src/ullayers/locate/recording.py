@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -14,7 +15,7 @@ from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.judge import track_objective
 from ullayers.locate.movers import MoverChoice
-from ullayers.locate.objects import Labelled, ObjectPath, Part, label_parts
+from ullayers.locate.objects import Labelled, ObjectPath, label_parts
 from ullayers.locate.outline import EDGE, contrast_outline
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.segment import (
@@ -43,28 +44,28 @@ from ullayers.locate.still import (
     without_common,
 )
 
-STILL_SIDE = 320  # pixels of the longer side at which objects are found with a still camera
-MIN_STILL_FRAMES = 150  # a shorter recording may show an object at the same place throughout
+STILL_SIDE = 320  # pixels of the longer side at which a still camera's objects are found
+MIN_STILL_FRAMES = 150  # a shorter recording may show an object in the same place throughout
 PAIR_SIDE = 160  # pixels of the longer side at which pairs of frames are compared
 PAIR_BLUR = 1.5  # pixels
-MAX_EXPLAINED = 0.7  # of the change between two frames, left after the motion of the camera
-MAX_CHANGE = 3.0  # change over the recording, in changes from frame to frame
-SAME_EDGES = 0.6  # correlation of the edges of two frames that show the same
-SAME_LIGHT = 0.1  # spread of the gain over a frame: more is the shadow of a cloud, or motion
-INWARDS = np.ones((5, 5), np.uint8)  # pixels near the outline of a part, which has edges itself
-LEAST_TEXTURE = 100  # pixels: in fewer, edges may be alike by chance
+MAX_EXPLAINED = 0.7  # share of the change between frames left after removing the camera's motion
+MAX_CHANGE = 3.0  # change over the recording, in units of the change from frame to frame
+SAME_EDGES = 0.6  # correlation of the edges of two frames of the same scene
+SAME_LIGHT = 0.1  # spread of the gain over a frame; larger for the shadow of a cloud, or motion
+INWARDS = np.ones((5, 5), np.uint8)  # excludes pixels near the outline, which has edges itself
+LEAST_TEXTURE = 100  # pixels: in fewer, edges may agree by chance
 OVEREXPOSED = 245.0  # grey levels
 LEAST_CHANGE = 0.5  # grey levels: smaller changes need no explanation
-STILL_PAIRS = 0.7  # share of pairs of frames in which the camera must not move
-CLEAR_EDGES = 0.9  # quantile of the edges of a frame: plain surfaces look the same if they move
+STILL_PAIRS = 0.7  # least share of pairs of frames in which the camera is still
+CLEAR_EDGES = 0.9  # quantile of the edges of a frame; motion is invisible on plain surfaces
 # Share of its confidence that a position keeps between two pieces of an object, or on something
 # that was never seen to move.
 UNSURE = 0.5
-UNCLEAR = 0.75  # an object 1.5 times above the threshold has a confidence of one half
+UNCLEAR = 0.75  # an object at 1.5 times the threshold has a confidence of 0.5
 
 
 def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
-    """Return the scene of a recording if its camera stands still, else None.
+    """Return the scene of a recording if its camera is still, otherwise None.
 
     Args:
         sample: (time, height, width, 3) uint8 frames spread over the recording.
@@ -86,11 +87,11 @@ def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
     later = [view.levelled(frame) for frame in following]
     if np.mean([_stands_still(*pair) for pair in zip(before, later, strict=True)]) < STILL_PAIRS:
         return None
-    # A camera that is held by hand moves little from frame to frame, but more over the recording.
+    # A hand-held camera moves little from frame to frame, but more over the recording.
     middle = before[len(before) // 2]
     if np.mean([_stands_still(frame, middle) for frame in before]) < STILL_PAIRS:
         return None
-    # A slow pan hardly shows from frame to frame, but adds up over the recording, as light does.
+    # Like light, a slow pan changes little from frame to frame but adds up over the recording.
     steps = [np.median(cv2.absdiff(*pair)) for pair in zip(before, later, strict=True)]
     changes = [np.median(view.difference(frame)) for frame in small]
     has_changed = np.median(changes) > MAX_CHANGE * max(float(np.median(steps)), NOISE_FLOOR)
@@ -100,9 +101,9 @@ def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
 
 
 def _is_light(frames: Frames, scene: StillScene) -> bool:
-    """Whether frames that are far apart differ by the brightness of the light alone.
+    """Return whether frames that are far apart differ only by the brightness of the light.
 
-    Edges are then at the same places, and all of a frame is brighter or darker by the same factor.
+    Edges are then in the same places, and the whole frame is brighter or darker by the same factor.
     """
     outlines = [edges(frame.astype(np.float32)) for frame in frames]
     pairs = zip(outlines, outlines[len(frames) // 2 :], strict=False)
@@ -122,7 +123,7 @@ def _spread_of_gain(frame: Pixels, backdrop: Floats) -> float:
 
 
 def fits(scene: StillScene, frames: Frames) -> bool:
-    """Whether frames show a scene, whatever moves in it."""
+    """Return whether frames show a scene, regardless of moving objects."""
     height, width = scene.noise.shape
     if abs(frames.shape[1] * width - frames.shape[2] * height) > height + width:  # another shape
         return False
@@ -132,9 +133,9 @@ def fits(scene: StillScene, frames: Frames) -> bool:
 
 
 def _stands_still(first: Pixels, second: Pixels) -> bool:
-    """Whether motion of the camera does not explain the change between two frames."""
+    """Return whether camera motion does not explain the change between two frames."""
     pair = resized(np.stack([first, second]), PAIR_SIDE)
-    # Blurred, or warping would explain noise by smoothing it.
+    # Blur first; otherwise warping would reduce noise by smoothing it.
     before, after = (
         cv2.GaussianBlur(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), (0, 0), PAIR_BLUR)
         for frame in pair
@@ -155,6 +156,22 @@ def _stands_still(first: Pixels, second: Pixels) -> bool:
     return bool(change <= LEAST_CHANGE or explained > MAX_EXPLAINED * change)
 
 
+class PreparedWindow(NamedTuple):
+    """What stands out in the frames of a window.
+
+    Attributes:
+        small: (time, rows, columns, 3) frames at a smaller size.
+        gains: Gain of the light in each frame.
+        evidence: (time, rows, columns) difference from the scene, in units of the noise.
+        labelled: Parts of each frame.
+    """
+
+    small: Frames
+    gains: list[Floats]
+    evidence: Floats
+    labelled: list[Labelled]
+
+
 @dataclass
 class StillRecording:
     """Finds the main object with a still camera, window by window.
@@ -163,13 +180,13 @@ class StillRecording:
         scene: The scene at the size of the frames.
         threshold: Evidence above which a pixel belongs to an object, in units of the noise.
         path: The path of the object so far.
-        movers: Whether it has moved, to tell it from changes of the scene.
-        usual: `common_evidence` of most frames.
-        is_known: Whether the scene was learned from another, longer recording. What differs from it
-            is then an object, also if it never moves.
+        movers: Whether it has moved, to distinguish it from changes of the scene.
+        usual: Usual value of `common_evidence`.
+        is_known: Whether the scene was learned from another, longer recording. Anything that
+            differs from it is then an object, even if it never moves.
 
     Attributes:
-        finder: Follows all objects, if that is wanted; see `follow_all`.
+        finder: Follows all objects, if requested; see `follow_all`.
     """
 
     scene: StillScene
@@ -188,7 +205,7 @@ class StillRecording:
 
     @classmethod
     def start(cls, scene: StillScene, sample: Frames) -> StillRecording:
-        """Choose the threshold, from frames spread over the recording."""
+        """Create a recording, with a threshold chosen from frames spread over it."""
         found = cls(scene, MIN_STILL_EVIDENCE, ObjectPath(STILL_SIDE, 1.0))
         small = resized(sample, STILL_SIDE)
         evidence = np.stack([found.view.evidence(frame) for frame in small])
@@ -201,7 +218,7 @@ class StillRecording:
         return found
 
     def for_size(self, height: int, width: int) -> StillRecording:
-        """Return another recording of the scene, in frames of a size."""
+        """Return another recording of the scene, for frames of this size."""
         path = ObjectPath(STILL_SIDE, self.path.clear)
         scene = self.scene.resized(height, width)
         return StillRecording(scene, self.threshold, path, usual=self.usual, is_known=True)
@@ -210,9 +227,23 @@ class StillRecording:
         """From now on, also follow all other objects.
 
         Args:
-            patience: Frames after which an object that is not seen is given up.
+            patience: Frames after which an unseen object is given up.
         """
         self.finder = ObjectFinder(self.threshold, patience)
+
+    def prepare(self, frames: Frames, attention: Floats | None = None) -> PreparedWindow:
+        """Return what stands out in a window of frames, whatever was found before.
+
+        Args:
+            frames: As in `segment_motion`.
+            attention: As in `segment_motion`.
+        """
+        small = resized(frames, STILL_SIDE)
+        gains = in_parallel(self.view.gain, small)
+        evidence = np.stack(in_parallel(self._evidence, small, gains))
+        return PreparedWindow(
+            small, gains, evidence, label_all(evidence, self.threshold, attention)
+        )
 
     def segment(
         self,
@@ -227,12 +258,9 @@ class StillRecording:
             frames: As in `segment_motion`.
             attention: As in `segment_motion`.
             anchors: As in `segment_motion`.
-            chosen: Part of `parts` that the object is in each frame; None to find it.
+            chosen: Number of the object's part in each frame, after `anchors`; None to find it.
         """
-        small = resized(frames, STILL_SIDE)
-        gains = in_parallel(self.view.gain, small)
-        evidence = np.stack(in_parallel(self._evidence, small, gains))
-        labelled = label_all(evidence, self.threshold, attention)
+        small, gains, evidence, labelled = self.prepare(frames, attention)
         if anchors is not None:
             labelled = anchors.choose(labelled, evidence)
         moved = np.ones(len(frames), bool)
@@ -253,25 +281,13 @@ class StillRecording:
         confidence[~moved | in_parallel(self._is_lit, small, parts)] *= UNSURE
         return Segments(soft, places, confidence, others, objective, owners)
 
-    def parts(
-        self, frames: Frames, attention: Floats | None = None, anchors: Anchors | None = None
-    ) -> list[list[Part]]:
-        """Return what may be the object in each frame of a window; arguments as in `segment`."""
-        small = resized(frames, STILL_SIDE)
-        gains = in_parallel(self.view.gain, small)
-        evidence = np.stack(in_parallel(self._evidence, small, gains))
-        labelled = label_all(evidence, self.threshold, attention)
-        if anchors is not None:
-            labelled = anchors.choose(labelled, evidence)
-        return [each.parts for each in labelled]
-
     def _is_lit(self, frame: Pixels, part: NDArray[np.bool_]) -> bool:
-        """Whether a part shows the same as the scene, in another light: a lamp, or a shadow."""
+        """Return whether a part shows the scene in different light: a lamp, or a shadow."""
         left, top, width, height = cv2.boundingRect(part.view(np.uint8))
         if not width:
             return False
         box = slice(top, top + height), slice(left, left + width)
-        # Its outline may be in the backdrop, too, if it is an object that rests most of the time.
+        # The outline of an object that rests most of the time may also be in the backdrop.
         inside = cv2.erode(part[box].view(np.uint8), INWARDS, borderValue=0) > 0
         inside &= frame[box].max(-1) < OVEREXPOSED
         if np.count_nonzero(inside) < LEAST_TEXTURE:
@@ -314,7 +330,7 @@ class StillRecording:
 
 
 def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> NDArray[np.float64]:
-    """Return how far the evidence of an object exceeds the threshold at its peak: 0 to 1."""
+    """Return how far the peak evidence of an object exceeds the threshold, from 0 to 1."""
     peak = np.array(
         [values[part].max(initial=0) for values, part in zip(evidence, parts, strict=True)]
     )
@@ -324,11 +340,11 @@ def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> ND
 
 
 def lies_between(mask: NDArray[np.bool_], place: NDArray[np.float64]) -> bool:
-    """Whether a centroid lies between the pieces of a mask: two objects close to each other.
+    """Return whether a centroid lies between the pieces of a mask, as for two close objects.
 
     Args:
         mask: (height, width).
-        place: (2,) its centroid x, y in 0..1; NaN if the mask is empty.
+        place: (2,) centroid x, y of the mask in 0..1; NaN if it is empty.
 
     Example:
         >>> mask = np.zeros((8, 20), bool)
@@ -349,7 +365,7 @@ def lies_between(mask: NDArray[np.bool_], place: NDArray[np.float64]) -> bool:
 
 
 class MovingRecording:
-    """Finds the main object with a moving camera, or in few frames, window by window."""
+    """Finds the main object with a moving camera or in short clips, window by window."""
 
     def segment(
         self,
@@ -360,8 +376,8 @@ class MovingRecording:
     ) -> Segments:
         """Find the object in the next window of frames; see `segment_motion`.
 
-        Windows are independent of each other, so that no choice can be made ahead.
-        Nothing is found in a single frame, which shows no motion.
+        Windows are independent, so `chosen` is not used. Nothing is found in a single frame, which
+        shows no motion.
         """
         if len(frames) > 1:
             return segment_motion(frames, attention, anchors=anchors)

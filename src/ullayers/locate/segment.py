@@ -1,4 +1,4 @@
-"""One window of frames: evidence, consensus, hypotheses that J compares, and outlines."""
+"""One window of frames: evidence, consensus, hypotheses compared by J, and outlines."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from ullayers.locate.still import MIN_STILL_EVIDENCE
 
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 BINS = 256
-MIN_EVIDENCE = 1.5  # times the median of a frame; less is not motion
-# Cells below the first are background and cells above the second are objects, relative to the
-# threshold; between them, the chain decides.
+MIN_EVIDENCE = 1.5  # times the median of a frame: weaker evidence is not motion
+# Relative to the threshold: cells below the first are background, cells above the second are
+# objects. In between, the chain decides.
 BACKGROUND, OBJECT = 0.5, 1.2
-LARGEST_OBJECT = 0.5  # of the frame: what covers more is the background
-SELECTIVITY = (1.0, 1.4, 2.0)  # thresholds that compete, times Otsu's: higher ones split objects
+LARGEST_OBJECT = 0.5  # of the frame: anything larger is the background
+SELECTIVITY = (1.0, 1.4, 2.0)  # competing thresholds, times Otsu's; higher ones split objects
 # Confidence per share of the evidence that an object explains. On DAVIS and the thrown pillow, at
-# least 95 % of the positions with a confidence of one half or more are on the object.
+# least 95 % of the positions with a confidence of at least 0.5 are on the object.
 CALIBRATION = 0.7
-EXPLAINED = 1.5  # times the median: less evidence needs no explanation
+EXPLAINED = 1.5  # times the median: weaker evidence is not counted
 FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
 STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
 LARGEST_QUANTILE = 0.999  # larger evidence does not raise the threshold
 MISSING_COST = 10.0  # of J, if the object is found in no frame
-CLEAR_GAIN = 0.75  # by which another hypothesis must lower J to be preferred to the first one
+CLEAR_GAIN = 0.75  # by which another hypothesis must lower J to replace the first one
 
 
 @dataclass(frozen=True)
 class Segments:
-    """What moves in a window of frames.
+    """The moving object in a window of frames.
 
     Attributes:
         soft: (time, height, width) uint8 at the size of the frames: 255 on the object, 128 at its
@@ -49,7 +49,8 @@ class Segments:
         confidence: (time,) from 0 to 1.
         others: (time,) mass of the strongest other object, relative to the object's own.
         objective: J of the track; NaN if the window is too short for it.
-        owners: (time, height, width) number of the track of each pixel, if all are followed.
+        owners: (time, height, width) number of the track of each pixel, if all objects are
+            followed.
     """
 
     soft: NDArray[np.uint8]
@@ -61,14 +62,14 @@ class Segments:
 
     @property
     def masks(self) -> NDArray[np.bool_]:
-        """The object in every frame, (time, height, width) bool."""
+        """(time, height, width) bool mask of the object in each frame."""
         inside: NDArray[np.bool_] = self.soft >= EDGE
         return inside
 
 
 @dataclass(frozen=True)
 class _Hypothesis:
-    """A kind of evidence and a threshold, and the object that they lead to."""
+    """A kind of evidence, a threshold, and the resulting object."""
 
     objective: float
     strength: Floats
@@ -78,7 +79,7 @@ class _Hypothesis:
 
     @property
     def cost(self) -> float:
-        """What hypotheses are compared by: J, and a price for frames without the object."""
+        """Cost for comparing hypotheses: J plus a cost for frames without the object."""
         return self.objective + MISSING_COST * float(np.mean(~self.parts.any(axis=(1, 2))))
 
 
@@ -88,14 +89,14 @@ def segment_motion(
     seed: int = 0,
     anchors: Anchors | None = None,
 ) -> Segments:
-    """Find what moves against the camera in a window of consecutive frames, without training.
+    """Find the object that moves relative to the camera in a window of consecutive frames.
 
     Args:
         frames: (time, height, width, 3) uint8, at least two frames of at least 16 x 16 pixels.
-        attention: (time, rows, columns) masks of a network, of any size: of several objects, the
-            one that it attends to is preferred.
+        attention: (time, rows, columns) masks of a network, of any size. If there are several
+            objects, the one with the most attention is preferred.
         seed: Seed of the random choice of cells in `cell_chain`.
-        anchors: Places of the object that a person has given.
+        anchors: Positions of the object given by the user.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -141,14 +142,14 @@ def _agreed(values: Floats, chain: CellChain) -> Floats:
 
 @dataclass(frozen=True)
 class _Window:
-    """What hypotheses are made of.
+    """Input for all hypotheses.
 
     Attributes:
-        strengths: Evidence of cells for each kind, first the one to prefer.
+        strengths: Evidence of cells for each kind, the preferred kind first.
         chain: The chain of the cells.
         path: Homographies of cells along the camera's path.
         attention: Masks of a network.
-        anchors: Places that a person has given.
+        anchors: Positions given by the user.
     """
 
     strengths: list[Floats]
@@ -159,7 +160,7 @@ class _Window:
 
 
 def _best_hypothesis(window: _Window) -> _Hypothesis:
-    """Compare thresholds and kinds of evidence by J; the first one wins unless J falls clearly."""
+    """Compare thresholds and kinds of evidence by J; keep the first unless J is clearly lower."""
     first, *others = window.strengths
     tried = [_hypothesis(window, first, factor) for factor in SELECTIVITY]
     tried += [_hypothesis(window, strength, SELECTIVITY[0]) for strength in others]
@@ -187,13 +188,13 @@ def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypot
 
 
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:
-    """Find the parts of every frame; see `label_parts`."""
+    """Find the parts of each frame; see `label_parts`."""
     masks = [None] * len(strength) if attention is None else attention
     return in_parallel(label_parts, strength, [threshold] * len(strength), masks)
 
 
 def in_cells(path: NDArray[np.float64], cell: int) -> NDArray[np.float64]:
-    """Return homographies of pixels as homographies of cells."""
+    """Convert homographies of pixels to homographies of cells."""
     scale = np.diag([cell, cell, 1.0])
     return np.linalg.inv(scale) @ path @ scale
 
@@ -201,7 +202,7 @@ def in_cells(path: NDArray[np.float64], cell: int) -> NDArray[np.float64]:
 def explained_share(strength: Floats, parts: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the share of the clear evidence in each frame that the object explains.
 
-    An object that moves alone explains most of it; in waves, smoke or parallax it does not.
+    It is high for an object that moves alone, and low among waves, smoke or parallax.
     """
     usual = EXPLAINED * np.median(strength, axis=(1, 2), keepdims=True)
     excess = np.maximum(strength - usual, 0)
@@ -212,7 +213,7 @@ def explained_share(strength: Floats, parts: NDArray[np.bool_]) -> NDArray[np.fl
 
 
 def contrast(strength: Floats, parts: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return how far an object stands out: 0 if it is as strong as the median, 1 from 4 times."""
+    """Return how clearly an object stands out: 0 at the median, 1 from 4 times the median."""
     area = parts.sum(axis=(1, 2))
     inside = np.where(parts, strength, 0).sum(axis=(1, 2)) / np.maximum(area, 1)
     ratio = inside / np.maximum(np.median(strength, axis=(1, 2)), 1e-9)
@@ -252,11 +253,11 @@ def part_places(labelled: list[Labelled], chosen: list[int | None]) -> NDArray[n
 def follow_object(
     labelled: list[Labelled], longer_side: float, certain: Sequence[bool] | None = None
 ) -> list[int | None]:
-    """Return which part of each frame the main object is.
+    """Return the number of the part that is the main object in each frame.
 
     Args:
         labelled: Parts of the frames.
-        longer_side: Of the frames, in pixels.
+        longer_side: Longer side of the frames in pixels.
         certain: As in `ObjectPath.follow`.
     """
     largest = [each.parts[0].mass for each in labelled if each.parts]
@@ -286,7 +287,7 @@ def resized(frames: Frames, longer_side: int) -> Frames:
 
 
 def otsu_threshold(values: Floats) -> float:
-    """Return the threshold that separates two groups of values best (Otsu 1979).
+    """Return the threshold that best separates two groups of values (Otsu 1979).
 
     >>> bool(1 < otsu_threshold(np.array([0.0, 1, 0, 1, 9, 10], np.float32)) < 9)
     True
@@ -308,7 +309,7 @@ def still_threshold(evidence: Floats) -> float:
     """Return the evidence above which a pixel belongs to something, with a still camera.
 
     Args:
-        evidence: Of one or several frames, in units of the noise.
+        evidence: Evidence of one or several frames, in units of the noise.
     """
     capped = np.minimum(evidence, np.quantile(evidence, LARGEST_QUANTILE))
     return max(STILL_SELECTIVITY * otsu_threshold(capped), MIN_STILL_EVIDENCE)

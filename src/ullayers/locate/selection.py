@@ -1,4 +1,4 @@
-"""Which of the tracked things are objects, and how many there are: J decides."""
+"""Selection of the tracks that are objects, and their number, by J."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ullayers.locate.judge import track_objective
 from ullayers.locate.sightings import ALONE, Sighting
 from ullayers.locate.tracking import CONFIRMED, TrackedObject
 
-LEAST_TRAVEL = 2.0  # of its length: things that are pushed aside move less
-LARGEST_J = -2.0  # of the path of an object: noise and flicker are above it
-RESIDENT = 0.6  # of the frames: an object that is there so long lives in the scene
-RESIDENT_J = 0.5  # of the lowest J, which objects beside a resident one must reach
-RESIDENT_SHARE = 0.1  # of the frames in which objects beside a resident one are there
-BORDER = 0.5  # of its size: an object that is nearer to the border may leave
-SHORT_GAP = 5  # frames; where objects come and go, one that returns later is a new one
-SPEED_FRAMES = 25  # before a gap, over which a speed is measured
-LINK_REACH = 3.0  # lengths, and as much again for every length walked during the gap
+LEAST_TRAVEL = 2.0  # of its length: things that are pushed aside move less far
+LARGEST_J = -2.0  # of the path of an object; noise and flicker are above
+RESIDENT = 0.6  # of the frames: an object present for longer is a resident
+RESIDENT_J = 0.5  # of the lowest J: required of other objects beside a resident
+RESIDENT_SHARE = 0.1  # of the frames: required presence of other objects beside a resident
+BORDER = 0.5  # of its size: an object closer to the border may leave
+SHORT_GAP = 5  # frames: where objects come and go, one that returns later is new
+SPEED_FRAMES = 25  # before a gap, over which the speed is measured
+LINK_REACH = 3.0  # lengths, and as much again for each length travelled during the gap
 
 
 def choose_objects(
@@ -32,15 +32,15 @@ def choose_objects(
     size: tuple[int, int],
     wanted: int | None = None,
 ) -> list[TrackedObject]:
-    """Return the objects among the tracked things, numbered from 1 in order of appearance.
+    """Return the tracks that are objects, numbered from 1 in order of appearance.
 
-    A path belongs to an object if it is slow from frame to frame and rich over its duration: if its
-    J is low. The joint J of several objects is the sum of the J of each given the others, so each
-    one is judged by what it adds.
+    A path belongs to an object if its J is low, i.e. if it is slow from frame to frame but varies
+    over its duration. The joint J of several objects is the sum of the J of each given the others,
+    so each track is judged by its own contribution.
 
     Args:
         tracked: From `Tracker.finish`.
-        frames: Number of frames of the recording.
+        frames: Number of frames in the recording.
         size: (width, height) of the frames.
         wanted: Number of objects; None to find it.
     """
@@ -74,7 +74,7 @@ def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
 
 
 def travelled(one: TrackedObject) -> float:
-    """Return the diagonal of the box of all places of an object, in pixels."""
+    """Return the diagonal of the bounding box of all positions of an object, in pixels."""
     return float(np.linalg.norm(np.ptp(positions(one), axis=0)))
 
 
@@ -84,7 +84,7 @@ def path_objective(one: TrackedObject) -> float:
 
 
 def _is_home(tracked: list[TrackedObject], frames: int) -> bool:
-    """Whether most of what is seen is there most of the time, as in an arena."""
+    """Return whether most tracks are present most of the time, as in an arena."""
     lengths = np.array([len(each.sightings) for each in tracked])
     return bool(2 * lengths[lengths >= RESIDENT * frames].sum() >= lengths.sum())
 
@@ -93,11 +93,11 @@ class _Ends(NamedTuple):
     """Both ends of a track.
 
     Attributes:
-        start: Where it begins.
-        end: Where the object was last seen alone.
+        start: First sighting.
+        end: Last sighting of the object alone.
         last: Number of its last frame.
-        length: Of the object, in pixels.
-        speed: Of the object before `end`, in pixels per frame.
+        length: Length of the object in pixels.
+        speed: Speed of the object before `end`, in pixels per frame.
     """
 
     start: Sighting
@@ -143,7 +143,7 @@ def _link(
 
 
 def _gap_cost(first: _Ends, second: _Ends, size: tuple[int, int], longest: int) -> float:
-    """Return how far the start of a track is from the end of another one; infinite if too far."""
+    """Return the relative distance from the end of a track to the start of another, or infinity."""
     start, end = second.start, first.end
     if start.frame - first.last > longest or second.last <= first.last:
         return np.inf
@@ -151,7 +151,7 @@ def _gap_cost(first: _Ends, second: _Ends, size: tuple[int, int], longest: int) 
 
 
 class Spot(Protocol):
-    """Where an object was, as in `Sighting`."""
+    """Position of an object, as in `Sighting`."""
 
     @property
     def frame(self) -> int:
@@ -171,13 +171,13 @@ class Spot(Protocol):
 
 
 def link_cost(end: Spot, start: Spot, length: float, speed: float, size: tuple[int, int]) -> float:
-    """Return how far the start of a track is from the end of another one; infinite if too far.
+    """Return the relative distance from the end of a track to the start of another, or infinity.
 
     Args:
-        end: Where the first one was last seen alone.
-        start: Where the second one was first seen.
-        length: Of the object, in pixels.
-        speed: Of the object, in pixels per frame.
+        end: Last sighting of the first object alone.
+        start: First sighting of the second object.
+        length: Length of the object in pixels.
+        speed: Speed of the object in pixels per frame.
         size: (width, height) of the frames.
     """
     gap = start.frame - end.frame
@@ -189,7 +189,7 @@ def link_cost(end: Spot, start: Spot, length: float, speed: float, size: tuple[i
 
 
 def at_border(sighting: Spot, size: tuple[int, int]) -> bool:
-    """Whether an object may leave or have entered here."""
+    """Return whether an object may leave or have entered here."""
     left, top, right, bottom = sighting.box
     margin = BORDER * max(right - left, bottom - top)
     return bool(min(left, top, size[0] - right, size[1] - bottom) < margin)
@@ -209,5 +209,5 @@ def _joined(first: TrackedObject, second: TrackedObject) -> TrackedObject:
 
 
 def positions(one: TrackedObject) -> NDArray[np.float64]:
-    """Return (sightings, 2) places x, y in pixels."""
+    """Return (sightings, 2) positions x, y in pixels."""
     return np.column_stack([one.sightings.column(name) for name in ("x", "y")])

@@ -1,4 +1,4 @@
-"""Where objects were seen, in a temporary file: hours of video would not fit into memory."""
+"""Sightings of objects, in a temporary file, as hours of video would not fit into memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import IO, Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-COLOURS = 6  # numbers of an appearance
-ALONE = 0  # number of the company of an object that does not share its blob
+COLOURS = 6  # numbers per appearance
+ALONE = 0  # company number of an object that does not share its blob
 ROWS_AT_ONCE = 2**12  # rows in memory while they are written or read
 
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ class Sighting(NamedTuple):
         colours: Appearance; NaN if it shares its blob.
         company: Numbers of the tracks that share its blob.
         box: (4,) left, top, right, bottom in pixels.
-        apart: How clearly it stands apart from the others in its blob, from 0 to 1.
+        apart: How clearly it is separated from the others in its blob, from 0 to 1.
     """
 
     number: int
@@ -68,8 +68,8 @@ class SightingLog:
     """All sightings of a recording, in the order in which they were added.
 
     Attributes:
-        companies: Groups of tracks that share a blob, by the number that stands for them in the
-            file; the first is that of an object that is alone.
+        companies: Groups of tracks that share a blob, indexed by the number stored in the file; the
+            first group is that of an object that is alone.
         count: Number of sightings.
     """
 
@@ -99,7 +99,7 @@ class SightingLog:
         self._written = self.count
 
     def read(self, rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
-        """Yield the records of these rows, which ascend, some at a time."""
+        """Yield the records of these rows, which must ascend, in blocks."""
         if self._written < self.count:
             self._write()
         for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -114,7 +114,7 @@ class Sightings(Sequence[Sighting]):
     """The sightings of one object, in order of time.
 
     Args:
-        log: Where they are.
+        log: Log that contains them.
         rows: Their rows in the log, ascending.
     """
 
@@ -146,26 +146,26 @@ class Sightings(Sequence[Sighting]):
                 yield found._replace(company=self.log.companies[values[8]])
 
     def __add__(self, other: Sightings) -> Sightings:
-        """Return the sightings of both, which must be of the same log and later than these."""
+        """Return these sightings followed by later ones of the same log."""
         return Sightings(self.log, self.rows + other.rows)
 
     @classmethod
     def merged(cls, parts: Sequence[Sightings]) -> Sightings:
-        """Return the sightings of all parts, which must be of the same log, in order of time."""
+        """Return the sightings of all parts, in order of time; all must be of the same log."""
         rows = np.sort(np.concatenate([np.array(part.rows, np.int64) for part in parts]))
         return cls(parts[0].log, array("q", rows.tobytes()))
 
     def filled(self, other: Sightings) -> Sightings:
-        """Return these sightings, and those of another object in other frames."""
+        """Return these sightings, with those of another object in the frames between."""
         missing = ~np.isin(other.column("frame"), self.column("frame"))
         return Sightings.merged([self, other.where(missing)])
 
     def where(self, chosen: NDArray[np.bool_]) -> Sightings:
-        """Return some of the sightings."""
+        """Return the selected sightings."""
         return Sightings(self.log, array("q", np.array(self.rows, np.int64)[chosen].tobytes()))
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return one of the attributes of all sightings; of `company`, its number in the log."""
+        """Return one attribute of all sightings; for `company`, its number in the log."""
         kind = RECORD[name]
         values = np.empty((len(self), *kind.shape), kind.base)
         start = 0

@@ -1,9 +1,9 @@
-"""Evidence of motion with a still camera: the difference from the scene without its objects.
+"""Evidence of motion with a still camera: the difference from the scene without objects.
 
-The scene is learned from frames that are spread over the whole recording: the median of every pixel
-(objects that move leave no trace in it) and its noise (a lamp that flickers, or leaves in the wind,
-are noise). Changes of the light are removed first, as a gain of the whole frame or, under mains
-light that flickers during the exposure, as a gain of every row.
+The scene is learned from frames spread over the whole recording: the median of each pixel (moving
+objects leave no trace in it) and its noise (a flickering lamp or leaves in the wind are noise).
+Changes of light are removed first, by a gain for the whole frame or, under mains light that
+flickers during the exposure, by a gain for each row.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from numpy.typing import NDArray
 from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.parallel import in_parallel
 
-BANDS = 0.9  # rows have their own gain if that reduces the difference to this share
-NOISE_FLOOR = 1.0  # grey levels: compression hides smaller noise
-DARK = 16.0  # grey levels: added before dividing, as gains of dark pixels are uncertain
+BANDS = 0.9  # each row has its own gain if this reduces the difference to this share
+NOISE_FLOOR = 1.0  # grey levels: smaller noise is hidden by compression
+DARK = 16.0  # grey levels added before dividing, because gains of dark pixels are uncertain
 BAND_SMOOTHING = 0.01  # of the height: bands are smoother than this
 ENERGY_BLUR = 1.0  # pixels
 # The median of the absolute value of a normal deviate is 0.67 standard deviations.
 MEDIAN_DEVIATION = 0.67
 NOISE_BLUR = 2.0  # pixels
-DETAIL = 1.0  # pixels: details of a texture are larger, but not more than four times
+DETAIL = 1.0  # pixels: details of a texture are one to four times this size
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
 
-COMMON_SHARE = 0.25  # quantile of the evidence of a frame: objects cover less than the rest
-NOISE_SHARE = 0.4  # the least that it is if there is any noise
-RAISED = 1.5  # times its usual value: a frame that differs from the scene everywhere
+COMMON_SHARE = 0.25  # quantile of the evidence of a frame that objects do not affect
+NOISE_SHARE = 0.4  # smallest value of this quantile if there is any noise
+RAISED = 1.5  # times the usual value: the whole frame differs from the scene
 MIN_STILL_EVIDENCE = 3.0  # times the noise
 
 # Objects that rest for more than half of the time are in the median and must be removed from it.
 RESTING_EVIDENCE = 6.0  # times the noise
 RESTING_PIXELS = 9  # smaller differences are not checked
 RESTING_EDGES = 1.5  # edges of the backdrop must be this much stronger than those of the frame
-SAME_TEXTURE = 0.6  # correlation of edges in two pictures of the same
-RESTING_FRAMES = 3  # frames that must show the same scene behind the object
-WEAK = 1 / 3  # of the difference where it is clear: pixels around belong to the same object,
+SAME_TEXTURE = 0.6  # correlation of edges in two images of the same texture
+RESTING_FRAMES = 3  # least number of frames that show the same scene behind the object
+WEAK = 1 / 3  # of the clear difference: pixels around it belong to the same object,
 MOST_GROWTH = 6.0  # unless they cover this many times its area
-MOST_VISITS = 4  # times that an object comes or goes: more often, it is a part of the scene
-RESTING_SAME = 2.0  # times the noise: smaller differences are the same
+MOST_VISITS = 4  # times an object may come or go; otherwise it is part of the scene
+RESTING_SAME = 2.0  # times the noise: regions with a smaller difference are the same
 
 
 @dataclass(frozen=True)
 class StillScene:
-    """What a still camera sees if nothing moves.
+    """The scene of a still camera, without moving objects.
 
     Attributes:
-        backdrop: (height, width, 3) median of every pixel.
+        backdrop: (height, width, 3) median of each pixel.
         noise: (height, width) standard deviation of the difference from it, in grey levels.
-        bands: Whether every row has a gain of its own.
+        bands: Whether each row has its own gain.
     """
 
     backdrop: Floats
@@ -61,7 +61,7 @@ class StillScene:
     bands: bool
 
     def resized(self, height: int, width: int) -> StillScene:
-        """Return the scene for smaller frames, whose noise is smaller as well."""
+        """Return the scene at a smaller size, at which the noise is smaller too."""
         if self.noise.shape == (height, width):
             return self
         backdrop, noise = _resize(self.backdrop, height, width), _resize(self.noise, height, width)
@@ -73,7 +73,7 @@ class StillScene:
         return np.asarray(cv2.transform(self.backdrop, GREY) + DARK, np.float32)
 
     def gain(self, frame: Pixels) -> Floats:
-        """Return the gain of the light: one number, or one for every row."""
+        """Return the gain of the light: one number, or one for each row."""
         grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
         if not self.bands:
             ratio = (grey[::2, ::2] + np.float32(DARK)) / self._lightness[::2, ::2]
@@ -85,11 +85,11 @@ class StillScene:
         return smooth.reshape(-1, 1, 1)
 
     def levelled(self, frame: Pixels) -> Pixels:
-        """Remove light changes from a frame."""
+        """Remove changes of light from a frame."""
         return (frame / self.gain(frame)).round().clip(0, 255).astype(np.uint8)
 
     def difference(self, frame: Pixels, gain: Floats | None = None) -> Floats:
-        """Return the difference of a frame from the scene in grey levels, without light changes.
+        """Return the difference of a frame from the scene in grey levels, without changes of light.
 
         Args:
             frame: (height, width, 3) uint8.
@@ -99,7 +99,7 @@ class StillScene:
         return self.distance(np.asarray(frame / gain, np.float32))
 
     def distance(self, levelled: Floats) -> Floats:
-        """Return the difference of a frame without light changes from the scene, in grey levels.
+        """Return the difference of a levelled frame from the scene, in grey levels.
 
         Args:
             levelled: (height, width, 3), divided by `gain`.
@@ -130,20 +130,20 @@ class StillScene:
 
 
 def common_evidence(evidence: Floats) -> float:
-    """Return the evidence that most of a frame exceeds: a quantile, but ten times as fast."""
+    """Return the evidence that most of a frame exceeds: a quantile, computed ten times faster."""
     some = evidence[::4, ::4].ravel()
     rank = int(COMMON_SHARE * some.size)
     return float(np.partition(some, rank)[rank])
 
 
 def without_common(evidence: Floats, usual: float) -> Floats:
-    """Return evidence, and 0 where it does not exceed that of the rest of the frame.
+    """Set evidence to 0 where it does not exceed that of the rest of the frame.
 
-    A codec changes all of a frame a little at every key frame, which the noise does not show.
+    A codec changes the whole frame slightly at each key frame, which the noise does not include.
 
     Args:
         evidence: (height, width) of a frame, in units of the noise.
-        usual: `common_evidence` of most frames.
+        usual: Usual value of `common_evidence`.
 
     Example:
         >>> evidence = np.full((40, 40), 2.0, np.float32)
@@ -165,10 +165,10 @@ GREY = np.array([[0.299, 0.587, 0.114]], np.float32)
 
 
 def still_scene(sample: Frames) -> StillScene:
-    """Learn the scene from frames that are spread over a recording.
+    """Learn the scene from frames spread over a recording.
 
     Args:
-        sample: (time, height, width, 3) uint8; some tens of frames are enough.
+        sample: (time, height, width, 3) uint8; a few dozen frames are enough.
     """
     flat = np.ones(sample.shape[1:3], np.float32)
     scene = StillScene(_median_over_time(sample), flat, bands=False)
@@ -182,7 +182,7 @@ def still_scene(sample: Frames) -> StillScene:
 
 
 def _median_over_time(frames: NDArray[np.uint8] | Floats) -> Floats:
-    """Return the median of every pixel, computed in bands of rows to bound memory."""
+    """Return the median of each pixel, computed in bands of rows to bound memory."""
     middle = np.empty(frames.shape[1:], np.float32)
     rows = max(1, min(ROW_BYTES // (8 * frames[:, 0].size), -(-len(middle) // 2)))
 
@@ -194,7 +194,7 @@ def _median_over_time(frames: NDArray[np.uint8] | Floats) -> Floats:
 
 
 def _has_bands(sample: Frames, scene: StillScene) -> bool:
-    """Whether a gain for every row explains the frames clearly better than one for all."""
+    """Return whether one gain per row explains the frames clearly better than a single gain."""
     banded = StillScene(scene.backdrop, scene.noise, bands=True)
     plain = np.mean([np.median(scene.difference(frame)) for frame in sample[::4]])
     return bool(np.mean([np.median(banded.difference(f)) for f in sample[::4]]) < BANDS * plain)
@@ -223,7 +223,7 @@ def _without_resting(scene: StillScene, levelled: Frames) -> StillScene:
             if in_backdrop > RESTING_EDGES * in_frame:
                 inside = _whole(part, difference)
                 if correlation(images[0][inside], images[1][inside]) > SAME_TEXTURE:
-                    continue  # a lamp shows the same scene in another light
+                    continue  # a lamp: the same scene in different light
                 alike = _frames_alike(levelled, frame, inside, noise)
                 if alike.sum() >= RESTING_FRAMES:
                     shown = levelled[alike][:, inside]
@@ -236,13 +236,13 @@ def _without_resting(scene: StillScene, levelled: Frames) -> StillScene:
 def _whole(part: Pixels, difference: Floats) -> NDArray[np.bool_]:
     """Return the whole object that a part with clear evidence belongs to.
 
-    The noise is high where an object rests for half of the time, so that the evidence shows only
-    the part of it that has the highest contrast.
+    The noise is high where an object rests for half of the time, so the evidence shows only its
+    part of highest contrast.
     """
     weak = difference > WEAK * np.median(difference[part > 0])
     _, labels = cv2.connectedComponents((weak | (part > 0)).astype(np.uint8), connectivity=8)
     whole = labels == labels[part > 0][0]
-    if np.count_nonzero(whole) > MOST_GROWTH * np.count_nonzero(part):  # it has met something else
+    if np.count_nonzero(whole) > MOST_GROWTH * np.count_nonzero(part):  # it touches something else
         whole = part > 0
     return np.asarray(cv2.dilate(whole.astype(np.uint8), SQUARE) > 0)
 
@@ -260,7 +260,7 @@ SQUARE = np.ones((3, 3), np.uint8)
 def _frames_alike(
     levelled: Frames, frame: Pixels, inside: NDArray[np.bool_], noise: Floats
 ) -> NDArray[np.bool_]:
-    """Return which frames show the same as `frame` in a region."""
+    """Return which frames are the same as `frame` in a region."""
     difference = levelled[:, inside].astype(np.float32) - frame[inside]
     length = np.sqrt(np.square(difference).mean(-1)) / noise[inside]
     alike: NDArray[np.bool_] = np.median(length, axis=1) < RESTING_SAME
@@ -282,7 +282,7 @@ def edges(image: Floats) -> Floats:
 
 
 def texture(image: Floats) -> Floats:
-    """Return the details of the grey image; light changes their strength, but not their shape."""
+    """Return the details of the grey image; light changes their strength but not their shape."""
     grey = cv2.transform(image, GREY)
     fine, coarse = (cv2.GaussianBlur(grey, (0, 0), sigma) for sigma in (DETAIL, 4 * DETAIL))
     return np.asarray(fine - coarse, np.float32)

@@ -1,4 +1,4 @@
-"""Several objects from frame to frame: who is which blob, and who shares one."""
+"""Tracking several objects from frame to frame: assigning blobs, which may be shared."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ullayers.locate.sightings import COLOURS, Sighting, SightingLog, Sightings
 
 MEMORY = 0.1  # rate at which the usual area and shape of an object are updated
 VELOCITY_RATE = 0.35
-DAMPING = 0.85  # of the velocity of an object that is not seen
-OCCLUDED_COST = 0.5  # lengths: of sharing a blob that is too small for both
-GATE = 1.5  # lengths: an object does not jump further from where it is expected
-CENTRE_SHARE = 0.25  # weight of the distance to the centroid of a blob, beside that to its edge
+DAMPING = 0.85  # per frame, of the velocity of an object that is not seen
+OCCLUDED_COST = 0.5  # lengths: cost of sharing a blob that is too small for both
+GATE = 1.5  # lengths: largest distance of an object from its predicted position
+CENTRE_SHARE = 0.25  # weight of the distance to the centroid of a blob, added to that to its edge
 SHARED = 1.5  # times the usual area: a larger blob has room for a second object
 FRAGMENT = 0.6  # of the usual area: a smaller blob may be a part of an object
-CONFIRMED = 8  # frames that an object must be seen alone before it may share a blob
-PART = 0.6  # of the usual area of an object: a smaller one that is never apart is a part of it
-YOUNG = 0.1  # of the frames that the best known object in a blob was seen alone
-ROOM = 0.75  # of their areas that objects need in a blob, or one of them may have left
+CONFIRMED = 8  # frames in which an object must be seen alone before it may share a blob
+PART = 0.6  # of the usual area of an object: a smaller one that is never separate is part of it
+YOUNG = 0.1  # of the frames in which the best known object in a blob was seen alone
+ROOM = 0.75  # of the sum of their areas: in a smaller blob, one of the objects may have left
 
 Floats = NDArray[np.float64]
 
 
 @dataclass
 class TrackedObject:
-    """An object that is being followed."""
+    """An object that is being tracked."""
 
     number: int
     place: Floats
@@ -52,27 +52,27 @@ class TrackedObject:
 
     @property
     def expected(self) -> Floats:
-        """Where it is expected in the next frame."""
+        """Predicted position in the next frame."""
         return self.place + self.velocity * DAMPING**self.unseen
 
 
 @dataclass
 class Tracker:
-    """Follows objects from frame to frame.
+    """Tracks objects from frame to frame.
 
     Args:
-        patience: Frames after which an object that is not seen is given up.
+        patience: Frames after which an unseen object is given up.
         keeps: Whether to keep all sightings.
-        largest_part: Of the usual area of an object: something of at most this size, which was
-            never apart from it, is a part of it.
+        largest_part: Share of the usual area of an object: something of at most this size that was
+            never separate from it is part of it.
 
     Attributes:
-        active: Objects that are being followed.
+        active: Objects that are being tracked.
         ended: Objects that were given up.
-        log: Where all of them were seen.
-        latest: Where they were seen in the latest frame, by the number of the track.
-        pairs: How near each pair of tracks has been.
-        joined: Numbers of tracks that were joined in the latest frame: whole, part.
+        log: Sightings of all objects.
+        latest: Sightings in the latest frame, by track number.
+        pairs: Distances between pairs of tracks.
+        joined: Numbers of tracks joined in the latest frame: whole, part.
     """
 
     patience: int
@@ -88,7 +88,7 @@ class Tracker:
     frame: int = 0
 
     def step(self, blobs: Blobs, owner: NDArray[np.uint16]) -> None:
-        """Follow all objects into the next frame.
+        """Track all objects into the next frame.
 
         Args:
             blobs: The blobs of the frame.
@@ -123,7 +123,7 @@ class Tracker:
             if any(number not in active for number in pair):
                 continue
             whole, part = sorted((active[number] for number in pair), key=lambda each: -each.area)
-            if part.area > self.largest_part * whole.area:  # two objects that go together
+            if part.area > self.largest_part * whole.area:  # two objects that move together
                 continue
             whole.sightings = whole.sightings.filled(part.sightings)
             self.joined.append((whole.number, part.number))
@@ -131,7 +131,7 @@ class Tracker:
         self.active = list(active.values())
 
     def _usual_area(self) -> float:
-        """Return the median area of the objects, which count by the frames they were alone in."""
+        """Return the median area of the objects, weighted by their frames alone."""
         order = sorted(self.active, key=lambda each: each.area)
         alone = np.cumsum([each.alone for each in order])
         return order[int(np.searchsorted(alone, alone[-1] / 2))].area if order else 0.0
@@ -141,7 +141,7 @@ class Tracker:
         return sorted(self.ended + self.active, key=lambda each: each.number)
 
     def _assign(self, blobs: Blobs) -> list[list[TrackedObject]]:
-        """Return the objects of every blob; new ones start at blobs without any."""
+        """Return the objects of each blob; new objects start at blobs without any."""
         members: list[list[TrackedObject]] = [[] for _ in blobs.areas]
         if self.active and len(blobs.areas):
             for row, blob in self._match(blobs):
@@ -186,7 +186,7 @@ class Tracker:
         ]
 
     def _settled(self, objects: list[TrackedObject]) -> list[TrackedObject]:
-        """Drop objects that were hardly seen before they join a blob: they were parts of it."""
+        """Drop objects that were hardly seen before they joined a blob: they were parts of it."""
         if len(objects) < 2:
             return objects
         known = [each for each in objects if each.alone >= CONFIRMED]
@@ -196,7 +196,7 @@ class Tracker:
         return kept
 
     def _fragments(self, blobs: Blobs, members: list[list[TrackedObject]]) -> set[int]:
-        """Return blobs that belong to no object but lie within one, like a leg."""
+        """Return blobs that belong to no object but lie within one, such as a leg."""
         found = set()
         taken = [(blob, each) for blob, objects in enumerate(members) for each in objects]
         for blob, objects in enumerate(members):
@@ -227,7 +227,7 @@ class Tracker:
         _move(one, place, 1.0)
         one.alone += 1
         one.cramped = 0
-        # A blob that is much larger may be of two objects, unless it is no larger than most.
+        # A much larger blob may show two objects, unless it is no larger than most.
         if area < max(SHARED * one.area, WHOLE * blobs.typical) or one.seen <= 1 / MEMORY:
             one.spread = (1 - MEMORY) * one.spread + MEMORY * spread
             one.spread = with_axes_of(one.spread, spread)
@@ -257,7 +257,7 @@ class Tracker:
     def _part(
         self, objects: list[TrackedObject], blobs: Blobs, blob: int, owner: NDArray[np.uint16]
     ) -> None:
-        """Part the pixels of a blob that several objects share."""
+        """Divide the pixels of a blob between the objects that share it."""
         pixels = blobs.pixels(blob)
         places, spreads, chosen, gains = part_pixels(
             pixels,
@@ -296,7 +296,7 @@ class Tracker:
 def _note_room(objects: list[TrackedObject], area: float, shares: NDArray[np.intp]) -> None:
     """Count for how long a blob has been too small for its objects.
 
-    The one that leaves is hardly known, or else hidden most.
+    The object that has left is the least known one, or else the most hidden one.
     """
     usual = np.array([each.area for each in objects])
     if area >= ROOM * usual.sum():
@@ -304,12 +304,12 @@ def _note_room(objects: list[TrackedObject], area: float, shares: NDArray[np.int
             each.cramped = max(0, each.cramped - 1)
         return
     known = np.array([each.alone for each in objects])
-    young = known < YOUNG * known.max()  # more likely a part of another one than an object
+    young = known < YOUNG * known.max()  # more likely part of another object
     objects[int(np.argmin(known if young.any() else shares / usual))].cramped += 1
 
 
 def _box_of(pixels: Floats, one: TrackedObject) -> Floats:
-    """Return the box of some pixels; of a hidden object, that of its ellipse."""
+    """Return the bounding box of pixels; for a hidden object, that of its ellipse."""
     if len(pixels):
         return np.concatenate([pixels.min(0) - 0.5, pixels.max(0) + 0.5])
     half = 2 * np.sqrt(np.diag(one.spread))
@@ -317,7 +317,7 @@ def _box_of(pixels: Floats, one: TrackedObject) -> Floats:
 
 
 def _move(one: TrackedObject, place: Floats, gain: float) -> None:
-    """Move an object to a place; its velocity follows as far as the place is known."""
+    """Move an object; its velocity is updated as far as the position is known."""
     step = (place - one.place) / (1 + one.unseen)
     if one.seen:
         one.velocity = one.velocity + VELOCITY_RATE * gain * (step - one.velocity)

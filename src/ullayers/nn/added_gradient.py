@@ -1,4 +1,4 @@
-"""Identity functions that add something to the gradient."""
+"""Identity functions that add to the gradient in the backward pass."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class _AddGradient(torch.autograd.Function):
     def forward(
         ctx: Any, y: Tensor, scatter: Tensor | None, signal: Signal, switch: Switch | None
     ) -> Tensor:
-        # Not save_for_backward: activation checkpointing drops what is saved there and would
-        # have to learn from the same frames again to restore it.
+        # Not save_for_backward: activation checkpointing drops saved tensors and would have to
+        # learn from the same frames again to restore them.
         ctx.gradients = signal.gradient, signal.scatter_gradient
         ctx.switch = switch
-        # A view would forbid in-place layers to follow, or let them change the input as well.
+        # A view would prevent in-place layers from following, or let them change the input.
         return y.clone()
 
     @staticmethod
@@ -131,7 +131,7 @@ def refuse_transforms() -> None:
 
 
 class FreshCall(NamedTuple):
-    """What the backward pass of a call with fresh statistics needs, apart from tensors."""
+    """State for the backward pass of a call with fresh statistics, besides tensors."""
 
     kernel: Differentiable | None  # None: custom operators, in a compiled graph
     request: Request

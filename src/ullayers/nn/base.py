@@ -83,7 +83,7 @@ class LayerBase(Statistics):
     def _remember(self, layout: torch.Size) -> None:
         """Set the layout before the statistics are written.
 
-        If writing them fails, the streams start again in the next call.
+        If writing them fails, the streams are reset in the next call.
         """
         if self._layout != layout:
             if self._layout is not None:

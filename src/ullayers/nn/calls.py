@@ -32,8 +32,9 @@ from ullayers.nn.distributed import Pool, Share
 from ullayers.nn.running import REENTRANT_LOSS, RunningCalls, wants_gradient
 from ullayers.nn.statistics import is_recomputing, normal_tensors
 
-# statistics="auto" is fresh for calls of at least this many frames; shorter calls say too little
-# about the long term. Wide codes do not learn from running statistics (docs/maths.md, section 5).
+# statistics="auto" is fresh for calls of at least this many frames; shorter calls contain too
+# little long-term variation. Wide codes do not learn from running statistics (docs/maths.md,
+# section 5).
 FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
 ONLY_RUNNING = ("pull", *(f"{name}_rest" for name in WITH_REST))
 NO_RUNNING = (
@@ -72,7 +73,7 @@ class ULBase(RunningCalls):
         return self._forward_running(y, scatter)
 
     def explain(self, y: Tensor, scatter: Tensor | None = None) -> str:
-        """Return which statistics and kernel such an input would use, and why; nothing is learned.
+        """Return which statistics and kernel an input would use, and why; nothing is learned.
 
         Example:
             >>> import torch, ullayers as ul
@@ -114,16 +115,16 @@ class ULBase(RunningCalls):
         return f"{frames or sum(lengths)} frames, fewer than {self._enough_frames}{alone}"
 
     def _frames_with_company(self, y: Tensor) -> int:
-        """Return the number of frames without clips of a single frame, which show no change."""
+        """Return the number of frames in clips of two frames or more."""
         return sum(n for n in self._lengths(y) if n > 1)
 
     @property
     def _enough_frames(self) -> int:
-        """From how many frames on `statistics="auto"` is fresh."""
+        """Least number of frames for which `statistics="auto"` is fresh."""
         return FRESH_FROM if self.features < WIDE else FRESH_FROM_IF_WIDE
 
     def _is_fresh(self, y: Tensor) -> bool:
-        """Return whether the statistics are those of this call alone."""
+        """Return whether this call uses fresh statistics."""
         if self._processes > 1:
             if self.start == "paper" or self.statistics == "running":
                 raise ValueError(NO_RUNNING.format(processes=self._processes))

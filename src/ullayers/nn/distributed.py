@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ullayers.kernels.moments import Request, precision_of
 
-# The first collective of a call has the same size for all layers, so that processes which call
-# different layers find out instead of mixing up their sums.
+# The first collective of a call has the same size for all layers, so that processes that call
+# different layers are detected instead of mixing up their sums.
 FIRST_NUMBERS = 4096
 DESCRIPTION_BYTES = 512
 
 
 class Share(NamedTuple):
-    """What a process contributes to a call."""
+    """Contribution of a process to a call."""
 
     longest: int = 0  # frames of its longest clip
     clips: int = 0
@@ -44,7 +44,7 @@ class Member:
         self._number = 0
 
     def number(self) -> int:
-        """Return the number, and set it in the first call with the present process group."""
+        """Return the number, which is set in the first call with the current process group."""
         group = dist.group.WORLD
         if _Order.group is None or _Order.group() is not group:
             _Order.group, _Order.modules = weakref.ref(group), 0
@@ -54,7 +54,7 @@ class Member:
         return self._number
 
     def __reduce__(self) -> tuple[type[Member], tuple[()]]:
-        return Member, ()  # copies are modules of their own
+        return Member, ()  # copies are separate modules
 
 
 def process_count() -> int:
@@ -77,7 +77,7 @@ class Pool:
     Args:
         member: The module.
         description: Its kind, settings and input, except for the number of frames.
-        share: What this process contributes.
+        share: Contribution of this process.
         by_steps: Whether the gradient is multiplied by the number of steps.
     """
 

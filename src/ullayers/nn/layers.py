@@ -19,11 +19,11 @@ from ullayers.nn.distributed import process_count
 from ullayers.nn.statistics import is_recomputing
 
 NOTHING_TO_LEARN = (
-    "ul.backward found no UL layer in train mode behind these outputs, so that nothing is learned: "
+    "ul.backward found no UL layer in train mode behind these outputs, so nothing is learned: "
     "add UL1d or UL2d layers to the network, or call net.train() before the forward pass"
 )
 NO_LAYERS = (
-    "ul.sequences found no UL layer in this network, so that it has no effect: add UL1d or UL2d "
+    "ul.sequences found no UL layer in this network, so it has no effect: add UL1d or UL2d "
     "layers to the network, or pass the network that contains them"
 )
 OTHER_THREAD = (
@@ -50,14 +50,14 @@ class UL1d(ULBase):
     With fresh statistics, W and B are computed from the frames of the call alone, the gradient is
     the exact derivative of their J, and calls are independent. Each call should cover as much time
     as fits in memory. With running statistics, W and B are moving averages over all calls (Eq.
-    6-11): each call continues the streams of the call before, and the result does not depend on
-    how a stream is split into calls. But averages over past weights do not describe the present
+    6-11): each call continues the streams of the call before, and the result does not depend on how
+    a stream is split into calls. However, averages over past weights do not describe the current
     network, and deep networks drift. `sequences` marks separate clips.
 
-    The buffers hold the statistics of the last call, or the moving averages. In `eval()` nothing
-    is learned and no gradient is added; in `train()` under `no_grad` the statistics are updated,
-    as in batch normalisation. To load a checkpoint made without UL layers, use
-    `load_state_dict(..., strict=False)`.
+    The buffers hold the statistics of the last call, or the moving averages. In `eval()` nothing is
+    learned and no gradient is added; in `train()` under `no_grad` the statistics are updated, as in
+    batch normalisation. To load a checkpoint made without UL layers, use `load_state_dict(...,
+    strict=False)`.
 
     Do not write to the input's memory through a numpy array before the backward pass. With fresh
     statistics the input is kept for it, so the gradient would silently be wrong; in-place PyTorch
@@ -85,8 +85,8 @@ class UL1d(ULBase):
         statistics: "fresh", "running" or "auto". "auto" is fresh for calls of at least 32 frames
             (8 for 32 features or more; frames of single-frame clips do not count) and running for
             shorter calls, which cover too little time. `start="paper"` is always running.
-        synchronize: Whether processes of `torch.distributed` share W, B and J. Each has its own
-            clips; one without any passes an empty input. Only for fresh statistics.
+        synchronize: Whether processes of `torch.distributed` share W, B and J. Each process has its
+            own clips; a process without any passes an empty input. Only for fresh statistics.
 
     Shape:
         Input and output: (time, features) or (sequences, time, features). Frames with a NaN, an
@@ -145,7 +145,7 @@ class UL2d(ULBase):
     video, not a shuffled batch of pictures; of a (sequences, time, channels, height, width) input
     dimension 1 is time.
 
-    Works as `UL1d`, with every position of every sequence as a stream: means are kept per position,
+    Works like `UL1d`, with each position of each sequence as a stream: means are kept per position,
     and the channels x channels covariances are pooled over positions and sequences.
 
     Args:
@@ -216,9 +216,9 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
 
     Args:
         net: Module with UL layers in it.
-        lengths: Number of frames of each clip, for concatenated clips. Without it, each sequence
-            of a (sequences, time, ...) input is a clip, and a (time, ...) input is one clip. An
-            empty list for a process that has no clips.
+        lengths: Number of frames of each clip, for concatenated clips. Without it, each sequence of
+            a (sequences, time, ...) input is a clip, and a (time, ...) input is one clip. Pass an
+            empty list in a process without clips.
 
     Example:
         >>> import torch, ullayers as ul
@@ -250,7 +250,7 @@ def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[
 
 
 def _mark(layers: Sequence[ULBase], packing: Packing) -> list[Packing | None]:
-    """Give the layers these clips; return those before."""
+    """Set the clips of the layers; return the previous ones."""
     before = [layer._clips for layer in layers]
     for layer in layers:
         layer._clips = packing
@@ -260,7 +260,7 @@ def _mark(layers: Sequence[ULBase], packing: Packing) -> list[Packing | None]:
 def _refuse_other_threads(layers: Sequence[ULBase]) -> None:
     """Raise RuntimeError if another thread has marked clips; otherwise, this thread may.
 
-    A backward pass that recomputes activations may run in a thread of its own.
+    A backward pass that recomputes activations may run in a separate thread.
     """
     here = get_ident()
     if is_recomputing():
@@ -305,8 +305,8 @@ def backward(*outputs: Tensor) -> None:
 def _may_have_ul_layers(outputs: Sequence[Tensor]) -> bool:
     """Return whether a custom autograd function took part in computing the outputs.
 
-    The layers add their gradient by such functions. Others, such as those of checkpointing or of
-    torch.compile, may hide a layer, so they count as well.
+    The layers add their gradient with such functions. Other custom functions, such as those of
+    checkpointing or torch.compile, may contain a layer, so they count as well.
     """
     waiting: list[Any] = [y.grad_fn for y in outputs]
     seen: set[Node] = set()
@@ -321,15 +321,15 @@ def _may_have_ul_layers(outputs: Sequence[Tensor]) -> bool:
 
 
 def mu_by_depth(net: nn.Module, nearest: float = 0.9, farthest: float = 0.5) -> dict[str, float]:
-    """Set `mu` of every UL layer in `net`, larger for layers nearer to the input.
+    """Set `mu` of each UL layer in `net`, larger for layers nearer to the input.
 
-    Units near the input see a small part of the picture, so their signal changes fast. Layers are
-    taken in the order in which they were added to the network.
+    Units near the input have small receptive fields, so their signal changes fast. Layers are taken
+    in the order in which they were added to the network.
 
     Args:
         net: The network.
         nearest: `mu` of the UL layer nearest to the input.
-        farthest: `mu` of the last UL layer, also if it is the only one.
+        farthest: `mu` of the last UL layer, even if it is the only one.
 
     Returns:
         Name and new `mu` of each layer.

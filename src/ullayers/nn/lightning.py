@@ -21,7 +21,7 @@ else:
                 "ULMonitor needs the package lightning: pip install 'ullayers[lightning]'"
             ) from error
 
-NO_LAYERS = "ULMonitor found no UL layer in this module, so that it logs nothing"
+NO_LAYERS = "ULMonitor found no UL layer in this module, so it logs nothing"
 
 
 class ULMonitor(Callback):

@@ -12,7 +12,7 @@ from ullayers.nn.loss_scaling import forget_added_gradients
 
 NOTHING_TO_LEARN = (
     "ul.loss found no call of a UL layer in train mode since the last backward pass or ul.loss, so "
-    "that it is 0: add UL1d or UL2d layers to the network, call net.train(), and take ul.loss "
+    "it is 0: add UL1d or UL2d layers to the network, call net.train(), and take ul.loss "
     "between the forward and the backward pass, not under torch.no_grad()"
 )
 EVAL_MODE = (
@@ -29,13 +29,13 @@ def loss(net: nn.Module) -> Tensor:
     """Return the cost of the UL layers of `net` as a scalar, to be added to other costs.
 
     Its value is the sum of weight * J over the calls of the layers. Its gradient is the one that
-    the layers add in the backward pass otherwise; once it is taken here they do not, so that
-    nothing counts twice. Whatever scales or divides the loss does the same to their gradient: a
+    the layers would otherwise add in the backward pass; after this call they do not add it, so
+    nothing is counted twice. Anything that scales or divides the loss also scales this gradient: a
     `GradScaler`, `loss / k` in gradient accumulation, Lightning, Accelerate.
 
-    It covers the last call in train mode of each layer that is in train mode now, and those before
-    it whose outputs are still in use and that neither `loss` nor a backward pass has taken. In
-    `eval()` it is 0, whatever was called before, and a warning says so.
+    For each layer that is currently in train mode, it covers the last call in train mode and
+    earlier calls whose outputs are still in use and whose gradient neither `loss` nor a backward
+    pass has taken. In `eval()` it returns 0 and warns, whatever was called before.
 
     With fresh statistics the gradient is the derivative of the value. With running statistics
     (`statistics="running"`, or calls of fewer than 32 frames) it is not: it is Eq. 11 of the paper,
@@ -68,7 +68,7 @@ def loss(net: nn.Module) -> Tensor:
     if any(layer._open_calls.compiled for layer in layers):
         raise RuntimeError(COMPILED)
     forget_added_gradients()
-    # A call keeps the graph behind it, and so calls of other layers, in use.
+    # A call keeps its graph alive, and with it the calls of other layers.
     while any([layer._open_calls.drop_unused() for layer in layers]):
         pass
     parts = [part for layer in layers for part in layer._take_loss()]

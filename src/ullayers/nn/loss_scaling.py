@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 SCALED = (
     "a GradScaler divides all gradients by its scale, but UL layers added theirs without it, so "
-    "that they hardly learn: use scaler.scale(loss + ul.loss(net)).backward()"
+    "they hardly learn: use scaler.scale(loss + ul.loss(net)).backward()"
 )
 
 

@@ -97,7 +97,7 @@ class OpenCalls:
         Args:
             weight: Factor of J.
             gradient: Whether the call needs a gradient.
-            objective: Returns J of the call before.
+            objective: Returns J of the previous call.
         """
         if torch.compiler.is_compiling():
             self.compiled = True
@@ -115,7 +115,7 @@ class OpenCalls:
         return call
 
     def drop_unused(self) -> bool:
-        """Drop calls before the last whose outputs are not in use; return whether there were any.
+        """Drop earlier calls whose outputs are not in use; return whether there were any.
 
         If the output of the last call is not in use either, all belong to one forward pass whose
         result was not kept: their outputs were in use when the last call was made.

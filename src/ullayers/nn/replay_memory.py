@@ -15,8 +15,8 @@ class ReplayMemory(nn.Module):
     """Store the latest frames of a stream and sample clips from them.
 
     A single frame has no covariance, and averages over outputs of past weights do not describe the
-    present network. With this memory, each step learns from clips sampled from recent frames, with
-    fresh statistics: W and B are those of the present network, and the gradient is exact for the
+    current network. With this memory, each step learns from clips sampled from recent frames, with
+    fresh statistics: W and B are those of the current network, and the gradient is exact for the
     sampled clips. One step per few frames, with a batch of clips, is cheaper than one step per
     frame and learns more (`docs/online.md`).
 
@@ -96,7 +96,7 @@ class ReplayMemory(nn.Module):
 
     @torch.no_grad()
     def add(self, frames: Tensor) -> None:
-        """Add frames (time, *shape) that follow those of the call before.
+        """Add frames (time, *shape) that follow those of the previous call.
 
         Frames with a NaN or an infinite value are skipped, as in UL layers.
         """

@@ -51,7 +51,7 @@ SINGLE_FRAME_CLIPS = (
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a forward pass began with, so that reentrant checkpointing can run it again."""
+    """Initial state of a forward pass, so that reentrant checkpointing can repeat it."""
 
     shape: torch.Size
     before: State
@@ -81,7 +81,7 @@ class RunningCalls(LayerBase):
     _chosen: _Chosen | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out of copies and pickles what belongs to the last call of this object."""
+        """Leave state of the last call out of copies and pickles."""
         return {**self.__dict__, "_chosen": None, "_replay": None}
 
     def _forward_running(self, y: Tensor, scatter: Tensor | None) -> Tensor:
@@ -91,7 +91,7 @@ class RunningCalls(LayerBase):
             return y
         call = self._begin_call(wants_gradient(y, scatter))
         self._warn_of_single_frames(y)
-        with self._lock.held():  # no other thread resizes or writes the statistics
+        with self._lock.held():  # no other thread may resize or write the statistics
             if self._replay is not None:
                 self._replay = None
             if not wants_gradient(y, scatter):
@@ -114,7 +114,7 @@ class RunningCalls(LayerBase):
         return self._open_calls.begin(self.weight, gradient, lambda: self.objective)
 
     def _take_loss(self) -> list[Tensor]:
-        """Return what `loss` adds up."""
+        """Return the terms of `loss`."""
         return self._open_calls.take(lambda: self.objective)
 
     def _warn_of_single_frames(self, y: Tensor) -> None:
@@ -242,7 +242,7 @@ class RunningCalls(LayerBase):
         that pass.
 
         Returns:
-            What the pass began with, and the gradients.
+            The initial state of the pass, and the gradients.
         """
         packing = (replay.clips if replay else self._clips) or Packing()
         with torch.autocast(y.device.type, enabled=False), normal_tensors():
@@ -322,7 +322,7 @@ class RunningCalls(LayerBase):
         _, streams, d = frames.shape
         in_sums = (torch.finfo(work).max / (16 * streams * d)) ** 0.5
         largest = min(self._largest(), in_sums, torch.finfo(frames.dtype).max)
-        if scatter is None and on_host(frames):  # usually one look at all frames is enough
+        if scatter is None and on_host(frames):  # usually one check of all frames is enough
             low, high = (frames.mT if frames.mT.is_contiguous() else frames).aminmax()
             if bool((low >= -largest) & (high <= largest)):
                 return frames.new_ones((), dtype=torch.bool).expand(frames.shape[:2])

@@ -16,7 +16,7 @@ from ullayers.nn.health import Health, effective_rank, log_det_ratio
 
 
 class LayerLock:
-    """A lock of one layer; copies and pickles of the layer get locks of their own."""
+    """The lock of a layer; copies and pickles of the layer get their own locks."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -193,8 +193,8 @@ class Statistics(nn.Module):
     def _store(self, new: dict[str, Tensor], continues: bool) -> None:
         """Write all buffers in one call, when everything is computed.
 
-        An error before it changes nothing, and an interrupt comes before or after the call, so
-        that statistics are never half written. At worst a new number of streams starts empty.
+        An error before this call changes nothing, and an interrupt takes effect before or after it,
+        so statistics are never partially written. At worst, a new number of streams starts empty.
         """
         new["continues"] = torch.full_like(self.continues, continues)
         self._make_room(len(new["short_mean"]), len(new["long_mean"]))
@@ -235,7 +235,7 @@ class Statistics(nn.Module):
             error_messages.append(
                 f"size mismatch for {prefix}short_cov: expected {expected}, got {got}"
             )
-            return  # torch would load only those buffers that fit
+            return  # torch would load only the buffers that fit
         # The number of streams is part of the state, so the buffers take its shape.
         for each in STATISTICS:
             saved, ours = state_dict.get(prefix + each.name), getattr(self, each.name)

@@ -94,7 +94,7 @@ class Whiten(nn.Module):
         total = self.count + counts.sum()
         shifts = torch.where(counts > 0, means.mT - self.mean[:, None], 0).mT
         mean = self.mean + counts @ shifts / total.clamp(min=1)
-        # What is added by the distances of all means to the new one.
+        # Contribution of the distances of all means from the new one.
         between = torch.cat([
             self.count.sqrt() * (self.mean - mean)[None],
             counts.sqrt()[:, None] * (self.mean + shifts - mean),

@@ -1,4 +1,4 @@
-"""Behaviour of each object: how far and how fast it moves, near which others, and in which zones.
+"""Behaviour of each object: distance, speed, nearest neighbour and zones.
 
 Only frames with a confidence of at least `SURE` count.
 """
@@ -21,7 +21,7 @@ from ullayers.output.motion import Motion, motion_between
 from ullayers.output.track_table import Track, read_tracks
 from ullayers.video.atomic_files import replacing
 
-MOVING_LENGTHS = 0.25  # body lengths per second from which an object moves,
+MOVING_LENGTHS = 0.25  # body lengths per second from which an object counts as moving,
 MOVING_SHARE = 0.02  # or shares of the longer side of the frame, if its length is unknown
 VISIT_SECONDS = 0.2  # a shorter absence from a zone does not end a visit
 BEHAVIOUR_COLUMNS = (
@@ -60,9 +60,9 @@ class Scene:
         width: Width of the frames in pixels.
         height: Height of the frames.
         tracks: The tracks.
-        sure: Frames of each track that count.
-        durations: Seconds that each frame of a track stands for.
-        motions: Steps between consecutive frames that count.
+        sure: Frames of each track with sufficient confidence.
+        durations: Seconds represented by each frame of a track.
+        motions: Steps between consecutive such frames.
         nearest: Pixels to the nearest other object in each frame of a track; NaN if there is none.
     """
 
@@ -99,7 +99,7 @@ def measure_folder(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> list
     """Measure the objects in tracks.csv of a folder.
 
     Args:
-        folder: Folder that `ul learn` or `ul apply` has written.
+        folder: Results folder of `ul learn` or `ul apply`.
         sequences: Name, width and height of each sequence, as in summary.json.
 
     Raises:
@@ -107,7 +107,7 @@ def measure_folder(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> list
     """
     sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in sequences}
     tracks = read_tracks(folder / "tracks.csv")
-    # The size of a video is unknown if it cannot be read any more.
+    # The size of a video is unknown if it can no longer be read.
     return measure_scenes([track for track in tracks if track.sequence in sizes], sizes)
 
 
@@ -117,7 +117,7 @@ def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Sce
         (track.confidence >= SURE) & np.isfinite(track.x) & np.isfinite(track.y) for track in tracks
     ]
     places = [np.stack([track.x * width, track.y * height], 1) for track in tracks]
-    # With a stride, consecutive frames have numbers that are not.
+    # With a stride, the numbers of consecutive frames are not consecutive.
     rows = [np.searchsorted(every, track.frame) for track in tracks]
     motions = [
         motion_between(place, track.time, row, known)
@@ -129,7 +129,7 @@ def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Sce
 
 
 def _durations(time: Floats, rows: NDArray[np.int64]) -> Floats:
-    """Return the time from each frame to the next; the usual one where the next is missing."""
+    """Return the time from each frame to the next; the usual interval if the next is missing."""
     steps = np.diff(time)
     follows = (np.diff(rows) == 1) & (steps > 0)
     usual = float(np.median(steps[follows])) if follows.any() else 0.0
@@ -155,7 +155,7 @@ def _nearest(
 
 
 def behaviour_rows(scenes: Sequence[Scene]) -> list[Row]:
-    """Return a row of behaviour.csv for each object; values that are unknown are None."""
+    """Return a row of behaviour.csv for each object; unknown values are None."""
     return [
         _behaviour_row(scene, number) for scene in scenes for number in range(len(scene.tracks))
     ]
@@ -187,10 +187,10 @@ def moving_speed(scene: Scene, number: int) -> float:
 
 
 def zone_rows(scenes: Sequence[Scene], zones: Zones) -> list[Row]:
-    """Return a row of zones.csv for each object and zone; values that are unknown are None.
+    """Return a row of zones.csv for each object and zone; unknown values are None.
 
     Raises:
-        ZoneError: A zone reaches beyond the frames of a sequence.
+        ZoneError: A zone extends beyond the frames of a sequence.
     """
     return [
         _zone_row(scene, number, name, corners)
@@ -206,7 +206,7 @@ def _zone_row(scene: Scene, number: int, name: str, corners: Floats) -> Row:
     durations = scene.durations[number]
     total = durations[sure].sum()
     visits = _visits(inside[sure], track.time[sure])
-    # Of a step that enters or leaves, one half is inside.
+    # A step that enters or leaves counts half.
     distance = float((motion.lengths * inside[motion.rows].mean(1)).sum())
     values = (
         float(durations[inside].sum()),
@@ -219,7 +219,7 @@ def _zone_row(scene: Scene, number: int, name: str, corners: Floats) -> Row:
 
 
 def _visits(inside: NDArray[np.bool_], time: Floats) -> Floats:
-    """Return the start of each visit; one that begins with the track counts, too.
+    """Return the start of each visit, including one that begins with the track.
 
     >>> _visits(np.array([1, 0, 1, 0, 0, 0, 1], bool), np.arange(7) / 10).tolist()
     [0.0, 0.6]
@@ -236,7 +236,7 @@ def _mean(values: Floats) -> float | None:
 
 
 def with_millimetres(rows: Sequence[Row], mm_per_pixel: float | None) -> list[Row]:
-    """Add a column in millimetres, at the right, for every column in pixels.
+    """Append a column in millimetres for each column in pixels.
 
     >>> with_millimetres([{"object": 1, "distance_px": 10.0}], 0.5)
     [{'object': 1, 'distance_px': 10.0, 'distance_mm': 5.0}]
@@ -263,13 +263,13 @@ def write_behaviour(
     """Write behaviour.csv and, with zones, zones.csv; an unknown value is an empty cell.
 
     Args:
-        folder: Where to write.
-        scenes: From `measure_scenes`; none if no object was found.
+        folder: Output folder.
+        scenes: From `measure_scenes`; empty if no object was found.
         zones: Zones to measure; None for none.
         mm_per_pixel: Size of a pixel, for columns in millimetres; None for none.
 
     Returns:
-        The files that were written.
+        The files written.
     """
     tables: dict[str, tuple[tuple[str, ...], list[Row]]]
     tables = {"behaviour.csv": (BEHAVIOUR_COLUMNS, behaviour_rows(scenes))}

@@ -13,9 +13,9 @@ from ullayers.output.charts import INK, LINES, NARROW, Chart, new_figure, render
 from ullayers.output.crossing_table import Crossing
 from ullayers.output.identity_colours import identity_hex, identity_marker
 
-LEVELS = 300  # stretches of time that a chart distinguishes
-MAX_LINES = 6  # objects with a line of their own; of more, quantiles are drawn
-MAX_CROSSINGS = 400  # that are drawn, the least certain ones
+LEVELS = 300  # time bins of a chart
+MAX_LINES = 6  # objects with their own line; for more, quantiles are drawn
+MAX_CROSSINGS = 400  # drawn in a chart, least certain first
 DOUBTFUL = 0.8  # confidence below which a crossing is marked
 DOUBT_COLOUR = "#d9534f"
 ROW_HEIGHT = 17  # of an object, in pixels of the page
@@ -69,7 +69,7 @@ def _draw_crossings(axes: Axes, scene: Scene, crossings: Sequence[Crossing]) -> 
 
 
 def speed_distribution(scene: Scene, mm_per_pixel: float | None) -> Chart | None:
-    """Draw how fast the objects move: a histogram of one object, or the quantiles of several.
+    """Draw the speeds of objects: a histogram for one object, or quantiles for several.
 
     Args:
         scene: The objects of one sequence.
@@ -176,7 +176,7 @@ def _label_objects(axes: Axes, scene: Scene) -> None:
 
 
 def _edges(scene: Scene) -> Floats:
-    """Return the limits of the stretches of time that a chart distinguishes."""
+    """Return the edges of the time bins of a chart."""
     start = min(float(track.time[0]) for track in scene.tracks)
     end = max(
         float(track.time[-1] + durations[-1])
@@ -187,7 +187,7 @@ def _edges(scene: Scene) -> Floats:
 
 
 def _spans(times: Floats, edges: Floats) -> list[tuple[float, float]]:
-    """Return start and duration of the runs of stretches that contain one of these times.
+    """Return start and duration of the runs of time bins that contain one of these times.
 
     >>> _spans(np.array([0.1, 1.2, 3.5]), np.arange(5.0))
     [(0.0, 2.0), (3.0, 1.0)]
@@ -199,7 +199,7 @@ def _spans(times: Floats, edges: Floats) -> list[tuple[float, float]]:
 
 
 def _binned(times: Floats, values: Floats, edges: Floats) -> Floats:
-    """Return the mean of the known values in each stretch of time; NaN where there is none."""
+    """Return the mean of the known values in each time bin; NaN if there are none."""
     known = np.isfinite(values)
     total, _ = np.histogram(times[known], edges, weights=values[known])
     count, _ = np.histogram(times[known], edges)

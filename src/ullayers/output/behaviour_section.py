@@ -1,4 +1,4 @@
-"""The section of the report on where and how objects moved."""
+"""The section of the report on the motion of objects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ullayers.output.identity_colours import identity_hex
 from ullayers.output.object_overlay import draw_objects
 from ullayers.output.occupancy import CELLS, heat_gradient, heat_map, path_map, time_per_cell
 
-MAX_SCENES = 3  # sequences with pictures of their own
-MAX_SMALL_MAPS = 20  # objects with a heat map of their own
+MAX_SCENES = 3  # sequences with their own pictures
+MAX_SMALL_MAPS = 20  # objects with their own heat map
 SMALL_WIDTH = 240  # of these
 MAX_ROWS = 100  # of each table
-MAX_DOUBTFUL = 10  # crossings in the table of those to check
+MAX_DOUBTFUL = 10  # crossings in the table of crossings to check
 
 Pixels = NDArray[np.uint8]
 Section = dict[str, Any]
@@ -42,7 +42,7 @@ def behaviour_section(
         crossings: Crossings of all sequences.
         zones: Zones to draw and to list; None for none.
         mm_per_pixel: Size of a pixel; None for lengths in pixels.
-        frames: A frame of each sequence, of any size; sequences without one are drawn without.
+        frames: A frame of each sequence, of any size; a missing frame leaves the background plain.
     """
     if not scenes:
         return None

@@ -38,8 +38,8 @@ class BoxedObject:
 def boxed_objects(video: TrackedVideo) -> Iterator[BoxedObject]:
     """Yield the objects with a confidence of at least 0.5, frame by frame.
 
-    Boxes are those of the masks if the folder has masks, and of an ellipse with the object's
-    length, width and heading otherwise. Objects without a mask or a size are left out.
+    Boxes come from the masks if the folder has masks, otherwise from an ellipse with the object's
+    length, width and heading. Objects without a mask or a size are left out.
 
     Raises:
         UserError: There are neither masks nor sizes.

@@ -1,4 +1,4 @@
-"""How much a run that has learned from corrections differs from the run before."""
+"""Differences between a run trained with corrections and the run before."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from ullayers.output.corrections import Corrections
 from ullayers.output.track_table import Track
 from ullayers.output.tracked_video import TrackedVideo, read_videos
 
-FAR = 0.01  # of the frame's width: a place that moved by more is another one
+FAR = 0.01  # of the frame width: a position that moved by more has changed
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What learning from corrections has changed.
+    """Changes due to training with corrections.
 
     Attributes:
-        frames: Number of places that are compared: of the same object in the same frame.
-        moved: Number of them that moved by more than 1 % of the frame's width.
+        frames: Number of positions compared: of the same object in the same frame.
+        moved: Number of positions that moved by more than 1 % of the frame width.
         share: Their share.
-        median_px: Median distance between the old and the new place in pixels; None without frames.
-        corrected_before_px: Mean distance of the old places from the corrected ones; None if no
-            place was corrected.
-        corrected_after_px: The same of the new places.
-        sentence: All of it in plain words.
+        median_px: Median distance between the old and the new position in pixels; None without
+            frames.
+        corrected_before_px: Mean distance of the old positions from the corrected ones; None if no
+            position was corrected.
+        corrected_after_px: The same for the new positions.
+        sentence: Summary as a sentence.
     """
 
     frames: int
@@ -45,16 +46,16 @@ class Changes:
 
 
 def compare_runs(old: Path, new: Path, corrections: Corrections) -> Changes:
-    """Compare the places that two runs have found.
+    """Compare the positions found by two runs.
 
     Args:
         old: Folder of the run that was corrected.
-        new: Folder of the run that has learned from the corrections.
+        new: Folder of the run trained with the corrections.
         corrections: The corrections of the old run.
 
     Raises:
         RunError: A file of a run is missing or damaged.
-        UserError: A correction does not fit.
+        UserError: A correction is invalid.
     """
     before, after = read_videos(old), {video.name: video for video in read_videos(new)}
     pairs = [(video, after[video.name]) for video in before if video.name in after]
@@ -70,22 +71,24 @@ def compare_runs(old: Path, new: Path, corrections: Corrections) -> Changes:
     first, last = near.mean(0).tolist() if len(near) else (None, None)
     sentence = _sentence(len(pixels), moved, share, median)
     if len(near):
-        noun = "the corrected place" if len(near) == 1 else f"the {len(near)} corrected places"
+        noun = (
+            "the corrected position" if len(near) == 1 else f"the {len(near)} corrected positions"
+        )
         sentence += f" Its distance from {noun} was {first:.1f} px and is now {last:.1f} px."
     return Changes(len(pixels), moved, share, median, first, last, sentence)
 
 
 def _sentence(frames: int, moved: int, share: float, median: float | None) -> str:
     if not moved:
-        return f"The object is at the same place as before in all {frames:,} frames."
+        return f"The position is the same as before in all {frames:,} frames."
     return (
-        f"The object is at another place in {moved:,} of {frames:,} frames ({share:.1%}); the "
-        f"median change is {median:.1f} px."
+        f"The position has changed in {moved:,} of {frames:,} frames ({share:.1%}); the median "
+        f"change is {median:.1f} px."
     )
 
 
 def _moves(old: TrackedVideo, new: TrackedVideo) -> Floats:
-    """Return the distances between old and new places, as shares of the width."""
+    """Return the distances between old and new positions, relative to the frame width."""
     found = [np.zeros(0)]
     for track in old.tracks:
         for other in _numbered(new.tracks, track.object):
@@ -97,7 +100,7 @@ def _moves(old: TrackedVideo, new: TrackedVideo) -> Floats:
 
 
 def _from_corrected(old: TrackedVideo, new: TrackedVideo, rows: CorrectedRows) -> Floats:
-    """Return (places, 2) pixels from corrected places to the old ones and to the new ones."""
+    """Return (positions, 2) distances in pixels of the old and new from the corrected ones."""
     told = np.flatnonzero(rows.placed & (rows.number > 0))
     told = told[np.isfinite(rows.places(told)[:, 0])]
     found = [np.zeros((0, 2))]
@@ -115,7 +118,7 @@ def _from_corrected(old: TrackedVideo, new: TrackedVideo, rows: CorrectedRows) -
 def _distances(
     tracks: Sequence[Track], number: int, frames: NDArray[np.int64], places: Floats
 ) -> Floats:
-    """Return the distances of an object from places in some frames; NaN where it has no row."""
+    """Return the distances of an object from given positions; NaN where it has no row."""
     distances = np.full(len(frames), np.nan)
     for track in _numbered(tracks, number):
         order = np.argsort(frames)

@@ -69,7 +69,7 @@ class Chart:
 
     Attributes:
         view_box: The viewBox of its <svg> element.
-        label: What the chart shows, for screen readers.
+        label: Description of the chart, for screen readers.
         body: The SVG markup inside the element.
     """
 
@@ -176,7 +176,7 @@ def speed_chart(motion: Motion, name: str, width: int) -> Chart:
 
 
 def speed_curve(motion: Motion, most: int) -> tuple[Floats, Floats]:
-    """Return times and speeds to draw: a level for each step, and NaN where the speed is unknown.
+    """Return times and speeds to draw: one level per step, and NaN where the speed is unknown.
 
     Args:
         motion: At least one step.
@@ -206,7 +206,7 @@ def speed_curve(motion: Motion, most: int) -> tuple[Floats, Floats]:
 
 
 def thinned(values: Floats, stretches: int) -> NDArray[np.int64]:
-    """Choose rows to draw: the minimum and maximum of each stretch, so that no peak is lost.
+    """Choose rows to draw: the minimum and maximum of each time bin, so that no peak is lost.
 
     >>> thinned(np.array([0.0, 0, 9, 0, 0, 0, -5, 0]), 2).tolist()
     [0, 2, 4, 6]
@@ -285,7 +285,7 @@ def label_y(axes: Axes, label: str) -> None:
 
 
 def add_legend(axes: Axes) -> None:
-    """Put a legend above the chart, each name once, if there is more than one."""
+    """Put a legend above the chart if there is more than one name."""
     handles, names = axes.get_legend_handles_labels()
     named = dict(zip(names, handles, strict=True))
     named = dict(sorted(named.items(), key=lambda entry: not entry[0].startswith("kept")))
@@ -317,7 +317,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def rendered(figure: Figure, label: str, salt: str = "") -> Chart:
-    """Render a figure as SVG whose text stays text and whose ink is that of the page."""
+    """Render a figure as SVG with text elements, in the text colour of the page."""
     file = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": label + salt}):  # no two figures share an id
         # `savefig` would draw the figure twice.

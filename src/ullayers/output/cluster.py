@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster, or to an instance of Ray that is started on this machine."""
+"""Connection to a Ray cluster, or to an instance of Ray started on this machine."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from ullayers.errors import MissingPackageError, UserError
 
 LOCAL = "local"
 CLIENT = "ray://"
-CLIENT_ATTEMPTS = 3  # gRPC, in the head, sometimes breaks the process that it starts for a client
+CLIENT_ATTEMPTS = 3  # in the head, gRPC sometimes breaks the process started for a client
 CONNECT_SECONDS = 10.0  # to reach the machine
 JOIN_SECONDS = 40.0  # to join the cluster
 POLL_SECONDS = 1.0
 # After 60 seconds Ray ends the process; disconnecting before that takes 8 seconds.
 LOST_SECONDS = 30.0  # without an answer from the head of the cluster
-OBJECT_STORE_BYTES = 2**28  # results that wait; those of an hour of video take a few megabytes
-# Ray waits for minutes and then ends the process if an address is wrong, so another one tries it.
+OBJECT_STORE_BYTES = 2**28  # for waiting results; those of an hour of video take a few megabytes
+# If an address is wrong, Ray waits for minutes and then ends the process, so another process tries
+# it.
 TRIAL = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
 
 
 def load_ray() -> ModuleType:
-    """Import Ray where it is used."""
+    """Import Ray on first use."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     handler = signal.getsignal(signal.SIGTERM)
@@ -52,8 +53,8 @@ def load_ray() -> ModuleType:
 class ClusterCpus:
     """Number of CPUs of the connected cluster, which may grow and shrink; a context manager.
 
-    A thread asks for it, because the question is not answered and cannot be interrupted if the head
-    of the cluster has died.
+    A thread queries it, because the query blocks and cannot be interrupted if the head of the
+    cluster has died.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class ClusterCpus:
 
     def _keep_asking(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
-            # Whatever the error, also one of gRPC, it is as good as no answer; see `count`.
+            # Any error, including one of gRPC, counts as no answer; see `count`.
             with suppress(Exception):
                 self._ask()
 
@@ -91,7 +92,7 @@ class ClusterCpus:
         """Return the latest number.
 
         Raises:
-            UserError: The head of the cluster does not answer any more.
+            UserError: The head of the cluster no longer answers.
         """
         if time.monotonic() - self._answered > LOST_SECONDS:
             raise lost_cluster()
@@ -101,7 +102,7 @@ class ClusterCpus:
 def lost_cluster() -> UserError:
     """Return the error of a cluster that has died."""
     return UserError(
-        "the head of the Ray cluster does not answer any more; finished videos are kept, start the "
+        "the head of the Ray cluster no longer answers; finished videos are kept, start the "
         "cluster again and continue with --resume"
     )
 
@@ -110,12 +111,12 @@ def lost_cluster() -> UserError:
 def cluster(address: str = LOCAL, cpus: int | None = None) -> Iterator[None]:
     """Connect to a Ray cluster and disconnect at the end.
 
-    A connection that this process already has is used and left open.
+    An existing connection of this process is used and left open.
 
     Args:
-        address: "local" starts Ray on this machine for as long as the block lasts; otherwise
+        address: "local" starts Ray on this machine for the duration of the block; otherwise
             HOST:PORT, ray://HOST:PORT, or "auto" for a cluster that this machine is part of.
-        cpus: Number of CPUs of a local instance; None for all that this process may use.
+        cpus: Number of CPUs of a local instance; None for all CPUs available to this process.
 
     Raises:
         UserError: The cluster cannot be reached.
@@ -161,10 +162,10 @@ def _connect(address: str, options: dict[str, Any]) -> None:
 
 
 def check_address(address: str) -> None:
-    """Refuse an address at which no Ray cluster answers, within a bounded time.
+    """Refuse an address at which no Ray cluster answers within a bounded time.
 
     Raises:
-        UserError: Nothing answers, or not Ray.
+        UserError: Nothing answers, or something other than Ray.
     """
     found = re.fullmatch(r"(?:ray://)?([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})", address)
     if address != "auto" and found is None:

@@ -30,11 +30,11 @@ def draw_codes(
 
     Args:
         path: The video.
-        run: The run that was applied.
-        sources: What it was applied to.
+        run: The applied run.
+        sources: Sources it was applied to.
         done: Its results.
         fps: Frames per second of the overlay.
-        stride: Every how many frames were used.
+        stride: Stride of the frames used.
         share: Number of frames of each source.
     """
     found = {answer.sequence: answer.rows(slice(0, share)) for answer in done.answers}

@@ -13,8 +13,8 @@ from ullayers.locate.outline import EDGE
 TOLERANCE = 0.75  # pixels of the video by which a polygon may differ from the outline ...
 MASK_TOLERANCE = 0.5  # ... or pixels of the mask, where these are larger
 MOST_BLOBS = 256  # in a frame
-FEW_POINTS = 8  # of an outline that is kept as it is
-ENLARGED = 2.0  # at most, before an outline is found
+FEW_POINTS = 8  # of an outline that is not simplified
+ENLARGED = 2.0  # largest magnification before an outline is traced
 CORNERS = np.ones((2, 2), np.uint8)
 
 Points = NDArray[np.int32]  # (points, 2) x and y
@@ -27,7 +27,7 @@ class Contours:
 
     Args:
         size: (width, height) of the masks.
-        place: Left, top, width and height of what they cover, in pixels of the video.
+        place: Left, top, width and height of the region they cover, in pixels of the video.
 
     Example:
         >>> mask = np.zeros((1, 24, 32), np.uint8)
@@ -44,11 +44,11 @@ class Contours:
         self.tolerance = max(TOLERANCE, MASK_TOLERANCE * max(self.scale))
 
     def of_masks(self, masks: NDArray[np.uint8]) -> list[list[Points]]:
-        """Return the polygons of each of some soft masks (time, height, width)."""
+        """Return the polygons of each soft mask (time, height, width)."""
         return [self._of_mask(mask) for mask in masks]
 
     def of_tracks(self, owners: NDArray[np.uint16]) -> list[dict[int, list[Points]]]:
-        """Return the polygons of each track in each of some images of track numbers."""
+        """Return the polygons of each track in each image of track numbers."""
         return [self._of_labels(labels) for labels in owners]
 
     def _of_mask(self, mask: Mask) -> list[Points]:
@@ -75,14 +75,14 @@ class Contours:
         return found
 
     def _polygons(self, part: Mask, left: int, top: int) -> list[Points]:
-        """Return the polygons of a part of a mask, given where it is in the mask."""
+        """Return the polygons of a part of a mask, given its position in the mask."""
         picture = cv2.copyMakeBorder(part, 1, 1, 1, 1, cv2.BORDER_CONSTANT, value=0)
         height, width = picture.shape
         size = round(width * self.enlarged[0]), round(height * self.enlarged[1])
         if size != (width, height):
             picture = cv2.resize(picture, size, interpolation=cv2.INTER_LINEAR)
         inside = np.asarray(picture >= EDGE).view(np.uint8)
-        # Around the corners of the pixels inside, so that the polygon encloses whole pixels.
+        # Trace the corners of the pixels inside, so that the polygon encloses whole pixels.
         corners = cv2.dilate(inside, CORNERS, anchor=(1, 1))
         outlines, _ = cv2.findContours(corners, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
         factor = width * self.scale[0] / size[0], height * self.scale[1] / size[1]
@@ -95,7 +95,7 @@ class Contours:
 
 
 def _simplified(outline: Any, tolerance: float) -> Any:
-    """Leave out points of an outline, unless it is too small or thin for that."""
+    """Simplify an outline, unless it is too small or thin."""
     if len(outline) <= FEW_POINTS:
         return outline
     simple = cv2.approxPolyDP(outline, tolerance, True)
@@ -113,7 +113,7 @@ def _blobs(inside: NDArray[np.bool_]) -> list[Corners]:
 
 
 def _apart(boxes: list[Corners]) -> list[Corners]:
-    """Join boxes that overlap, so that nothing is in two of them.
+    """Join boxes that overlap, so that no pixel is in two of them.
 
     >>> _apart([(0, 0, 2, 2), (5, 5, 6, 6), (1, 1, 3, 3)])
     [(5, 5, 6, 6), (0, 0, 3, 3)]

@@ -1,4 +1,4 @@
-"""The report of a run after the corrections of a person."""
+"""The report of a run with corrections applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ullayers.video.reader import Info
 
 
 def write_corrected_report(run: Run, path: Path) -> None:
-    """Write the report of a run with its corrections, and say in it that they are there.
+    """Write the report of a run with its corrections, and a note about them.
 
     Args:
         run: A finished run with the task locate.
@@ -31,15 +31,15 @@ def write_corrected_report(run: Run, path: Path) -> None:
 
     Raises:
         RunError: The results cannot be read.
-        UserError: A correction does not fit, or there are no objects.
-        VideoError: A video of the run is not there any more.
+        UserError: A correction is invalid, or there are no objects.
+        VideoError: A video of the run no longer exists.
     """
     videos, corrections = read_corrected(run.folder)
     videos = [video for video in videos if video.tracks]
     sources = {source.name: source for source in sources_of(run)}
     missing = [video.name for video in videos if video.name not in sources]
     if missing or not videos:
-        what = f"the video {missing[0]} is not there any more" if missing else "has no objects"
+        what = f"the video {missing[0]} no longer exists" if missing else "has no objects"
         raise UserError(f"{run.folder}: {what}, so there is nothing to report")
     done = Exported()
     for video in videos:
@@ -58,7 +58,7 @@ def write_corrected_report(run: Run, path: Path) -> None:
 
 
 def _answer(video: TrackedVideo) -> Answer:
-    """Return a row for each frame, of the object with most rows, and the rows of all objects."""
+    """Return one row per frame, of the object with most rows, and the rows of all objects."""
     tracks = video.tracks
     rows = _rows(tracks, video)
     assert rows.objects is not None
@@ -67,7 +67,7 @@ def _answer(video: TrackedVideo) -> Answer:
     main = max(tracks, key=lambda track: len(track.frame))
     time = np.interp(frames, rows.index[order], rows.seconds[order])
     values = on_frames(main, _rows([main], video).values, frames)
-    values[:, 2] = np.nan_to_num(values[:, 2])  # not there: no confidence
+    values[:, 2] = np.nan_to_num(values[:, 2])  # no position: no confidence
     several = rows.rows(order) if len(tracks) > 1 else None
     return Answer(video.name, frames, time, TRACK, values, size=rows.size, several=several)
 

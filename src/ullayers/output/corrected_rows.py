@@ -1,4 +1,4 @@
-"""The rows of a video while corrections are applied to them, one after the other."""
+"""The rows of a video while corrections are applied one after the other."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ Flags = NDArray[np.bool_]
 class CorrectedRows:
     """All rows of a video, in any order; no two rows have the same frame and number.
 
-    The first rows are those of the tracks as they were found, one track after the other. Rows that
-    a correction has added follow. A correction that does not fit raises `UserError` and changes
-    nothing.
+    The first rows are those of the original tracks, one track after the other. Rows added by
+    corrections follow. An invalid correction raises `UserError` and changes nothing.
 
     Args:
-        video: The video as it was found.
+        video: The video with its original tracks.
 
     Attributes:
-        frames: Numbers of the frames that were processed.
+        frames: Numbers of the processed frames.
         frame: (rows,) frame of each row.
         number: (rows,) number after the corrections; 0 if the row was removed.
-        placed: (rows,) whether a correction says what is there.
-        masked: (rows,) whether the mask that was found belongs to the object.
-        ends: (tracks,) number of rows up to the end of each track as found.
+        placed: (rows,) whether a correction determines the position.
+        masked: (rows,) whether the original mask belongs to the object.
+        ends: (tracks,) number of rows up to the end of each original track.
     """
 
     def __init__(self, video: TrackedVideo) -> None:
@@ -43,18 +42,18 @@ class CorrectedRows:
         tracks = video.tracks
         counts = np.array([len(track.frame) for track in tracks], np.int64)
         self.ends: Integers = np.cumsum(counts)
-        self.count = int(counts.sum())  # of rows that were found
+        self.count = int(counts.sum())  # of original rows
         self.frame: Integers = np.concatenate(
             [np.zeros(0, np.int64), *(track.frame for track in tracks)]
         )
         self.number = np.repeat(np.array([track.object for track in tracks], np.int32), counts)
         self.placed: Flags = np.zeros(self.count, bool)
         self.masked: Flags = np.ones(self.count, bool)
-        self.highest = max((track.object for track in tracks), default=0)  # never used again
-        self._moved: dict[int, tuple[float, float]] = {}  # where rows are by a correction
+        self.highest = max((track.object for track in tracks), default=0)  # not used again
+        self._moved: dict[int, tuple[float, float]] = {}  # corrected positions by row
 
     def places(self, rows: Integers) -> Floats:
-        """Return where rows are by a correction, (rows, 2) pixels; NaN where there is nothing."""
+        """Return the corrected positions of rows, (rows, 2) pixels; NaN where there is none."""
         nowhere = math.nan, math.nan
         found = [self._moved.get(row, nowhere) for row in rows.tolist()]
         return np.array(found, np.float64).reshape(-1, 2)
@@ -63,7 +62,7 @@ class CorrectedRows:
         """Apply one correction.
 
         Raises:
-            UserError: It does not fit to the rows.
+            UserError: The correction is invalid.
         """
         match correction:
             case Swap():
@@ -80,7 +79,7 @@ class CorrectedRows:
                 self._clear(correction.first, correction.last)
 
     def column(self, name: str, rows: Integers) -> NDArray[np.floating[Any]]:
-        """Return values of rows that were found, as they were found; do not change them.
+        """Return the original values of rows; do not modify them.
 
         Args:
             name: Name of a column of a track.
@@ -99,7 +98,7 @@ class CorrectedRows:
         return values
 
     def _whole_track(self, rows: Integers) -> int | None:
-        """Return the place of the track that has exactly these rows in this order; None if none."""
+        """Return the index of the track that has exactly these rows in this order, or None."""
         if not len(rows) or (np.diff(rows) != 1).any():
             return None
         place = int(self._owner(rows[:1])[0])
@@ -110,10 +109,10 @@ class CorrectedRows:
         return np.searchsorted(self.ends, rows, side="right")
 
     def is_unchanged(self, place: int) -> bool:
-        """Return whether nothing has changed in a track, and nothing was added to it.
+        """Return whether a track is unchanged and has no added rows.
 
         Args:
-            place: Place of the track in the video.
+            place: Index of the track in the video.
         """
         track = self.video.tracks[place]
         end = int(self.ends[place])
@@ -126,10 +125,10 @@ class CorrectedRows:
         )
 
     def follows(self, chosen: Integers) -> Flags:
-        """Return where the rows of an object follow each other as they were found.
+        """Return where consecutive rows of an object are those of the original track.
 
         Args:
-            chosen: Rows of the object in the order of their frames.
+            chosen: Rows of the object, sorted by frame.
 
         Returns:
             (rows + 1,) whether nothing has changed before the first row, between each two
@@ -200,7 +199,7 @@ class CorrectedRows:
         self.masked[row] = self._is_in_mask(row)
 
     def _is_in_mask(self, row: int) -> bool:
-        """Whether a row is at most half a length away from where it was found."""
+        """Return whether a row is at most half a length from its original position."""
         if row >= self.count:
             return False
         rows = np.array([row])

@@ -1,4 +1,4 @@
-"""The tables of a results folder, after the corrections of a person."""
+"""The tables of a results folder with corrections applied."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def write_corrected(
 ) -> list[Path]:
     """Write corrected tracks, crossings and behaviour as CSV.
 
-    Zones and millimetres are those of the run. `ul apply` does not keep them, so that its folders
-    have neither.
+    Zones and millimetres are those of the run. `ul apply` does not store them, so its folders have
+    neither.
 
     Args:
         folder: Folder of `ul learn` or `ul apply`.
@@ -31,11 +31,11 @@ def write_corrected(
         last: Last frame to write; None for the end.
 
     Returns:
-        The files that were written; files of these names are replaced.
+        The files written; existing files of these names are replaced.
 
     Raises:
         RunError: The results cannot be read, or have no objects.
-        UserError: A correction does not fit, or the part that is asked for is empty.
+        UserError: A correction is invalid, or the requested part is empty.
     """
     files = plan_files(folder, "csv", out, sequence=sequence, first=first, last=last)
     write_files("csv", files)

@@ -1,4 +1,4 @@
-"""Tracks after the corrections of a person; what was found stays as it is."""
+"""Tracks with corrections applied; the original results are not changed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SHAPE = ("heading", "length", "width", "area")  # columns that belong to the mas
 def apply_corrections(
     videos: Sequence[TrackedVideo], corrections: Corrections
 ) -> list[TrackedVideo]:
-    """Return videos with corrected tracks, crossings and numbers of masks.
+    """Return videos with corrected tracks, crossings and object numbers of masks.
 
-    Speeds follow from the corrected positions. Heading and size belong to the mask: an object that
-    was moved by more than half of its length from where it was found has none.
+    Speeds are recomputed from the corrected positions. Heading and size are measured on the mask,
+    so an object that was moved by more than half of its length has none.
 
     Args:
         videos: From `read_videos`.
-        corrections: The corrections; those that were undone do not count.
+        corrections: The corrections; undone ones are ignored.
 
     Raises:
-        UserError: A correction does not fit.
+        UserError: A correction is invalid.
     """
     rows = corrected_rows(videos, corrections)
     return [
@@ -45,14 +45,14 @@ def apply_corrections(
 def corrected_rows(
     videos: Sequence[TrackedVideo], corrections: Corrections
 ) -> dict[str, CorrectedRows]:
-    """Return the rows of each video that has corrections, after them.
+    """Return the corrected rows of each video that has corrections.
 
     Args:
         videos: From `read_videos`.
         corrections: The corrections.
 
     Raises:
-        UserError: A correction does not fit.
+        UserError: A correction is invalid.
     """
     touched = {correction.sequence for correction in corrections.applied}
     known = {video.name: CorrectedRows(video) for video in videos if video.name in touched}
@@ -67,10 +67,11 @@ def corrected_rows(
 def check_correction(
     videos: Sequence[TrackedVideo], corrections: Corrections, new: Correction
 ) -> Corrections:
-    """Return corrections with a new one that fits to the tracks as they are after the others.
+    """Add a correction, after checking it against the tracks as corrected so far.
 
     Raises:
-        UserError: The new one does not fit: it names no object, or a frame outside the video.
+        UserError: The new correction is invalid: there is no such object, or the frame is outside
+            the video.
     """
     known = {video.name: CorrectedRows(video) for video in videos if video.name == new.sequence}
     for correction in corrections.applied:
@@ -81,9 +82,9 @@ def check_correction(
 
 
 def corrected_numbers(video: TrackedVideo, corrections: Corrections) -> Numbers:
-    """Return the numbers after corrections of all objects that were found in a video.
+    """Return the corrected numbers of all objects found in a video.
 
-    An object has no number where it was deleted, where there is nothing, and where it was moved
+    An object has no number where it was deleted, in frames marked as empty, and where it was moved
     away from its mask.
 
     Args:
@@ -91,7 +92,7 @@ def corrected_numbers(video: TrackedVideo, corrections: Corrections) -> Numbers:
         corrections: The corrections.
 
     Raises:
-        UserError: A correction does not fit.
+        UserError: A correction is invalid.
     """
     rows = CorrectedRows(video)
     for correction in corrections.applied:
@@ -105,7 +106,7 @@ def read_corrected(folder: Path) -> tuple[list[TrackedVideo], Corrections]:
 
     Raises:
         RunError: A file is missing or damaged.
-        UserError: A correction does not fit.
+        UserError: A correction is invalid.
     """
     corrections = read_corrections(folder)
     return apply_corrections(read_videos(folder), corrections), corrections
@@ -154,7 +155,7 @@ def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
 
 
 def _times(video: TrackedVideo, frames: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the time of frames without a row of this object, from the rows of all objects."""
+    """Return the times of frames without a row of this object, from the rows of all objects."""
     if not video.tracks:
         return frames / video.fps
     known, first = np.unique(
@@ -169,9 +170,10 @@ def _times(video: TrackedVideo, frames: NDArray[np.int64]) -> NDArray[np.float64
 def _renew_speed(
     columns: dict[str, NDArray[Any]], rows: CorrectedRows, chosen: NDArray[np.int64]
 ) -> None:
-    """Replace the speed near rows that do not follow each other as they were found.
+    """Recompute the speed near rows that are not consecutive in the original track.
 
-    Other rows keep their speed. Positions in a table are rounded, so that it would change slightly.
+    Other rows keep their speed, which would change slightly because positions in a table are
+    rounded.
     """
     half = half_window(columns["time"])
     joints = np.flatnonzero(~rows.follows(chosen))  # joint i is between rows i - 1 and i

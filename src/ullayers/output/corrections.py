@@ -1,7 +1,7 @@
-"""Corrections that a person makes to tracks: corrections.json beside the results.
+"""Corrections of tracks by a user, stored in corrections.json beside the results.
 
-They apply in order, and never change what was found. Frames are inclusive, and objects have the
-numbers that they had when the correction was made.
+They are applied in order and never change the original results. Frame ranges are inclusive, and
+object numbers are those at the time of the correction.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MAX_CORRECTIONS = 10_000
 
 @dataclass(frozen=True)
 class Swap:
-    """Exchange two objects from a frame on.
+    """Swap two objects from a frame on.
 
     Attributes:
         sequence: Name of the sequence.
         objects: Numbers of both objects.
-        first: First frame in which they are exchanged.
+        first: First frame in which they are swapped.
     """
 
     op: ClassVar = "swap"
@@ -38,11 +38,11 @@ class Swap:
 
 @dataclass(frozen=True)
 class Merge:
-    """Make an object part of another one, whose rows stay in frames that have both.
+    """Merge an object into another one, whose rows are kept in frames that have both.
 
     Attributes:
         sequence: Name of the sequence.
-        objects: Number that stays, and number that disappears.
+        objects: Number that is kept, and number that disappears.
     """
 
     op: ClassVar = "merge"
@@ -52,7 +52,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Split:
-    """Make an object a new one from a frame on, with the next number that was never used.
+    """Give an object a new number from a frame on: the next unused one.
 
     Attributes:
         sequence: Name of the sequence.
@@ -68,7 +68,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Delete:
-    """Remove an object, in some frames or in all.
+    """Remove an object in a range of frames or in all.
 
     Attributes:
         sequence: Name of the sequence.
@@ -86,7 +86,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Move:
-    """Say where an object is in a frame.
+    """Set the position of an object in a frame.
 
     Attributes:
         sequence: Name of the sequence.
@@ -106,7 +106,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Nothing:
-    """Say that no object is in some frames.
+    """Mark frames as empty.
 
     Attributes:
         sequence: Name of the sequence.
@@ -131,8 +131,8 @@ class Corrections:
     """Corrections of one results folder.
 
     Attributes:
-        applied: In the order in which they apply.
-        undone: Corrections that were taken back, the latest one last.
+        applied: Active corrections, in order.
+        undone: Undone corrections, the latest one last.
 
     Example:
         >>> one, two = Split("a", 1, 10), Merge("a", (1, 2))
@@ -145,7 +145,7 @@ class Corrections:
     undone: tuple[Correction, ...] = ()
 
     def add(self, correction: Correction) -> Corrections:
-        """Return these corrections with a new one; those that were undone are forgotten.
+        """Return these corrections with a new one; undone corrections are dropped.
 
         Raises:
             UserError: There are too many.
@@ -165,7 +165,7 @@ class Corrections:
         return Corrections(self.applied[:-1], (*self.undone, self.applied[-1]))
 
     def redo(self) -> Corrections:
-        """Return these corrections with the one that was undone last.
+        """Return these corrections with the last undone one.
 
         Raises:
             UserError: None was undone.
@@ -196,7 +196,7 @@ def correction_from_json(content: Any) -> Correction:
     """Return the correction that a JSON object describes.
 
     Raises:
-        UserError: It describes none.
+        UserError: It does not describe a correction.
 
     Example:
         >>> correction_from_json({"op": "split", "sequence": "a", "object": 1, "first": 10})
@@ -215,7 +215,7 @@ def correction_from_json(content: Any) -> Correction:
 
 
 def read_corrections(folder: Path) -> Corrections:
-    """Read corrections.json of a results folder; without this file there are none.
+    """Read corrections.json of a results folder; a missing file has no corrections.
 
     Raises:
         RunError: The file is damaged, or a link to another folder.
@@ -242,7 +242,7 @@ def _parse(content: Any) -> Corrections:
 
 
 def write_corrections(folder: Path, corrections: Corrections) -> None:
-    """Write corrections.json, whole or not at all.
+    """Write corrections.json atomically.
 
     Raises:
         RunError: The file is a link to another folder.

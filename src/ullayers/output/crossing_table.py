@@ -28,7 +28,7 @@ class Crossing:
         start: Time of the first frame in seconds.
         end: Time of the last frame.
         objects: Numbers of the objects.
-        confidence: From 0 to 1: that every object has the same number after it as before.
+        confidence: Confidence from 0 to 1 that each object has the same number before and after.
     """
 
     sequence: str
@@ -103,11 +103,11 @@ def crossing_rows(crossings: Sequence[Crossing]) -> str:
 
 
 def renumbered(rows: str, numbers: Sequence[int]) -> str:
-    r"""Return rows of crossings.csv with other numbers of objects.
+    r"""Return rows of crossings.csv with renumbered objects.
 
     Args:
         rows: From `crossing_rows`.
-        numbers: Of the objects that have the numbers 1, 2, ... in them.
+        numbers: New numbers of the objects 1, 2, ...
 
     >>> renumbered("a,10,20,0.400000,0.800000,1 3,0.950\n", [4, 5, 2])
     'a,10,20,0.400000,0.800000,2 4,0.950\n'
@@ -122,7 +122,7 @@ def renumbered(rows: str, numbers: Sequence[int]) -> str:
 
 
 def write_crossings(path: Path, rows: Sequence[str]) -> None:
-    """Write crossings.csv, whole or not at all.
+    """Write crossings.csv atomically.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""Frames at a size for people, taken while the network's small frames are read."""
+"""Frames at display size, taken while the small frames of the network are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DISPLAY_SIZE = 480  # longer side of displayed frames, in pixels
 
 
 def display_size(info: Info) -> tuple[int, int]:
-    """Return the (height, width) to show frames at; small ones are enlarged by a whole factor.
+    """Return the (height, width) of displayed frames; small ones are enlarged by an integer.
 
     >>> display_size(Info(640, 480, 25.0, None)), display_size(Info(100, 50, 25.0, None))
     ((360, 480), (200, 400))
@@ -23,7 +23,7 @@ def display_size(info: Info) -> tuple[int, int]:
 
 
 class SampleTap:
-    """Keeps some evenly spaced frames; pass it to a `Reading` as its `tap`.
+    """Keeps evenly spaced frames; pass it to a `Reading` as its `tap`.
 
     Args:
         size: (height, width) of the kept frames.
@@ -43,10 +43,10 @@ class SampleTap:
         self._kept = Spread[Tensor](count)
 
     def __call__(self, render: Render) -> None:
-        """See the next frame; it is rendered only if it is kept."""
+        """Process the next frame, which is rendered only if it is kept."""
         self._kept.extend([render], lambda render: render(self.size))
 
     @property
     def samples(self) -> dict[int, Tensor]:
-        """The frames by their number among the frames read."""
+        """The kept frames, by their number among the frames read."""
         return dict(self._kept.items)

@@ -104,7 +104,7 @@ class Outline:
 
     def __init__(self, cut: Cut, size: tuple[int, int]) -> None:
         inside = torch.from_numpy(resize(cut.whole(), size) >= 128).float()
-        # Beyond the edges of the picture is outside, so that the line is closed.
+        # The area beyond the edges of the picture is outside, so that the line is closed.
         outside = F.pad(1 - inside, (1, 1, 1, 1), value=1.0)[None]
         line = inside * F.max_pool2d(outside, 3, 1)[0]
         edges = F.max_pool2d(line[None], 3, 1, 1)[0] * (1 - inside)
@@ -117,7 +117,7 @@ class Outline:
 
 
 class Trail:
-    """The line that a moving point leaves, which fades with age.
+    """The fading trail of a moving point.
 
     Args:
         height: Height of the pictures.
@@ -178,7 +178,7 @@ def paint_box(canvas: Tensor, box: Floats) -> None:
 
     Args:
         canvas: (height, width, 3) float picture, changed in place.
-        box: Left, top, right and bottom in 0..1 of the picture; it may reach beyond it.
+        box: Left, top, right and bottom in 0..1; it may extend beyond the picture.
     """
     if not np.isfinite(box).all():
         return
@@ -187,7 +187,7 @@ def paint_box(canvas: Tensor, box: Floats) -> None:
     low, high = (box.reshape(2, 2) * (width, height) - 0.5).clip(-1e6, 1e6)
     x = torch.arange(width)
     y = torch.arange(height)[:, None]
-    # The largest distance to a side is that to the outline, negative inside.
+    # The largest distance to a side is the distance to the outline, negative inside.
     outside = torch.maximum(
         torch.maximum(low[0] - x, x - high[0]), torch.maximum(low[1] - y, y - high[1])
     )

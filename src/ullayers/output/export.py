@@ -55,16 +55,16 @@ class ExportOptions:
 
     Attributes:
         stride: Use every `stride`-th frame.
-        max_frames: Largest number of frames used of each source.
+        max_frames: Largest number of frames to use from each source.
         masks: Write every mask as a PNG of the frame's size to masks/SEQUENCE/FRAME.png.
         soft: Write masks in grey, with 128 at the outline, instead of black and white.
         overlay: Number of frames in overlay.mp4, shared among the sources; None for no video.
         samples: Keep some frames of some sources for the report.
         skip_bad: Leave out sources that cannot be read.
         resume: Keep the rows of a partial table.
-        keep_scenes: Keep the scenes of still cameras in the run; see `answers`.
+        keep_scenes: Store the scenes of still cameras in the run; see `answers`.
         objects: Number of objects to track; None to find it.
-        teaching: Places that a person has given; None for none.
+        teaching: Positions given by the user; None for none.
     """
 
     stride: int = 1
@@ -90,13 +90,13 @@ def export(
 ) -> Exported:
     """Apply a run to sources and write the results.
 
-    The table is written to a .partial.csv and renamed at the end. If a source is broken, the rows
-    of the sequences before it stay in the partial table, and `resume` continues after them.
+    The table is written to a .partial.csv and renamed at the end. If a source is damaged, the rows
+    of the sequences before it are kept in the partial table, and `resume` continues after them.
 
     Args:
         run: A finished run.
         sources: From `find_sources`.
-        folder: Where to write; created if needed.
+        folder: Output folder; created if needed.
         options: What to write.
         progress: Called with the number of frames processed so far.
         seen: Called with the results of some frames, with masks, as soon as they are known.
@@ -165,14 +165,14 @@ class _Job:
         )
 
     def recognise(self, source: Source, portraits: Sequence[Portrait]) -> list[int]:
-        """Number the objects of the next source; some may be known from earlier ones."""
+        """Number the objects of the next source; some may be recognised from earlier ones."""
         numbers, recognised = self.cast.meet(portraits, source.name)
         if recognised:
             self.done.recognised[source.name] = recognised
         return numbers
 
     def tap(self, source: Source, info: Info) -> SampleTap | None:
-        """Make the tap that keeps the frames to show of a source; None if none are shown."""
+        """Return the tap that keeps the frames of a source to show; None if none are shown."""
         return SampleTap(display_size(info), KEPT_FRAMES) if source in self.sampled else None
 
 
@@ -198,12 +198,12 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
 
 
 def follows_several(run: Run, options: ExportOptions) -> bool:
-    """Whether all objects are followed, and not the main one alone."""
+    """Return whether all objects are tracked, not only the main one."""
     return run.config.task == "locate" and options.objects != 1
 
 
 def notes_of(several: Several | None, options: ExportOptions) -> list[str]:
-    """Return what a user must know about the objects of a source, one sentence each."""
+    """Return notes for the user about the objects of a source, one sentence each."""
     if several is None:
         return []
     is_hard = options.soft and several.rows is not None
@@ -211,7 +211,7 @@ def notes_of(several: Several | None, options: ExportOptions) -> list[str]:
 
 
 def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
-    """Return what an export was asked for; results are resumed only if it is the same."""
+    """Return the request of an export; results are resumed only if it is the same."""
     request: list[str | int | None] = [
         os.path.abspath(run.folder),
         options.stride,
@@ -255,7 +255,7 @@ def _only_finished(place: Path, table: PartialTable) -> Iterator[None]:
 
 
 def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator[int, None, None]:
-    """Export a source unless its rows are there; yield the number of frames of each part."""
+    """Export a source unless its rows exist; yield the number of frames of each part."""
     if table.has(source):
         job.done.add(table.answers[source.name], {}, source.probe())
         numbers = job.recognise(source, table.portraits.get(source.name, []))
@@ -319,7 +319,7 @@ def _keep_to_draw(job: _Job, spool: Spool, part: Answer, before: int) -> None:
 
     Args:
         job: The export.
-        spool: Where to keep them.
+        spool: Storage for the masks.
         part: The next rows.
         before: Number of rows before these.
     """
@@ -356,11 +356,11 @@ def _draw_tracks(
 
 
 def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:
-    """Draw a finished source when an export is resumed, as a video cannot be continued."""
+    """Redraw a finished source when an export is resumed, because a video cannot be continued."""
     several = Several(job.options.objects) if job.numbered else None
     with RowFile() as rows, Spool() as spool:
         parts = job.answers(source, None, several)
-        with closing(parts), suppress(VideoError):  # a broken source has rows of its beginning
+        with closing(parts), suppress(VideoError):  # a damaged source has some rows
             for part in parts:
                 _keep_to_draw(job, spool, part, rows.count)
                 rows.add(part)
@@ -394,7 +394,7 @@ def _written(job: _Job) -> list[Path]:
 
 
 def _overlay_share(options: ExportOptions, sources: int) -> int:
-    """Return how many frames of each source the overlay shows."""
+    """Return the number of frames of each source in the overlay."""
     share = -(-(options.overlay or 0) // sources)
     return min(share, options.max_frames or share)
 

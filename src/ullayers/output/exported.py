@@ -1,4 +1,4 @@
-"""What an export found and wrote, in full and in a few numbers."""
+"""Results of an export, in full and as totals."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ullayers.output.motion import measure_motion
 from ullayers.output.ring import is_ring
 from ullayers.video.reader import Info
 
-LEAST_STRETCH = 10  # frames: a shorter absence may be an object that was missed
+LEAST_STRETCH = 10  # frames: in a shorter absence, the object may have been missed
 EQUAL = 0.5  # mass of another object, relative to that of the one found
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Numbers of frames, from which the summary is made.
+    """Numbers of frames for the summary.
 
     Attributes:
         frames: All frames.
         sure: Frames with sufficient confidence; zero for codes, which have none.
         compared: Frames in which the object was compared with others.
-        crowded: Those of them in which another one is of similar size.
+        crowded: Those in which another object has a similar size.
         around: Frames of sequences whose codes, of two numbers, lie around a circle.
         absent: Frames of long stretches without an object; see `absent_frames`.
 
@@ -62,7 +62,7 @@ class Totals:
 
     @classmethod
     def _of_several(cls, rows: Answer, frames: int) -> Self:
-        """Count the frames in which the objects are found; half of them is half a frame each."""
+        """Count the frames in which objects are found, each by the share of objects found."""
         share = float((rows.values[:, 2] >= SURE).mean())
         return cls(frames, round(share * frames))
 
@@ -78,10 +78,10 @@ class Totals:
 
 
 def absent_frames(confidence: NDArray[np.float64]) -> int:
-    """Return the number of frames in long stretches in which nothing at all was found.
+    """Return the number of frames in long stretches in which nothing was found.
 
-    An animal that comes late and leaves early is seen clearly while it is there. Without such a
-    stretch, there is nothing whose absence could be known.
+    An animal that arrives late or leaves early is clearly visible while it is there. Without such a
+    clear stretch, no absence can be established.
 
     Args:
         confidence: (time,) of consecutive frames.
@@ -106,7 +106,7 @@ def _stretches(chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
 
 
 class Results(Protocol):
-    """What the summary needs of an export; attributes as in `Exported`."""
+    """Results of an export that the summary needs; attributes as in `Exported`."""
 
     bad: dict[str, str]
     files: list[Path]
@@ -149,7 +149,7 @@ def describe_sequence(answer: Answer, info: Info) -> dict[str, Any]:
 
 
 def describe_recognised(recognised: Sequence[Recognised]) -> dict[str, Any]:
-    """Return an entry of summary.json on the objects that were seen in an earlier sequence."""
+    """Return the entry of summary.json on objects seen in an earlier sequence."""
     return {"recognised": list(map(asdict, recognised))} if recognised else {}
 
 
@@ -163,14 +163,14 @@ class Exported:
 
     Attributes:
         answers: All rows of the sequence, without masks.
-        masks: Some evenly spaced masks of the sequence by row number.
+        masks: Evenly spaced masks of the sequence, by row number.
         infos: Frame size and frame rate of the sequence.
-        frames_to_show: Some evenly spaced frames by sequence name and row number, in colour at
-            display size; only of some sequences, and none of resumed ones.
+        frames_to_show: Evenly spaced frames by sequence name and row number, in colour at display
+            size; only for some sequences, and not for resumed ones.
         bad: Sources that could not be read completely, with the error.
-        files: Files and folders that were written.
-        notes: What to know about the objects of a sequence, by its name.
-        recognised: Objects that were seen in an earlier sequence, by the name of the later one.
+        files: Files and folders written.
+        notes: Notes about the objects of a sequence, by its name.
+        recognised: Objects seen in an earlier sequence, by the name of the later one.
     """
 
     answers: list[Answer] = field(default_factory=list)

@@ -34,15 +34,15 @@ from ullayers.output.summary import write_summary
 from ullayers.video.reader import Source, VideoError
 from ullayers.video.remote import without_password
 
-ATTEMPTS = 3  # for each video; a lost connection or a dead worker may be bad luck
-TASKS_PER_CPU = 2  # submitted at once: one that runs and one that waits
+ATTEMPTS = 3  # for each video; a lost connection or a dead worker may be temporary
+TASKS_PER_CPU = 2  # submitted at once: one running and one waiting
 POLL_SECONDS = 1.0
 MAX_IDLE_SECONDS = 60.0  # without any CPU in the cluster
 
 
 @dataclass(frozen=True)
 class VideoResult:
-    """What a worker returns.
+    """Result of a worker.
 
     Attributes:
         frames: Number of rows.
@@ -77,15 +77,15 @@ def export_fleet(
 ) -> FleetResults:
     """Apply a run to videos on the connected Ray cluster; tables are those of `export`.
 
-    Each finished video is a Parquet file in the folder; `resume` does the others. At the end the
-    files are merged into the CSV, in the order of the sources.
+    Each finished video is a Parquet file in the folder; `resume` processes the others. At the end,
+    the files are merged into the CSV, in the order of the sources.
 
     Args:
         run: A finished run.
         sources: From `find_sources`; the workers must be able to read them.
-        folder: Where to write; created if needed.
+        folder: Output folder; created if needed.
         options: What to write; there is no overlay.
-        progress: Called with the number of finished videos, and of frames processed so far.
+        progress: Called with the numbers of finished videos and processed frames.
 
     Raises:
         RunError: The run is not finished, or the folder cannot be used.
@@ -94,7 +94,7 @@ def export_fleet(
     """
     if run.net is None:
         raise RunError(f"{run.folder}: training has not finished; continue it with --resume")
-    load_parquet()  # if it is missing, say so before the work and not after it
+    load_parquet()  # report a missing package before the work, not after it
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     parts = Parts(place / csv_name(run), _request(run, options), resume=options.resume)
@@ -146,10 +146,10 @@ def apply_to_video(
         source: The video.
         options: Stride, maximum number of frames, and whether to write masks.
         request: Stored with the results.
-        parts: Folder of the results of single videos. Masks are written beside it; those of
-            several objects wait in it until the objects of all videos have numbers.
+        parts: Folder of the results of single videos. Masks are written beside it; those of several
+            objects are kept in it until the objects of all videos have numbers.
     """
-    if not run.folder.is_dir():  # its scenes are read there
+    if not run.folder.is_dir():  # its scenes are read from there
         raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
     if options.masks and not parts.is_dir():
         raise RunError(
@@ -198,7 +198,7 @@ def _write_masks(writer: MaskWriter, spool: Spool, answer: Answer, several: Seve
 
 
 class _Fleet:
-    """Tasks in flight: some per CPU, so that memory does not grow with the number of videos.
+    """Tasks in flight: a few per CPU, so that memory does not grow with the number of videos.
 
     Attributes:
         failed: Videos without any result by name, with the error.
@@ -216,7 +216,7 @@ class _Fleet:
         self.unopened: dict[str, str] = {}
         # Attempts are counted here: Ray would repeat a task that runs out of memory forever.
         self.task = ray.remote(num_cpus=1, max_retries=0)(apply_to_video)
-        # Sent to each machine once; workers may have another working directory.
+        # Sent to each machine once; workers may have a different working directory.
         self.run = ray.put(replace(run, folder=run.folder.absolute()))
         self.running: dict[Any, tuple[Source, int]] = {}
         self.last_cpu = time.monotonic()
@@ -276,7 +276,7 @@ class _Fleet:
         return result
 
     def _keep(self, source: Source, result: VideoResult) -> None:
-        """Write the result of a video, or note why there is none."""
+        """Write the result of a video, or record why there is none."""
         if result.error is not None and not self.options.skip_bad:
             raise VideoError(result.error).with_skip_hint(self.count)
         if result.content is not None:

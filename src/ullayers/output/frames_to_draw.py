@@ -21,9 +21,9 @@ def frames_to_draw(
     """Yield (3, height, width) uint8 frames with the outline of the region of interest.
 
     Args:
-        run: The run that was applied.
-        source: What it was applied to.
-        stride: Every how many frames were used.
+        run: The applied run.
+        source: Source it was applied to.
+        stride: Stride of the frames used.
         most: Largest number of frames.
     """
     info = source.probe()

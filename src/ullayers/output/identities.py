@@ -12,7 +12,7 @@ from ullayers.video.region import Box
 
 
 def identities(part: Answer, several: Several) -> NDArray[np.uint8]:
-    """Return (time, height, width) number of the object of each pixel; 0 for none.
+    """Return (time, height, width) object number of each pixel; 0 for none.
 
     Args:
         part: Rows with owners.
@@ -28,7 +28,7 @@ def identities(part: Answer, several: Several) -> NDArray[np.uint8]:
 
 
 def in_whole_frame(labels: NDArray[np.uint8], box: Box | None) -> NDArray[np.uint8]:
-    """Return label images of a part of the frame as label images of the whole frame.
+    """Convert label images of a part of the frame to label images of the whole frame.
 
     >>> in_whole_frame(np.ones((1, 2, 2), np.uint8), (0.5, 0.0, 0.5, 1.0)).tolist()
     [[[0, 0, 1, 1], [0, 0, 1, 1]]]

@@ -22,15 +22,15 @@ PALETTE: tuple[Colour, ...] = (
     (205, 112, 255),  # violet
 )
 MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D")
-SHADES = (0.0, 0.45, -0.4, 0.2)  # of each turn through the palette: towards white, or black if < 0
+SHADES = (0.0, 0.45, -0.4, 0.2)  # of each pass through the palette: towards white, or black if < 0
 
 
 def identity_colour(number: int) -> Colour:
     """Return the colour of an object as red, green and blue from 0 to 255.
 
     Args:
-        number: Number of the object, from 1. After eight objects the colours return in another
-            shade, and with another marker.
+        number: Number of the object, from 1. After eight objects, the colours repeat in another
+            shade and with another marker.
 
     Example:
         >>> identity_colour(1), identity_colour(9)
@@ -53,7 +53,7 @@ def identity_hex(number: int) -> str:
 
 
 def identity_marker(number: int) -> Marker:
-    """Return the marker of an object, which changes with each turn through the palette.
+    """Return the marker of an object, which changes with each pass through the palette.
 
     >>> [identity_marker(number) for number in (1, 8, 9, 17)]
     ['o', 'o', 's', '^']
@@ -62,7 +62,7 @@ def identity_marker(number: int) -> Marker:
 
 
 def text_colour(background: Colour) -> Colour:
-    """Return black or white, whichever is easier to read on a colour.
+    """Return black or white, whichever is more legible on a colour.
 
     >>> text_colour((218, 218, 96)), text_colour((17, 60, 231))
     ((0, 0, 0), (255, 255, 255))

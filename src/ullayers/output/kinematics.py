@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 WINDOW_SECONDS = 0.2  # over which a velocity is fitted,
 MIN_HALF_WINDOW = 2  # in frames to either side, so that the median ignores an outlier
-MAX_WINDOW_FRAMES = 7  # of a longer window, evenly spaced frames are used
-MAX_STEP = 1.5  # median frame intervals; after a longer one, a new stretch begins
+MAX_WINDOW_FRAMES = 7  # in a longer window, evenly spaced frames are used
+MAX_STEP = 1.5  # median frame intervals; a longer interval starts a new stretch
 FLIP_LENGTHS = 1.0  # body lengths of backward motion that outweigh a flip of the heading
 MIN_ELONGATION = 1.15  # length / width below which the axis of a mask is arbitrary
-MEMORY_SECONDS = 1.0  # the heading before a longer gap says nothing about the heading after it
+MEMORY_SECONDS = 1.0  # across a longer gap, headings are independent
 
 Floats = NDArray[np.float64]
 
@@ -110,8 +110,8 @@ def stretches(known: NDArray[np.bool_], time: Floats) -> NDArray[np.int64]:
 def velocity(x: Floats, y: Floats, time: Floats) -> Floats:
     """Return the velocity in each frame, robust to jitter and to outliers of single frames.
 
-    The slope of a line through the positions of `WINDOW_SECONDS` around the frame, as the median
-    over all pairs of them (Theil-Sen). No window reaches across a gap.
+    It is the median slope over all pairs of positions within `WINDOW_SECONDS` around the frame
+    (Theil-Sen). No window extends across a gap.
 
     Args:
         x: (time,) pixels, NaN where unknown.
@@ -129,7 +129,7 @@ def velocity(x: Floats, y: Floats, time: Floats) -> Floats:
     positions = np.stack([x, y], 1).astype(np.float64)
     found = np.full(positions.shape, np.nan)
     part = stretches(np.isfinite(positions.sum(1)), time)
-    # Unknown frames at both ends, so that windows reach beyond the first and the last frame.
+    # Pad with unknown frames, so that windows extend beyond the first and the last frame.
     half = half_window(time)
     part = np.pad(part, half, constant_values=-1)
     frames = np.pad(np.stack([time, *positions.T]), ((0, 0), (half, half)))
@@ -150,7 +150,7 @@ def velocity(x: Floats, y: Floats, time: Floats) -> Floats:
 
 
 def half_window(time: Floats) -> int:
-    """Return the number of frames before and after a frame that its velocity depends on."""
+    """Return the number of frames before and after a frame on which its velocity depends."""
     step = np.diff(time)
     step = step[step > 0]
     if not len(step):
@@ -173,19 +173,18 @@ def speed(x: Floats, y: Floats, time: Floats) -> Floats:
 def oriented(
     axis: Floats, velocity: Floats, time: Floats, length: Floats, width: Floats | None = None
 ) -> Floats:
-    """Return the heading: the axis of the mask, its front chosen by the direction of motion.
+    """Return the heading: the axis of the mask, with the front chosen by the direction of motion.
 
     The fronts of all frames are chosen together. An object faces the way it moves, and its heading
-    does not flip from one frame to the next, unless that saves it more than two times
-    `FLIP_LENGTHS` of its length of backward motion. It therefore keeps its heading while it stands
-    still, and while it backs up a little.
+    flips from one frame to the next only if this avoids more than 2 * `FLIP_LENGTHS` body lengths
+    of backward motion. It therefore keeps its heading while it stands still or backs up a little.
 
     Args:
         axis: (time,) degrees modulo 180, NaN where unknown.
         velocity: (time, 2) pixels per second; NaN counts as no motion.
         time: (time,) seconds, ascending.
         length: (time,) longer axis in pixels.
-        width: (time,) shorter axis; where it is about the length, the heading may flip. None if
+        width: (time,) shorter axis; where it is close to the length, the heading may flip. None if
             all masks are elongated.
 
     Returns:
@@ -202,7 +201,7 @@ def oriented(
     if not len(rows):
         return heading
     turn = np.diff(axis[rows])
-    # Of the two directions of each axis, the one nearer to that of the frame before.
+    # Of the two directions of each axis, choose the one closer to that of the previous frame.
     flips = np.cumsum(np.concatenate([[0], np.abs((turn + 180) % 360 - 180) > 90])) % 2
     steady = (axis[rows] + 180 * flips) % 360
     front = np.radians(steady)
@@ -210,7 +209,7 @@ def oriented(
     along = np.nan_to_num(velocity[rows] * np.stack([np.cos(front), np.sin(front)], 1)).sum(1)
     body = float(np.nanmedian(length[rows])) if np.isfinite(length[rows]).any() else 1.0
     evidence = along * seconds / max(body, 1e-9)
-    # Turns by about 90 degrees say nothing about the front, neither do long gaps or round masks.
+    # The front is not propagated across turns of about 90 degrees, long gaps or round masks.
     price = FLIP_LENGTHS * np.abs(np.cos(np.radians(turn)))
     price[np.diff(time[rows]) > MEMORY_SECONDS] = 0
     if width is not None:
@@ -221,17 +220,17 @@ def oriented(
 
 
 def _signs(evidence: Floats, price: Floats) -> NDArray[np.int64]:
-    """Return the signs s that maximise the sum of s * evidence, less 2 * price at each change.
+    """Return the signs s that maximise the sum of s * evidence minus 2 * price per change.
 
-    This is a Viterbi path with two states. The difference of the scores of both states follows
-    d[t] = clip(d[t - 1], -price, price) + evidence[t]. Steps of this form compose to steps of the
-    same form, so that all d come from a scan of logarithmic depth.
+    This is a Viterbi path with two states. The difference of the scores of both states follows d[t]
+    = clip(d[t - 1], -price, price) + evidence[t]. Steps of this form compose to steps of the same
+    form, so all d are computed by a scan of logarithmic depth.
     """
     infinite = np.array([np.inf])
     shift, high = evidence.astype(np.float64), np.concatenate([infinite, price]) + evidence
     low = np.concatenate([-infinite, -price]) + evidence
     reach = 1
-    while reach < len(evidence):  # each step becomes the composition of `reach` times two steps
+    while reach < len(evidence):  # each step becomes the composition of 2 * `reach` steps
         before = shift[:-reach], low[:-reach], high[:-reach]
         after = shift[reach:], low[reach:], high[reach:]
         new = (
@@ -244,7 +243,7 @@ def _signs(evidence: Floats, price: Floats) -> NDArray[np.int64]:
         reach *= 2
     difference = np.clip(shift, low, high)  # the first state starts at 0
     decided = np.append(np.abs(difference[:-1]) >= price, True)
-    # A frame that is not decided by itself has the sign of the next one.
+    # An undecided frame has the sign of the next one.
     rows = np.where(decided, np.arange(len(decided)), len(decided))
     next_decided = np.minimum.accumulate(rows[::-1])[::-1]
     return np.where(difference[next_decided] < 0, -1, 1)

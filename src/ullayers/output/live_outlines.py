@@ -19,13 +19,13 @@ MIN_POINTS = 3  # of an outline
 def keep_outlines(
     sightings: Generator[Sighting, None, None], folder: str | os.PathLike[str]
 ) -> Generator[Sighting, None, None]:
-    """Yield the answers of `watch`, and keep their outlines in its folder.
+    """Yield the results of `watch`, and write their outlines to its folder.
 
-    Each frame is written before its answer is yielded, so a process that is killed loses none that
-    its next checkpoint counts. Outlines of frames that are seen again are replaced.
+    Each frame is written before its result is yielded, so a killed process loses no frame that its
+    next checkpoint includes. Outlines of frames that are processed again are replaced.
 
     Args:
-        sightings: What `watch` yields; it is closed at the end.
+        sightings: Results of `watch`; the generator is closed at the end.
         folder: The folder of `watch`.
     """
     with closing(sightings), ExitStack() as stack:
@@ -41,15 +41,15 @@ class LiveOutlines(OutlineWriter):
     """Writes the outlines of frames as they arrive.
 
     Args:
-        folder: The folder of `watch`. Outlines that are there are those before the first frame.
-        first: The answer for the first frame.
+        folder: The folder of `watch`. Existing outlines are those before the first frame.
+        first: The result for the first frame.
 
     Raises:
         RunError: The outlines in the folder are damaged.
     """
 
     def __init__(self, folder: Path, first: Sighting) -> None:
-        if not (folder / PARTIAL).exists():  # a process that was killed has left one
+        if not (folder / PARTIAL).exists():  # left by a killed process
             with suppress(FileNotFoundError):
                 os.replace(folder / OUTLINES, folder / PARTIAL)
         super().__init__(folder, kept=[first.sequence])

@@ -17,19 +17,19 @@ from ullayers.output.identity_colours import identity_colour
 from ullayers.video.atomic_files import replacing
 from ullayers.video.reader import Source
 
-# Values of a binary mask by those of a soft one.
+# Lookup table from soft to binary masks.
 BINARY = [0] * EDGE + [255] * (256 - EDGE)
 
 
 class MaskWriter:
     """Writes the masks of a source to masks/SEQUENCE/FRAME.png.
 
-    The mask of a single object is black and white, or grey at its edges. Those of several objects
-    are an image with a palette, whose pixels are numbers of objects; 0 is the background.
+    The mask of a single object is black and white, or grey at its edges. Masks of several objects
+    are palette images whose pixel values are object numbers; 0 is the background.
 
     Args:
         place: Folder of the export.
-        source: What the masks are of.
+        source: Source of the masks.
         soft: Write masks of a single object in grey.
     """
 
@@ -46,7 +46,7 @@ class MaskWriter:
 
         Args:
             answer: Rows with masks.
-            labels: (time, height, width) number of the object of each pixel, if there are several.
+            labels: (time, height, width) object number of each pixel, if there are several objects.
         """
         assert answer.masks is not None
         left, top, width, height = to_pixels(answer.box, *self.size)
@@ -67,12 +67,12 @@ class MaskWriter:
 
 
 def renumber_masks(source: Path, target: Path, numbers: Sequence[int]) -> None:
-    """Write the masks of a sequence again, with other numbers of objects.
+    """Rewrite the masks of a sequence with new object numbers.
 
     Args:
         source: Folder of the masks.
         target: Folder to write to; created if needed.
-        numbers: Of the objects, which have the numbers 1, 2, ... in the masks.
+        numbers: New numbers of the objects 1, 2, ... in the masks.
     """
     target.mkdir(parents=True, exist_ok=True)
     lookup = np.arange(256, dtype=np.uint8)

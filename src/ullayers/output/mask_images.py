@@ -1,4 +1,4 @@
-"""Masks read from images: the object of each pixel."""
+"""Reading masks from images."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from PIL import Image, UnidentifiedImageError
 from ullayers.learn.checkpoint import RunError
 
 OUTLINE = 128  # grey value at the outline of a single object
-MOST_OBJECTS = 255  # of an image with a palette
+MOST_OBJECTS = 255  # of a palette image
 Labels = NDArray[np.uint8]
 
 
 def read_labels(path: Path, single: int = 1) -> Labels:
-    """Read a mask and return the number of the object of each pixel, 0 for the background.
+    """Read a mask and return the object number of each pixel, 0 for the background.
 
-    An image with a palette has the numbers themselves, as in DAVIS. In any other image, what is
-    brighter than grey is a single object.
+    The values of a palette image are object numbers, as in DAVIS. In any other image, pixels
+    brighter than grey belong to a single object.
 
     Args:
         path: The image.

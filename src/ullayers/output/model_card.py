@@ -20,10 +20,10 @@ TASKS = {
     "orient": "a code of each frame that follows the orientation of the object",
     "features": "the slowest features of each frame, slowest first",
 }
-# What Markdown and the Hub do not show as it is within a line: links (also without brackets), HTML,
-# emphasis, code, formulas, :emoji:, borders of cells. Other characters stay readable as plain text.
+# Characters that Markdown and the Hub interpret within a line: links (even without brackets), HTML,
+# emphasis, code, formulas, :emoji:, cell borders. Other characters are plain text.
 SPECIAL = r"[\\`*_\[\]<>#!|&~$@]|:(?! )|(?<=[wW]{3})\."
-# Names that the Hub has for what a model does.
+# Task names of the Hub.
 PIPELINES = {
     "locate": "image-segmentation",
     "orient": "image-feature-extraction",
@@ -44,7 +44,7 @@ def write_card(run: Run, exported: Exported) -> None:
 
     Args:
         run: A finished run.
-        exported: What `export` found.
+        exported: Results of `export`.
     """
     parts = [
         _front_matter(run),
@@ -68,11 +68,11 @@ def _supervision(run: Run) -> str:
     if run.teaching is None:
         return "without labels"
     count = run.teaching.corrections
-    return f"from {count} correction{'s' * (count != 1)} of a person beside the UL layers"
+    return f"with the UL layers and {count} user correction{'s' * (count != 1)}"
 
 
 def escaped(text: str) -> str:
-    r"""Return text, such as the name of a file, so that Markdown shows it as it is.
+    r"""Escape text, such as a file name, so that Markdown shows it unchanged.
 
     >>> print(escaped("day 1: a_[b](c)|<d>.mp4"))
     day 1: a\_\[b\](c)\|\<d\>.mp4
@@ -110,7 +110,7 @@ def _trust(run: Run, exported: Exported) -> list[str]:
     if not reasons:
         return []
     return [
-        "Do not trust these results without a look at them:",
+        "Check these results before you use them:",
         "\n".join(f"- {r}" for r in reasons),
     ]
 
@@ -138,11 +138,11 @@ def _usage(run: Run) -> str:
     if run.reading.follow:
         use += ", square crops around the object"
     return f"""\
-Apply it to another video, `RUN` being this folder:
+Apply it to another video (`RUN` is this folder):
 
     ul apply RUN video.mp4 --out found
 
-The network alone, without the reading of video around it:
+The network alone, without reading video:
 
 ```python
 import ullayers as ul

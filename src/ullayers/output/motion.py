@@ -49,21 +49,21 @@ class Motion:
         return float(self.lengths.sum() / self.durations.sum()) if len(self.lengths) else None
 
     def speed_quantile(self, share: float) -> float | None:
-        """Return the speed that this share of the steps stays below; None if there is no step."""
+        """Return a quantile of the speeds of all steps; None if there is no step."""
         return float(np.quantile(self.speeds, share)) if len(self.lengths) else None
 
 
 def measure_motion(answer: Answer, width: int, height: int) -> Motion:
-    """Measure how far and how fast a track moves.
+    """Measure distance and speed of a track.
 
-    Only frames with a confidence of at least `SURE` count, and only steps between two consecutive
-    ones. Positions jitter from frame to frame, which adds up to a distance that nothing has
-    travelled. They are therefore smoothed over `SMOOTHING_SECONDS` before the differences are
-    taken: with a running median of at least `MIN_MEDIAN_FRAMES` frames, which removes outliers,
-    and then a running mean, because a median moves in jumps.
+    Only steps between two consecutive frames with a confidence of at least `SURE` count. Positions
+    jitter from frame to frame, and the jitter would add up to a distance. They are therefore
+    smoothed over `SMOOTHING_SECONDS` before differences are taken: with a running median of at
+    least `MIN_MEDIAN_FRAMES` frames, which removes outliers, and then with a running mean, because
+    a median moves in jumps.
 
     Args:
-        answer: A track, with positions in 0..1 of the frame.
+        answer: A track, with positions in 0..1.
         width: Width of the frames in pixels.
         height: Height of the frames in pixels.
 
@@ -83,7 +83,7 @@ def measure_motion(answer: Answer, width: int, height: int) -> Motion:
 def motion_between(
     positions: Floats, seconds: Floats, frames: NDArray[np.int64], sure: NDArray[np.bool_]
 ) -> Motion:
-    """Measure the steps between consecutive frames, as `measure_motion` describes it.
+    """Measure the steps between consecutive frames, as described in `measure_motion`.
 
     Args:
         positions: (time, 2) pixels.
@@ -113,7 +113,7 @@ def motion_between(
 
 
 def _smoothing_frames(seconds: Floats) -> int:
-    """Return the largest odd number of frames that are shown in `SMOOTHING_SECONDS`.
+    """Return the largest odd number of frames within `SMOOTHING_SECONDS`.
 
     >>> _smoothing_frames(np.arange(9) / 30), _smoothing_frames(np.arange(9) / 5)
     (5, 1)
@@ -131,7 +131,7 @@ def _smoothed(positions: Floats, window: int) -> Floats:
         (median_filter, max(MIN_MEDIAN_FRAMES, window)),
         (uniform_filter, window),
     ):
-        # The path is continued beyond its ends, or it would lose them.
+        # Extend the path beyond its ends; otherwise smoothing would shorten it.
         half = frames // 2
         longer = np.pad(positions, ((half, half), (0, 0)), mode="reflect", reflect_type="odd")
         positions = smooth(longer, (frames, 1))[half : half + len(positions)]
@@ -142,6 +142,6 @@ def _steps(seconds: Floats, positions: Floats, rows: NDArray[np.int64]) -> Motio
     durations = np.diff(seconds)
     lengths = np.hypot(*np.diff(positions, axis=0).T)
     middle = (seconds[1:] + seconds[:-1]) / 2
-    forward = durations > 0  # times of a damaged file may stand still
+    forward = durations > 0  # times in a damaged file may not increase
     both = np.stack([rows[:-1], rows[1:]], 1)
     return Motion(middle[forward], durations[forward], lengths[forward], both[forward])

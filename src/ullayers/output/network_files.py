@@ -30,12 +30,12 @@ def write_onnx(run: Run, path: Path) -> None:
     The file is checked first: ONNX Runtime must give the same results as PyTorch.
 
     Args:
-        run: A run whose learning has ended, loaded on the CPU.
+        run: A finished run, loaded on the CPU.
         path: File to write.
 
     Raises:
         MissingPackageError: The packages of the extra "onnx" are not installed.
-        RunError: Learning has not ended.
+        RunError: Training has not finished.
     """
     graph = network_graph(run)
     content = _to_onnx(graph).SerializeToString()
@@ -50,11 +50,11 @@ def write_torch_export(run: Run, path: Path) -> None:
     """Write the network of a run, with its preprocessing, for `torch.export.load`.
 
     Args:
-        run: A run whose learning has ended, loaded on the CPU.
+        run: A finished run, loaded on the CPU.
         path: File to write.
 
     Raises:
-        RunError: Learning has not ended.
+        RunError: Training has not finished.
     """
     content = io.BytesIO()
     with _quiet():
@@ -90,7 +90,7 @@ def _to_onnx(graph: NetworkGraph) -> onnx.ModelProto:
             dynamic_shapes=tuple(graph.dynamic.values()),  # for the names of dimensions
             dynamo=True,
             external_data=False,
-            optimize=False,  # it takes the 1e-9 that is added to a divisor for 0
+            optimize=False,  # it would treat the 1e-9 that is added to a divisor as 0
             verbose=False,
         )
         assert program is not None
@@ -120,7 +120,7 @@ def _onnx_difference(content: bytes, graph: NetworkGraph) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what exporters of PyTorch say about their own code."""
+    """Hide messages of PyTorch's exporters about their own code."""
     logger: Any = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

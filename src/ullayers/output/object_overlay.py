@@ -1,4 +1,4 @@
-"""Several objects drawn onto frames: outline, trail and number of each, in its own colour."""
+"""Several objects drawn onto frames: outline, trail and number, each in its own colour."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def draw_objects(
 ) -> Pixels:
     """Draw outline, trail, position and number of several objects.
 
-    A position with low confidence is a hollow circle without a number. While objects cross, each of
-    them is in a white ring.
+    A position with low confidence is a hollow circle without a number. During a crossing, each
+    object has a white ring.
 
     Args:
         frames: (n, height, width, 3) uint8.
         labels: (n, any height, any width) label images of whole frames with the numbers of the
             objects; None draws no outlines.
         tracks: Tracks of one sequence. Trails begin before the first of `frames`.
-        frame_numbers: (n,) numbers of the frames in their source.
+        frame_numbers: (n,) numbers of the frames in the source.
         crossings: Crossings of the sequence.
 
     Returns:
@@ -87,7 +87,7 @@ def draw_objects(
 
 @dataclass(frozen=True)
 class _Path:
-    """Positions of an object in pixels, those of a trail before the first frame included."""
+    """Positions of an object in pixels, including the trail before the first frame."""
 
     number: int
     colour: Colour
@@ -166,8 +166,8 @@ def _outlines(labels: Labels, number: int, scale: Floats) -> list[NDArray[np.int
     left, top, width, height = cv2.boundingRect(mask)
     if not width:
         return []
-    # One pixel around it, and resized before it is traced: an outline runs through the centres of
-    # pixels, which are large in a small mask.
+    # Pad by one pixel and resize before tracing: an outline runs through the centres of pixels,
+    # which are large in a small mask.
     part = cv2.copyMakeBorder(
         mask[top : top + height, left : left + width], 1, 1, 1, 1, cv2.BORDER_CONSTANT, value=0
     )
@@ -186,7 +186,7 @@ def _paint_trails(picture: Pixels, objects: Sequence[_Path], n: int) -> None:
     for part, share in enumerate(TRAIL_OPACITIES):
         for path in objects:
             lines = [_fixed(piece) for piece in path.trail(n, part)]
-            # Wider in colour than in opacity, whose soft edges are then of this colour alone.
+            # The colour extends beyond the opacity, so that soft edges have this colour only.
             cv2.polylines(colours, lines, False, path.colour, thickness + 2, cv2.LINE_8, SHIFT)
             cv2.polylines(opacity, lines, False, 255 * share, thickness, cv2.LINE_AA, SHIFT)
     weights = opacity.astype(np.float32) / 255
@@ -196,7 +196,7 @@ def _paint_trails(picture: Pixels, objects: Sequence[_Path], n: int) -> None:
 def _paint_marker(
     picture: Pixels, place: Floats, radius: float, colour: Colour, marker: Marker
 ) -> None:
-    """Paint a filled marker with a white edge in a dark one, visible on any background."""
+    """Paint a filled marker with a white and a dark edge, visible on any background."""
     corners = {"s": (45, 4), "^": (-90, 3), "D": (0, 4)}
     for size, shade in ((radius + 2.5, BLACK), (radius + 1.5, WHITE), (radius, colour)):
         if marker == "o":

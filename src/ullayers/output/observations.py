@@ -1,4 +1,4 @@
-"""Objects in frames, as a run found them or as they truly are."""
+"""Objects in frames: detections of a run, or ground truth."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
     Attributes:
         frame: Number of the frame.
-        identity: Which object it is; None if unknown.
+        identity: Identity of the object; None if unknown.
         x: Horizontal position in pixels.
         y: Vertical position in pixels.
         heading: Degrees, clockwise from the right; NaN if unknown.
@@ -48,7 +48,7 @@ class Observations:
         place: (rows, 2) x and y in pixels.
         heading: (rows,) degrees, clockwise from the right; NaN if unknown.
         box: (rows, 4) left, top, width and height in pixels; NaN if unknown.
-        frames: Frames that were looked at, with and without objects, sorted.
+        frames: Annotated or processed frames, with and without objects, sorted.
         identified: Whether identities are known.
         labels: Returns the object of each pixel of a frame; None if there are no masks.
     """
@@ -84,11 +84,11 @@ def collect(
 
     Args:
         rows: Objects in any order; those without a position are left out.
-        frames: Frames that were looked at, in any order; those of `rows` are added.
+        frames: Annotated or processed frames, in any order; those of `rows` are added.
         labels: As in `Observations`.
 
     Raises:
-        ValueError: An object is twice in one frame.
+        ValueError: An object appears twice in one frame.
 
     Example:
         >>> seen = collect([Seen(3, "b", 1.0, 2.0), Seen(3, "a", 5.0, 6.0)], frames=[2, 3])
@@ -131,7 +131,7 @@ def _numbers(rows: Sequence[Seen]) -> tuple[list[int], bool]:
 
 
 def observe(video: TrackedVideo, boxes: bool) -> Observations:
-    """Return what a run found with a confidence of at least 0.5.
+    """Return the detections of a run with a confidence of at least 0.5.
 
     Args:
         video: Results of the run.

@@ -1,4 +1,4 @@
-"""Pictures of where objects were: heat maps and paths over a frame, with zones."""
+"""Heat maps and paths of objects over a frame, with zones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 
 CELLS = 64  # of a heat map along the longer side of the frame
 BLUR = 1.2  # cells
-BACKDROP_LIGHT = 115  # of the bright parts of the frame behind a map, out of 255
-MAX_GAIN = 2.0  # by which a dark frame is brightened
+BACKDROP_LIGHT = 115  # brightness of the bright parts of the frame behind a map, out of 255
+MAX_GAIN = 2.0  # largest gain for a dark frame
 EMPTY_COLOUR = 38  # grey behind a map if there is no frame
 MAX_OPACITY = 0.9
 SHIFT = 4  # bits after the binary point of coordinates
@@ -32,7 +32,7 @@ def time_per_cell(scene: Scene, numbers: Sequence[int]) -> Floats:
 
     Args:
         scene: The objects of one sequence.
-        numbers: Which of its tracks, from 0.
+        numbers: Indices of its tracks, from 0.
 
     Returns:
         (rows, columns) with about square cells, `CELLS` along the longer side.
@@ -61,7 +61,7 @@ def heat_map(
 
     Args:
         scene: The objects of one sequence.
-        numbers: Which of its tracks, from 0.
+        numbers: Indices of its tracks, from 0.
         frame: (height, width, 3) uint8 of any size; None for a plain background.
         zones: Corners in pixels of the video by name.
         width: Width of the picture.
@@ -69,7 +69,7 @@ def heat_map(
     picture = _backdrop(scene, frame, width)
     height = len(picture)
     seconds = time_per_cell(scene, numbers)
-    level = np.sqrt(seconds / (seconds.max() or 1))  # a linear scale would show resting places only
+    level = np.sqrt(seconds / (seconds.max() or 1))  # a linear scale would show only resting places
     large = cv2.resize(level, (width, height), interpolation=cv2.INTER_CUBIC).clip(0, 1)
     colours = _heat_colours()[(255 * large).astype(int)]
     opacity = (MAX_OPACITY * np.minimum(1, 3 * large))[..., None]
@@ -80,7 +80,7 @@ def heat_map(
 def path_map(
     scene: Scene, frame: Pixels | None, zones: Mapping[str, Floats], width: int = 640
 ) -> Pixels:
-    """Draw the path of every object in its colour, over a darkened frame.
+    """Draw the path of each object in its colour, over a darkened frame.
 
     Args:
         scene: The objects of one sequence.

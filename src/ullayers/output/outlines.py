@@ -48,7 +48,7 @@ SQLITE_BLOCK = 2**16  # bytes; SQLite writes no more at once
 MAX_ROW_BYTES = 2**22
 MAX_READ_BYTES = 2**26
 STEPS = 10**5  # of SQLite's machine between two checks
-MAX_CHECKS = 1000  # a query that takes longer is not one of a file that was written here
+MAX_CHECKS = 1000  # a longer query means that the file was not written by us
 
 
 class ObjectOutline(NamedTuple):
@@ -66,8 +66,9 @@ class ObjectOutline(NamedTuple):
 def find_outlines(folder: Path) -> Path | None:
     """Return the outlines of a run folder, or those of the frames processed so far, if any.
 
-    Until an export ends, they are in outlines.partial.sqlite. It can be read while it is written.
-    Objects of an unfinished sequence have no numbers yet: it has the outline of the main one.
+    Until an export ends, they are in outlines.partial.sqlite, which can be read while it is
+    written. Objects of an unfinished sequence have no numbers yet, so it has only the outline of
+    the main object.
     """
     return next((folder / name for name in (OUTLINES, PARTIAL) if (folder / name).exists()), None)
 
@@ -75,7 +76,7 @@ def find_outlines(folder: Path) -> Path | None:
 def read_outlines(
     path: str | os.PathLike[str], sequence: str, first: int, last: int
 ) -> dict[int, list[ObjectOutline]]:
-    """Return the outlines in some frames of a sequence.
+    """Return the outlines in a range of frames of a sequence.
 
     Args:
         path: From `find_outlines`.
@@ -124,7 +125,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _check_schema(database: sqlite3.Connection) -> None:
-    """Refuse views, triggers and other tables, which a file may have instead of ours."""
+    """Refuse views, triggers and unexpected tables."""
     found = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     if sorted(found) != sorted((each,) for each in SCHEMA):
         raise ValueError("it has other tables than expected")
@@ -196,7 +197,7 @@ class OutlineWriter:
         self._sequence = row.lastrowid
 
     def add(self, part: Answer) -> None:
-        """Add some frames with their masks."""
+        """Add frames with their masks."""
         assert part.masks is not None
         if self._contours is None:
             height, width = part.masks.shape[1:]
@@ -213,7 +214,7 @@ class OutlineWriter:
         """End a sequence.
 
         Args:
-            several: All objects of the sequence, if more than the main one were followed.
+            several: All objects of the sequence, if several were tracked.
         """
         sequence = (self._sequence,)
         with self._changing() as database:
@@ -244,13 +245,13 @@ class OutlineWriter:
             self._remove()
 
     def _complete(self) -> None:
-        """Copy the file, which a reader may have open, to one that needs no others beside it."""
+        """Copy the file, which a reader may have open, to a self-contained one."""
         with replacing_path(self._path) as copy, self._changing() as database:
             database.execute("VACUUM INTO ?", (str(copy),))
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Change the file, completely or not at all."""
+        """Change the file atomically."""
         try:
             with self._database:
                 yield self._database
@@ -258,7 +259,7 @@ class OutlineWriter:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> Exception:
-        """Return what to raise for an error of SQLite."""
+        """Return the exception to raise for an error of SQLite."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return RunError(f"{self._partial}: is damaged; start again with --force")
@@ -277,15 +278,15 @@ class OutlineWriter:
 
 
 def remove_partial_outlines(folder: Path) -> None:
-    """Remove the outlines of an export that has not ended."""
+    """Remove the outlines of an unfinished export."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         (folder / (PARTIAL + suffix)).unlink(missing_ok=True)
 
 
 def _error_of_writing(path: Path) -> int:
-    """Return the number of the error with which writing beside a file fails now.
+    """Return the error number of a test write beside a file.
 
-    SQLite says "disk I/O error" where the system says that the disk is full.
+    SQLite reports "disk I/O error" even if the disk is full.
     """
     try:
         with tempfile.TemporaryFile(dir=path.parent) as file:
@@ -312,7 +313,7 @@ def remove_if_damaged(path: Path) -> bool:
 
 
 class TrackFile:
-    """Outlines of tracks in a temporary file, until it is known which objects they are."""
+    """Outlines of tracks in a temporary file, until the objects are known."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()
@@ -323,7 +324,7 @@ class TrackFile:
             self._file.write(TRACK.pack(frame, track, len(polygons)) + polygons)
 
     def rows(self, several: Several) -> Iterator[tuple[int, int, bytes]]:
-        """Yield frame, object and polygons of what turned out to be objects."""
+        """Yield frame, object and polygons of the tracks that are objects."""
         for frame, group in groupby(self._read(), itemgetter(0)):
             tracks = [(track, polygons) for _, track, polygons in group]
             numbers = several.object_of_track(frame, max(track for track, _ in tracks))

@@ -70,7 +70,7 @@ def draw_track(frames: Pixels, answer: Answer, trail: Floats | None = None) -> P
 
 
 def draw_crops(frames: Pixels, crops: Floats) -> Pixels:
-    """Outline the part of each frame that was used.
+    """Outline the used part of each frame.
 
     Args:
         frames: (time, height, width, 3) uint8.
@@ -148,7 +148,7 @@ def draw_code(
 class Overlay:
     """Writes an mp4 of frames with results; the file appears when it is complete.
 
-    Frames of another size than the first are resized to fit into it, with black borders.
+    Frames that differ in size from the first are resized to fit into it, with black borders.
 
     Args:
         path: The file to write.
@@ -226,10 +226,10 @@ class Overlay:
         Args:
             frames: (time, 3 or 1, height, width) uint8.
             answer: Rows of these frames.
-            labels: (time, any height, any width) number of the object of each pixel, in the part of
-                the frame that `answer.box` says.
+            labels: (time, any height, any width) object number of each pixel, in the part of the
+                frame given by `answer.box`.
             tracks: Tracks of all objects.
-            crossings: When they cross.
+            crossings: Their crossings.
         """
         if self._size is None:
             self._size = frames.shape[2], frames.shape[3]

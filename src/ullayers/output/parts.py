@@ -1,4 +1,4 @@
-"""Results of single videos as Parquet files, which are merged into one table."""
+"""Results of single videos as Parquet files, merged into one table."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class PartNote:
 
     Attributes:
         request: What was asked for.
-        path: Where the video is.
+        path: Path of the video.
         columns: Columns of the results, without pixels.
         totals: Numbers of frames.
         sequence: Entry of the video in summary.json.
         error: Why the video could not be read to its end; None if it could.
         crossings: Rows of crossings.csv, if there are several objects.
-        notes: What to know about the objects.
-        portraits: What the objects look like.
+        notes: Notes about the objects.
+        portraits: Appearance of the objects.
     """
 
     request: list[str | int | None]
@@ -74,7 +74,7 @@ class Merged:
 
 
 def load_parquet() -> ModuleType:
-    """Import pyarrow where it is used."""
+    """Import pyarrow on first use."""
     try:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
@@ -86,7 +86,7 @@ def load_parquet() -> ModuleType:
 
 
 def stored_path(source: Source) -> str:
-    """Return the path of a source as it is noted: absolute, without a password."""
+    """Return the path of a source as stored: absolute, without a password."""
     return without_password(absolute_path(source.path))
 
 
@@ -119,7 +119,7 @@ def to_parquet(answer: Answer, note: PartNote) -> bytes:
 
 
 class Parts:
-    """A folder with the result file of each finished video, and the table made from them.
+    """A folder with the result file of each finished video, and the merged table.
 
     The folder is called tracks.partial.parquet, or codes.partial.parquet, until the table is
     complete, and tracks.parquet afterwards.
@@ -127,7 +127,7 @@ class Parts:
     Args:
         table: The complete CSV.
         request: What was asked for; videos are resumed only with an equal request.
-        resume: Whether to keep the videos that are finished.
+        resume: Whether to keep finished videos.
     """
 
     def __init__(self, table: Path, request: list[str | int | None], *, resume: bool) -> None:
@@ -142,7 +142,7 @@ class Parts:
         sweep(self.folder)
 
     def finished(self, sources: Sequence[Source], *, skip_bad: bool) -> set[str]:
-        """Return the names of the videos that are finished.
+        """Return the names of the finished videos.
 
         Args:
             sources: All videos.
@@ -165,7 +165,7 @@ class Parts:
         return done
 
     def write(self, source: Source, content: bytes) -> None:
-        """Write the result file of a video, completely or not at all."""
+        """Write the result file of a video atomically."""
         with replacing(self._file(source), "wb") as file:
             file.write(content)
 
@@ -200,7 +200,7 @@ class Parts:
         return merged
 
     def _publish_masks(self, source: Source, numbers: Sequence[int]) -> None:
-        """Write masks of several objects, which waited for the numbers of the objects."""
+        """Write masks of several objects, now that the object numbers are known."""
         waiting = self.folder / "masks" / source.name
         if waiting.is_dir():
             target = self.table.parent / "masks" / source.name
@@ -244,12 +244,12 @@ class Parts:
         return note
 
     def _answers(self, source: Source, note: PartNote, numbers: Sequence[int]) -> Iterator[Answer]:
-        """Read the rows of a video, some at a time.
+        """Read the rows of a video in parts.
 
         Args:
             source: The video.
             note: Its note.
-            numbers: Of its objects, which have the numbers 1, 2, ... in the file.
+            numbers: New numbers of the objects 1, 2, ... in the file.
         """
         lookup = np.array([0, *numbers])
         for columns in self._whole_frames(source):
@@ -277,7 +277,7 @@ class Parts:
             )
 
     def _whole_frames(self, source: Source) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield the columns of some rows at a time; all rows of a frame are together."""
+        """Yield columns in parts; all rows of a frame are in the same part."""
         waiting: dict[str, NDArray[Any]] = {}
         with load_parquet().ParquetFile(self._file(source)) as file:
             for rows in file.iter_batches(ROWS_AT_ONCE):

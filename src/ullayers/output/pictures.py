@@ -20,7 +20,7 @@ MAX_CHANNELS = 16  # channels of a layer shown
 MAX_BYTES = 64_000  # of one image, which keeps a report below 3 MB
 KERNEL_COLUMNS, MAP_COLUMNS = 8, 4  # tiles in a row
 RESPONSES = matplotlib.colormaps["magma"]
-DIVERGING = LinearSegmentedColormap.from_list(  # zero is grey, so that it shows on a white page
+DIVERGING = LinearSegmentedColormap.from_list(  # zero is grey, visible on a white page
     "diverging", ["#17518f", "#5f9fd0", "#e3e3e5", "#e8876d", "#a51f2d"]
 )
 
@@ -77,7 +77,7 @@ def photograph(pixels: Pixels) -> Picture:
 def fit_width(picture: Pixels, width: int = 480) -> Pixels:
     """Convert a picture to RGB, about `width` pixels wide.
 
-    Small pictures are enlarged by a whole factor, so that their pixels stay squares.
+    Small pictures are enlarged by an integer factor, so that their pixels remain square.
 
     >>> fit_width(np.zeros((36, 64), np.uint8)).shape
     (252, 448, 3)

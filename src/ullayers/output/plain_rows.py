@@ -1,7 +1,7 @@
-"""Rows of plain CSV as numbers, ten times as fast as NumPy reads them.
+"""Reading rows of plain CSV as numbers, ten times as fast as NumPy.
 
-Plain rows have no quotes, and their numbers are decimals without an exponent, or nan. That is how
-tables of results are written, unless a name needs quotes.
+Plain rows have no quotes, and their numbers are decimals without an exponent, or nan. Result tables
+are written in this way, unless a name needs quotes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ullayers.kernels.numba.compiling import compile_loop
 
 NAME = -2  # place of the column with the name of the sequence
-SKIPPED = -1  # place of a column that is not wanted
-MOST_DIGITS = 15  # a number of so many digits and a power of ten are exact in float64
+SKIPPED = -1  # place of a column that is not read
+MOST_DIGITS = 15  # numbers with this many digits, and their power of ten, are exact in float64
 COMMA, LINE_FEED, RETURN, QUOTE, POINT, MINUS, ZERO = b',\n\r".-0'
 NAN = 110, 97, 110
 POWERS = np.array([10.0**n for n in range(MOST_DIGITS + 1)])
@@ -28,7 +28,7 @@ def plain_rows(block: bytes, places: NDArray[np.int64]) -> tuple[Floats, list[tu
     r"""Return the numbers of complete rows.
 
     Args:
-        block: Rows, each of them with a line break at its end.
+        block: Rows, each with a line break at its end.
         places: For each column its place in the result, `NAME` or `SKIPPED`.
 
     Returns:
@@ -57,7 +57,7 @@ def plain_rows(block: bytes, places: NDArray[np.int64]) -> tuple[Floats, list[tu
 
 @cache
 def _compiled() -> Any:
-    """Compile the loop when it is first needed; importing numba is slow."""
+    """Compile the loop on first use, because importing numba is slow."""
     return compile_loop(_scan)
 
 

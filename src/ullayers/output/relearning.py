@@ -1,4 +1,4 @@
-"""Learning again from the corrections of a run."""
+"""Training again with the corrections of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan_relearning(
     Train it with `learn_run`, and write its results with `apply_to_inputs` and `write_reports`.
 
     Args:
-        folder: Folder of the run that was corrected; it stays as it is.
+        folder: Folder of the corrected run; it is not changed.
         out: Folder of the new run.
         device: Device to train on, or "auto"; None for that of the run.
         force: Replace an existing run in `out`.
@@ -41,13 +41,13 @@ def plan_relearning(
         The new run and its sources.
 
     Raises:
-        RunError: The run cannot be used, or has no corrections to learn from.
-        UserError: A correction does not fit.
+        RunError: The run cannot be used, or has no corrections to train with.
+        UserError: A correction is invalid.
     """
     run = load_run(folder, device)
     if run.config.task != "locate" or run.watched:
         raise RunError(f"{folder}: expected a run of ul learn --task locate")
-    _ = run.outcome  # raises an error if learning has not ended
+    _ = run.outcome  # raises an error if training has not finished
     teaching = read_teaching(folder)
     if os.path.realpath(out) == os.path.realpath(folder):
         raise RunError(f"{out}: is the run that was corrected; give another folder with --out")
@@ -57,7 +57,7 @@ def plan_relearning(
     planned = replace(
         run,
         folder=Path(out),
-        config=replace(run.config, objects=1),  # others that were found have been deleted
+        config=replace(run.config, objects=1),  # other objects have been deleted
         result=None,
         net=None,
         fresh=True,
@@ -68,13 +68,13 @@ def plan_relearning(
 
 
 def read_teaching(folder: Path) -> Teaching:
-    """Return what can be learned from the corrections of a results folder.
+    """Return the corrections of a results folder that can be used for training.
 
-    These are the places that were given by a person, and the frames with nothing.
+    These are moved positions and empty frames.
 
     Raises:
-        RunError: There is nothing to learn from, or there are several objects.
-        UserError: A correction does not fit.
+        RunError: There are no such corrections, or there are several objects.
+        UserError: A correction is invalid.
     """
     corrections = read_corrections(folder)
     videos = read_videos(folder)

@@ -1,4 +1,4 @@
-"""The HTML report of a run: prepares its contents and renders the templates to one file."""
+"""The HTML report of a run: preparing its contents and rendering the templates to one file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sample:
         seconds: Time of the frame.
         picture: (height, width, 3) uint8.
         mask: (height, width) in 0..1, of any size; None for a code.
-        values: (columns,) result for this frame.
+        values: (columns,) results for this frame.
         box: Part of the picture that the mask covers; None for all of it.
         crop: Left, top, right and bottom of the part that was used, in 0..1 of the frame; None for
             all of it.
@@ -67,7 +67,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a report shows; sections without content are left out.
+    """Contents of a report; sections without content are left out.
 
     Attributes:
         title: Headline.
@@ -78,18 +78,18 @@ class Contents:
         answers: Results for all frames of all sequences.
         samples: Frames to show.
         kernels: (out, in, height, width) weights by layer.
-        maps: (channels, height, width) responses to `maps_picture` by layer.
+        maps: (channels, height, width) outputs of each layer for `maps_picture`.
         maps_picture: (height, width, 3) uint8.
         facts: Headline numbers as (name, value).
-        warnings: Why the results are not to be trusted; empty if they are.
-        trust: Why they are, in a sentence; None if it is not known whether they are.
+        warnings: Reasons not to trust the results; empty if they are trusted.
+        trust: Reason to trust them, in a sentence; None if unknown.
         scores: Comparison with the ground truth as (name, value).
         infos: Frame size and frame rate of each of `answers`, for speeds in pixels; may be empty.
-        scenes: Measures of every object, of one or more in each sequence.
+        scenes: Measures of all objects of each sequence.
         crossings: Crossings of objects.
         zones: Zones in the frame; None for none.
         mm_per_pixel: Size of a pixel; None if it is unknown.
-        corrections: Number of corrections by a person that the results include.
+        corrections: Number of user corrections included in the results.
 
     Example:
         >>> Contents("A pendulum", facts=[("frames", "10,000")]).facts
@@ -123,7 +123,7 @@ class Contents:
 
 
 def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write the page atomically. It links to overlay.mp4 if that is in the same folder.
+    """Write the page atomically. It links to overlay.mp4 if the video is in the same folder.
 
     Args:
         path: The file to write.
@@ -175,7 +175,7 @@ def _templates() -> jinja2.Environment:
 
 def _sections(contents: Contents, has_video: bool) -> dict[str, Section | None]:
     """Prepare the sections of the page in order; None for those without content."""
-    several = _is_several(contents)  # other sections than behaviour show a single object
+    several = _is_several(contents)  # sections other than behaviour show a single object
     return {
         "video": {"file": "overlay.mp4"} if has_video else None,
         "samples": _samples(contents),

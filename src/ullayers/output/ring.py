@@ -1,4 +1,4 @@
-"""Codes that lie around a circle, as those of a full turn do."""
+"""Codes that lie around a circle, like those of a full turn."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ullayers.learn.results import TRACK, Answer
 Floats = NDArray[np.floating[Any]]
 
 MIN_FRAMES = 12
-MAX_GAP = 60.0  # degrees without a frame, as seen from the centre
+MAX_GAP = 60.0  # largest angle without a frame in degrees, seen from the centre
 MIN_HOLE = 0.5  # radius that 95 % of the frames exceed, relative to the median
 
 
 def ring_angles(codes: Floats) -> Floats | None:
     """Return the angle of each code around a circle, in degrees; None if there is no circle.
 
-    There is one if frames lie in all directions of its centre, and none near it.
+    There is a circle if frames lie in all directions from its centre, and none near it.
 
     Args:
         codes: (frames, 2).
@@ -36,7 +36,7 @@ def ring_angles(codes: Floats) -> Floats | None:
     known = codes[np.isfinite(codes).all(1)]
     if len(known) < MIN_FRAMES:
         return None
-    # The circle with the least squares: |p|^2 = 2 c.p + r^2 - |c|^2.
+    # Least-squares circle: |p|^2 = 2 c.p + r^2 - |c|^2.
     rows = np.c_[2 * known, np.ones(len(known))]
     centre = np.linalg.lstsq(rows, np.square(known).sum(1), rcond=None)[0][:2]
     radius = np.hypot(*(known - centre).T)
@@ -53,7 +53,7 @@ def _degrees(vectors: Floats) -> Floats:
 
 
 def is_ring(answers: Sequence[Answer]) -> bool | None:
-    """Whether most frames belong to a sequence whose codes lie around a circle.
+    """Return whether most frames belong to a sequence whose codes lie around a circle.
 
     Returns:
         None if the results are not codes of two numbers.

@@ -1,4 +1,4 @@
-"""Everything that `ul learn` writes after training: results, measures, report and model card."""
+"""All outputs of `ul learn` after training: results, measures, report and model card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEASURES = ("behaviour.csv", "zones.csv")
 
 
 def frames_to_apply(run: Run, sources: Sequence[Source], *, resume: bool) -> int | None:
-    """Return the number of frames that `apply_to_inputs` will read; None if it is not known.
+    """Return the number of frames that `apply_to_inputs` will read; None if unknown.
 
     Args:
         run: The run.
@@ -41,10 +41,10 @@ def apply_to_inputs(
     progress: Callable[[int], None] = lambda count: None,
     seen: Callable[[Answer], None] = lambda part: None,
 ) -> Exported:
-    """Apply a run to the videos it was learned from; replace no file that is already there.
+    """Apply a run to the videos it was trained on; do not replace existing files.
 
     Args:
-        run: A run whose learning has ended.
+        run: A finished run.
         sources: Its sources.
         resume: Keep the rows of a partial table.
         progress: Called with the number of frames processed so far.
@@ -68,8 +68,8 @@ def apply_to_inputs(
     )
     if csv_name(run) in missing:
         return export(run, sources, run.folder, options, progress, seen)
-    # A table is always written with the other files: write all of them elsewhere, and keep the
-    # missing ones.
+    # A table is always written together with the other files: write all of them elsewhere, and keep
+    # only those that were missing.
     with tempfile.TemporaryDirectory(dir=run.folder, prefix=".missing-") as folder:
         exported = export(run, sources, folder, options, progress, seen)
         for name in missing:
@@ -90,9 +90,9 @@ def write_reports(
         truth: Table of true positions to compare with.
 
     Returns:
-        Names and values of the scores; none without the truth.
+        Names and values of the scores; empty without ground truth.
     """
-    # Imported here, as they import matplotlib: training need not wait for that.
+    # Imported here, because they import matplotlib, which would delay training.
     from ullayers.output.model_card import write_card
     from ullayers.output.run_report import report_run
 

@@ -1,4 +1,4 @@
-"""Collects what the report of a finished run shows."""
+"""Collecting the contents of the report of a finished run."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def report_run(
 
     Args:
         run: A finished run.
-        sources: What it was applied to.
-        done: What `export` found.
+        sources: Sources it was applied to.
+        done: Results of `export`.
         stride: The stride of the export.
         scores: Comparison with the ground truth, if there is one.
         scenes: Measures of the objects in tracks.csv.
@@ -69,12 +69,12 @@ def report_run(
 def contents_of(
     run: Run, sources: Sequence[Source], done: Exported, *, stride: int = 1
 ) -> Contents:
-    """Return what the report shows of a run and its results, without measures of objects.
+    """Return the contents of the report of a run, without measures of objects.
 
     Args:
         run: A finished run.
-        sources: What it was applied to.
-        done: What was found.
+        sources: Sources it was applied to.
+        done: Results of the run.
         stride: The stride of the export.
     """
     maps, picture = _maps(run, sources)
@@ -116,7 +116,7 @@ def run_title(run: Run) -> str:
 
 
 def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:
-    """Return all settings, with names and values for people."""
+    """Return all settings, with readable names and values."""
     height, width = run.reading.size or (0, 0)
     reading = {
         "size": f"{width} x {height} pixels",
@@ -145,7 +145,7 @@ def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _format_range(reading: Reading) -> str:
-    """Return the range of time that is used, in seconds.
+    """Return the selected time range, in seconds.
 
     >>> _format_range(Reading(start=1.5)), _format_range(Reading(end=60))
     ('from 1.5 s', 'up to 60 s')
@@ -216,7 +216,7 @@ def _training_facts(records: Sequence[dict[str, Any]], winner: int) -> list[tupl
 
 
 def _samples(sources: Sequence[Source], done: Exported, stride: int) -> list[Sample]:
-    """Return frames that are spread evenly over sequences and time, with their results."""
+    """Return evenly spaced frames over sequences and time, with their results."""
     by_name = {source.name: source for source in sources}
     count = len(done.answers)
     chosen = np.linspace(0, count - 1, min(SAMPLES, count)).round().astype(int)
@@ -224,7 +224,7 @@ def _samples(sources: Sequence[Source], done: Exported, stride: int) -> list[Sam
     samples = []
     for number, i in enumerate(chosen, 1):
         answer, masks = done.answers[i], done.masks[i]
-        # One frame of each of many sequences, each from a different part of its sequence.
+        # With many sequences: one frame each, from a different part of each sequence.
         share = number / (len(chosen) + 1) if each == 1 else 1 / (each + 1)
         every = max(1, int(share * len(answer.index)))
         frames = done.frames_to_show.get(answer.sequence, {})
@@ -240,7 +240,7 @@ def _samples(sources: Sequence[Source], done: Exported, stride: int) -> list[Sam
 def _choose_rows(frames: Mapping[int, Tensor], total: int, count: int, every: int) -> list[int]:
     """Choose up to `count` of the kept frames, about `every` rows apart.
 
-    The first frame is avoided: a moving object has not moved yet.
+    The first frame is avoided, because a moving object has not moved yet.
 
     >>> _choose_rows({row: torch.empty(0) for row in range(0, 40, 4)}, 40, 3, 10)
     [8, 20, 28]
@@ -270,7 +270,7 @@ def _read_samples(
     count: int,
     every: int,
 ) -> list[Sample]:
-    """Read frames again, of a sequence of which none were kept."""
+    """Read frames again, for a sequence without kept frames."""
     if masks:  # only some masks were kept, all at multiples of one number
         step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
         every = max(step, every // step * step)
@@ -298,7 +298,7 @@ def _read_frames(
                 row = int(np.searchsorted(answer.index, int(clip.index[0])))
                 if row in rows:
                     yield row, clip.frames[0]
-                if row >= rows[-1]:  # what follows may be broken
+                if row >= rows[-1]:  # later frames may be damaged
                     return
 
 
@@ -315,7 +315,7 @@ def _kernels(run: Run) -> dict[str, NDArray[np.float32]]:
 def _maps(
     run: Run, sources: Sequence[Source]
 ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.uint8]]:
-    """Return the responses of all layers to one frame of the first source, and that frame.
+    """Return the outputs of all layers for one frame of the first source, and that frame.
 
     For `locate` it is the frame with the highest confidence, otherwise one from the middle.
     """

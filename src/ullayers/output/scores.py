@@ -22,7 +22,7 @@ def score(run: Run, source: Source, found: Answer, truth: Path) -> list[tuple[st
     """Compare a track with the ground truth.
 
     Args:
-        run: The run that made the track.
+        run: The run of the track.
         source: The video.
         found: The track.
         truth: A CSV with the columns x and y for every frame.
@@ -49,7 +49,7 @@ def score(run: Run, source: Source, found: Answer, truth: Path) -> list[tuple[st
 
 
 def distances(found: Floats, expected: Floats, aspect: float) -> Floats:
-    """Return the distance of each position to the true one, in widths of the frame.
+    """Return the distance of each position from the true one, in frame widths.
 
     Args:
         found: (time, 2 or more) x and y in 0..1.

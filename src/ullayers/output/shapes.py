@@ -19,7 +19,7 @@ def complete(answer: Answer, info: Info, found: Several | None = None) -> Answer
     Args:
         answer: All rows of the main object, with moments.
         info: Size of the frames.
-        found: All objects, if they were followed.
+        found: All objects, if several were tracked.
     """
     size = info.width, info.height
     several = None if found is None else found.rows

@@ -1,4 +1,4 @@
-"""Masks that wait on disk until the identities of all objects are known."""
+"""Masks kept on disk until the identities of all objects are known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ullayers.learn.results import Answer
 from ullayers.locate.parallel import in_parallel
 
-PNG = [cv2.IMWRITE_PNG_COMPRESSION, 1]  # masks have few edges: more is not worth its time
+PNG = [cv2.IMWRITE_PNG_COMPRESSION, 1]  # higher levels take longer and save little
 
 
 class Spool:
@@ -36,7 +36,7 @@ class Spool:
         self._file.close()
 
     def add(self, answer: Answer) -> None:
-        """Keep the masks and owners of the next rows of a sequence."""
+        """Add the masks and owners of the next rows of a sequence."""
         np.save(self._file, len(answer.index))
         self._write(answer.masks)
         self._write(answer.owners)
@@ -74,7 +74,7 @@ class Spool:
 
 
 def _encode(image: NDArray[Any]) -> tuple[bytes, int, int]:
-    """Return an image without its black margin, and the left and top of what is left."""
+    """Encode an image without its black margin; return its left and top, too."""
     left, top, width, height = cv2.boundingRect((image > 0).view(np.uint8))
     if not width:
         return b"", 0, 0

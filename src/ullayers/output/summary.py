@@ -1,4 +1,4 @@
-"""The outcome of a run in a few numbers: summary.json, and lines for the terminal."""
+"""Summary of a run: summary.json, and lines for the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ullayers.video.atomic_files import write_json
 MAX_UNSURE = 0.5  # share of frames with low confidence above which a track is not trusted
 MAX_CROWDED = 0.5  # share of frames with several objects above which a track is not trusted
 MIN_CORRELATION = 0.5  # of held-out frames and their neighbours, for most numbers of a code
-MAX_FOLDED = 0.1  # share of frames in the folds of a code above which it is not trusted
+MAX_FOLDED = 0.1  # share of folded frames of a code above which it is not trusted
 MAX_RISE = 0.05  # increase of J during training above which a network is not trusted
 
 
@@ -24,7 +24,7 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
 
     Args:
         run: The finished run.
-        exported: What an export found.
+        exported: Results of an export.
     """
     found = _frames(exported.totals.frames)
     if (share := found_share(run, exported)) is not None:
@@ -43,15 +43,15 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
 
 
 def _recognised_lines(exported: Results) -> list[str]:
-    """Return a line on objects that were seen in an earlier sequence, if there are any."""
+    """Return a line about objects seen in an earlier sequence, if there are any."""
     known = [each for each in map(_recognised, exported.sequences) if each]
     if not known:
         return []
     sequences = "1 sequence" if len(known) == 1 else f"{len(known)} sequences"
     least = min(each["confidence"] for some in known for each in some)
     return [
-        f"In {sequences}, objects were recognised that an earlier one shows, and have the same "
-        f"numbers (confidence of at least {least:.2f}; see summary.json)"
+        f"In {sequences}, objects were recognised from an earlier one and keep their numbers "
+        f"(confidence of at least {least:.2f}; see summary.json)"
     ]
 
 
@@ -61,7 +61,7 @@ def _recognised(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def trained_frames(run: Run) -> str:
-    """Return on how many frames a network was trained, and how many were held out."""
+    """Return the number of training frames and of held-out frames."""
     outcome = run.outcome
     trained = outcome.frames if outcome.trained_frames is None else outcome.trained_frames
     apart = f" ({outcome.held_out_frames:,} held out)" if outcome.held_out_frames else ""
@@ -69,11 +69,11 @@ def trained_frames(run: Run) -> str:
 
 
 def trust_sentence(run: Run, exported: Results) -> str:
-    """Return the main reason to trust results for which there is no `distrust_reasons`.
+    """Return the main reason to trust results that have no `distrust_reasons`.
 
     Args:
         run: The finished run.
-        exported: What an export found.
+        exported: Results of an export.
     """
     if (share := found_share(run, exported)) is not None:
         what = "The object was" if _objects(exported) == "object" else f"{_objects(exported)} were"
@@ -99,11 +99,11 @@ def _frames(number: int) -> str:
 
 
 def distrust_reasons(run: Run, exported: Results) -> list[str]:
-    """Return why the results are not to be trusted, one sentence each; empty if they are.
+    """Return the reasons not to trust the results, one sentence each; empty if there are none.
 
     Args:
         run: The finished run.
-        exported: What an export found.
+        exported: Results of an export.
     """
     reasons = []
     if run.outcome.objective is None:
@@ -115,8 +115,8 @@ def distrust_reasons(run: Run, exported: Results) -> list[str]:
         reasons.append(f"The confidence is below {SURE} in {share:.1%} of the frames.")
     if (share := excessive_crowded_share(exported)) is not None:
         reasons.append(
-            f"In {share:.1%} of the frames, something else moves that is about as large; the "
-            "position is that of one of them."
+            f"In {share:.1%} of the frames, something else of similar size moves; the position "
+            "is that of one of them."
         )
     return reasons
 
@@ -129,7 +129,7 @@ def excessive_crowded_share(exported: Results) -> float | None:
 
 
 def unknown_code_reasons(run: Run) -> list[str]:
-    """Return why a code may know nothing about what the frames show, one sentence each."""
+    """Return why a code may not represent the content of the frames, one sentence each."""
     outcome = run.outcome
     if run.config.task != "locate" and outcome.held_out_frames == 0:
         number = _frames(outcome.frames or 0)
@@ -138,14 +138,14 @@ def unknown_code_reasons(run: Run) -> list[str]:
     if not correlations or (typical := float(np.median(correlations))) >= MIN_CORRELATION:
         return _fold_reasons(run)
     return [
-        "The code fits the order of the frames and not what they show: on held-out frames it "
-        f"changes as fast as by chance (correlation of neighbouring frames {typical:.2f}, at least "
+        "The code fits the order of the frames, not their content: on held-out frames it changes "
+        f"as fast as by chance (correlation of neighbouring frames {typical:.2f}, at least "
         f"{MIN_CORRELATION} expected)."
     ]
 
 
 def is_folded(run: Run) -> bool:
-    """Whether the code of a closed loop is the same for pictures that differ."""
+    """Return whether the code of a closed loop is equal for different frames."""
     return (run.outcome.folded or 0.0) > MAX_FOLDED
 
 
@@ -154,14 +154,14 @@ def _fold_reasons(run: Run) -> list[str]:
         return []
     return [
         f"The code is folded: {run.outcome.folded:.1%} of the frames have the code of a frame that "
-        "shows the object from another side; a code of the orientation goes round once."
+        "shows the object from another side; a code of the orientation goes around once."
     ]
 
 
 def risen_objective(run: Run) -> tuple[float, float] | None:
     """Return J before and after training if it rose so much that training has failed.
 
-    Corrections may lead to an object with a higher J.
+    With corrections, J may rise, because another object is followed.
     """
     start, objective = run.outcome.start, run.outcome.objective
     if start is None or objective is None or objective <= start + MAX_RISE or run.teaching:
@@ -172,7 +172,7 @@ def risen_objective(run: Run) -> tuple[float, float] | None:
 def excessive_unsure_share(run: Run, exported: Results) -> float | None:
     """Return the share of frames with low confidence if it is too large to trust a track.
 
-    Long stretches in which nothing was found do not count.
+    Long stretches in which nothing was found are not counted.
     """
     totals = exported.totals
     if run.config.task != "locate":
@@ -182,7 +182,7 @@ def excessive_unsure_share(run: Run, exported: Results) -> float | None:
 
 
 def found_share(run: Run, exported: Results) -> float | None:
-    """Return the share of frames with sufficient confidence; None for a code, which has none."""
+    """Return the share of frames with sufficient confidence; None for a code."""
     if run.config.task != "locate":
         return None
     totals = exported.totals
@@ -190,12 +190,12 @@ def found_share(run: Run, exported: Results) -> float | None:
 
 
 def write_summary(path: Path, run: Run, exported: Results) -> None:
-    """Write summary.json atomically; J only into the run folder, as it is that of the training.
+    """Write summary.json atomically; J of the training is written only to the run folder.
 
     Args:
         path: The file to write.
         run: The finished run.
-        exported: What an export found.
+        exported: Results of an export.
     """
     reasons = distrust_reasons(run, exported)
     training = {
@@ -219,7 +219,7 @@ def write_summary(path: Path, run: Run, exported: Results) -> None:
 
 
 def is_trusted_ring(run: Run, exported: Results) -> bool | None:
-    """Whether codes are trusted and those of most frames lie around a circle.
+    """Return whether codes are trusted and mostly lie around a circle.
 
     Returns:
         None if the results are not codes of two numbers.

@@ -1,4 +1,4 @@
-"""The CSV of an export. It is written as a partial table, so that an export can be resumed."""
+"""The CSV of an export, written as a partial table so that an export can be resumed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class PartialNote:
     """The note beside a partial table.
 
     Attributes:
-        asked: What was asked for.
+        asked: The request.
         bytes: Valid bytes of the table.
         places: Path of the source of each finished sequence.
         masks: Whether the finished sequences have masks.
         crossings: Rows of crossings.csv of each finished sequence with several objects.
-        portraits: What the objects of each finished sequence look like.
+        portraits: Appearance of the objects of each finished sequence.
     """
 
     asked: list[str | int | None]
@@ -62,7 +62,7 @@ def _damaged(path: Path) -> RunError:
 
 
 def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> list[Source]:
-    """Return the sources that `export` still has to do when it resumes a partial table.
+    """Return the sources that `export` still has to process when it resumes a partial table.
 
     Args:
         sources: All sources of the command.
@@ -81,18 +81,18 @@ def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> lis
 
 
 class PartialTable:
-    """A CSV that has another name until it is complete, with a note of how much of it is valid.
+    """A CSV under a temporary name, with a note of how much of it is valid.
 
-    A process that is killed while it writes leaves half a sequence, which the note does not count.
+    A killed process leaves an incomplete sequence, which the note does not include.
 
     Args:
         path: The complete table.
-        request: What was asked for; a table is resumed only with an equal request.
+        request: The request; a table is resumed only with an equal request.
         columns: Columns of the results.
         resume: Whether to keep the sequences of a partial table.
         masks: Whether the masks of finished sequences are needed too.
         numbered: Whether there may be several objects. The complete table has a column `object`
-            only if there are.
+            only if there are several.
 
     Attributes:
         finished: Path of the source of each finished sequence.
@@ -191,9 +191,9 @@ class PartialTable:
 
         Args:
             answer: The rows.
-            source: Where they are from.
+            source: Their source.
             crossings: Rows of crossings.csv, if there are several objects.
-            portraits: What the objects look like.
+            portraits: Appearance of the objects.
         """
         columns = header(answer.table_columns, numbered=self.numbered)
         if not self.finished:
@@ -232,7 +232,7 @@ class PartialTable:
                 self.note.unlink(missing_ok=True)
 
     def _complete(self) -> None:
-        """Give the table its final name; without several objects, without a column `object`."""
+        """Give the table its final name; drop the column `object` if there is one object."""
         listed = self.path.with_name(CROSSINGS)
         if self.crossings:
             write_crossings(listed, list(self.crossings.values()))

@@ -1,4 +1,4 @@
-"""Tracks of one or more objects, as tracks.csv of a run has them."""
+"""Tracks of one or more objects, read from tracks.csv."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ NAMES = (
     "area",
 )
 REQUIRED = NAMES[:4]
-LONG = 2**25  # bytes of a table; loading the compiled loop takes as long as reading less without it
-BLOCK_BYTES = 2**24  # of a long table that are read at once
-KEY_STEP = 2**20  # more than any number of an object
-MAX_FRAMES = 10**8  # a damaged table must not fill the memory; at 25 frames a second, 46 days
+LONG = 2**25  # bytes: for smaller tables, loading the compiled loop takes longer than it saves
+BLOCK_BYTES = 2**24  # bytes of a long table that are read at once
+KEY_STEP = 2**20  # larger than any object number
+MAX_FRAMES = 10**8  # protects memory from damaged tables; 46 days at 25 frames per second
 
 Floats = NDArray[np.float64]
 Key = tuple[str, int]  # sequence, object
@@ -51,9 +51,9 @@ class Track:
     Attributes:
         sequence: Name of the source.
         object: Number of the object, from 1.
-        frame: Number of each frame in its source, ascending.
+        frame: Number of each frame in the source, ascending.
         time: Seconds.
-        x: Horizontal position of the centroid in 0..1 of the frame.
+        x: Horizontal position of the centroid in 0..1.
         y: Vertical position in 0..1, from the top.
         confidence: From 0 to 1; below 0.5, treat the position as unreliable.
         x_px: Horizontal position in pixels.
@@ -84,7 +84,7 @@ class Track:
 def read_tracks(path: Path) -> list[Track]:
     r"""Read tracks.csv, sorted by sequence and object.
 
-    A table of a single object has no column `object`; its object is number 1. Tables of older
+    A table of a single object has no column `object`; the object has the number 1. Tables of older
     versions lack the last columns, which are then NaN.
 
     Raises:
@@ -117,7 +117,7 @@ def read_tracks(path: Path) -> list[Track]:
 def open_table(
     path: Path, wanted: Sequence[str] | None, required: Sequence[str]
 ) -> tuple[list[str], Iterator[dict[Key, Floats]]]:
-    """Open tracks.csv or codes.csv to read it in parts.
+    """Open tracks.csv or codes.csv for reading in parts.
 
     Args:
         path: The table.
@@ -164,20 +164,20 @@ def _damaged(path: Path, error: Exception) -> RunError:
 
 
 def _how_to_write(path: Path) -> str:
-    """Say how to get a table that is missing."""
+    """Return how to write a missing table."""
     begun = path.with_name("config.json").exists() or path.with_suffix(".partial.csv").exists()
     return "continue with --resume" if begun else "write it with ul learn or ul apply"
 
 
 def _parts(file: BinaryIO, present: list[str], columns: list[str]) -> Iterator[dict[Key, Floats]]:
-    """Yield the rows of a table, which are read from after its header."""
+    """Yield the rows of a table, read from after its header."""
     wanted = [*(["object"] if "object" in present else []), "frame", *columns]
     order = {"sequence": NAME} | {name: place for place, name in enumerate(wanted)}
     places = np.array([order.get(name, SKIPPED) for name in present])
     start = file.tell()
     if os.fstat(file.fileno()).st_size >= LONG:
         for place, rows in _plain_blocks(file, places):
-            if rows is None:  # what follows is read as any CSV
+            if rows is None:  # the rest is read as general CSV
                 start = place
                 break
             yield _by_object(*rows, "object" in present)
@@ -194,7 +194,7 @@ def _plain_blocks(
 ) -> Iterator[tuple[int, tuple[Floats, list[tuple[int, str]]] | None]]:
     """Yield the place of each block and its rows; None if it is not plain.
 
-    The next block is read meanwhile.
+    The next block is read in the background.
     """
 
     def read(start: int, block: bytes) -> Any:
@@ -220,11 +220,11 @@ def _plain_blocks(
 def _tables(
     some: list[str], rest: Iterator[str], present: list[str], wanted: list[str]
 ) -> dict[Key, Floats]:
-    """Return frames and columns of each object as numbers, whatever the names look like.
+    """Return frames and columns of each object as numbers; names may be quoted.
 
     Args:
         some: Lines of the table.
-        rest: The lines that follow, which a name with a line break may reach into.
+        rest: The following lines, into which a name with a line break may extend.
         present: Names of all columns.
         wanted: Names of the columns to return.
     """
@@ -269,7 +269,7 @@ def _by_object(values: Floats, names: list[tuple[int, str]], numbered: bool) -> 
     ends = [row for row, _ in names[1:]] + [len(values)]
     for (start, name), end in zip(names, ends, strict=True):
         numbers = objects[start:end]
-        small = np.uint16 if numbers.max() < 2**16 else np.int64  # of these it is a radix sort
+        small = np.uint16 if numbers.max() < 2**16 else np.int64  # uses a radix sort
         order = np.argsort(numbers.astype(small), kind="stable")
         own, rows = numbers[order], values[start:end, numbered:][order]
         starts = np.flatnonzero(np.diff(own, prepend=0))
@@ -295,7 +295,7 @@ def frames_of(key: Key, numbers: Floats) -> NDArray[np.int64]:
     """Return the numbers of the frames of an object.
 
     Raises:
-        ValueError: They are not whole numbers, too large, or not in order.
+        ValueError: They are not integers, too large, or not in order.
     """
     if not ((numbers >= 0) & (numbers < MAX_FRAMES) & (np.floor(numbers) == numbers)).all():
         raise ValueError("the number of a frame is not a whole number from 0 to 1e8")
@@ -311,7 +311,7 @@ def _track(key: Key, columns: list[str], table: Floats) -> Track:
 
 
 def track_of(key: Key, frame: NDArray[np.int64], columns: Mapping[str, NDArray[Any]]) -> Track:
-    """Return the track of an object; columns that are not there are NaN."""
+    """Return the track of an object; missing columns are NaN."""
     unknown = np.broadcast_to(np.float64(np.nan), len(frame))
     values: dict[str, Any] = {name: columns.get(name, unknown) for name in NAMES}
     return Track(key[0], key[1], frame, **values)

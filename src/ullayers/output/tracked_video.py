@@ -25,23 +25,23 @@ class Numbers:
     """Numbers of objects after corrections.
 
     Attributes:
-        tracks: For each object by its number as found, the frames in which it was found, ascending,
-            and its number in them after corrections; 0 if it is no object any more.
+        tracks: For each original object number, the frames in which the object was found,
+            ascending, and its corrected number in them; 0 if it was removed.
     """
 
     tracks: Mapping[int, tuple[Frames, NDArray[np.integer[Any]]]]
 
     @property
     def first(self) -> int:
-        """The smallest number that was found."""
+        """The smallest original number."""
         return min(self.tracks, default=1)
 
     def __call__(self, frames: Any, objects: Any) -> NDArray[np.int64]:
-        """Return numbers after corrections; 0 for what is no object, or was not found.
+        """Return corrected numbers; 0 for removed or unknown objects.
 
         Args:
             frames: Numbers of frames, of any shape.
-            objects: Numbers of objects as they were found, of the same shape.
+            objects: Original object numbers, of the same shape.
 
         Example:
             >>> numbers = Numbers({1: (np.arange(2), np.array([1, 3]))})
@@ -69,12 +69,12 @@ class TrackedVideo:
         width: Width of the frames in pixels.
         height: Height of the frames in pixels.
         fps: Frames per second.
-        count: Number of frames that were processed.
+        count: Number of processed frames.
         tracks: One per object, sorted by number; positions in pixels are never missing.
         masks: Folder of the masks; None if they were not written.
-        crossings: When objects touched or hid each other.
-        processed: Numbers of the frames that were processed; None to find them in the tracks.
-        numbers: Numbers after corrections of the objects in the masks; None without corrections.
+        crossings: Crossings, in which objects touched or hid each other.
+        processed: Numbers of the processed frames; None to find them in the tracks.
+        numbers: Corrected numbers of the objects in the masks; None without corrections.
     """
 
     name: str
@@ -90,10 +90,10 @@ class TrackedVideo:
 
     @property
     def frames(self) -> Frames:
-        """Numbers of the frames that were processed, with and without objects.
+        """Numbers of the processed frames, with and without objects.
 
         The table has no rows for frames without objects. If there are such frames, all frames from
-        the first one on were processed, or every n-th one, unless the table says otherwise.
+        the first one on were processed, or every n-th one, unless the table shows otherwise.
         """
         if self.processed is not None:
             return self.processed
@@ -139,7 +139,7 @@ def on_frames(track: Track, values: Floats, frames: Frames) -> Floats:
     Args:
         track: The track.
         values: (rows, ...) values of the track.
-        frames: Sorted frame numbers, which include those of the track.
+        frames: Sorted frame numbers, including those of the track.
     """
     filled = np.full((len(frames), *values.shape[1:]), np.nan)
     filled[np.searchsorted(frames, track.frame)] = values
@@ -151,7 +151,7 @@ def positions(video: TrackedVideo, frames: Frames) -> tuple[Floats, Floats]:
 
     Args:
         video: The video.
-        frames: Sorted frame numbers, which include those of all tracks.
+        frames: Sorted frame numbers, including those of all tracks.
     """
     places = [
         on_frames(track, np.stack([track.x_px, track.y_px], 1), frames) for track in video.tracks
@@ -161,7 +161,7 @@ def positions(video: TrackedVideo, frames: Frames) -> tuple[Floats, Floats]:
 
 
 def cut_video(video: TrackedVideo, first: int | None, last: int | None) -> TrackedVideo:
-    """Return a range of frames of a video, with the tracks and crossings in it.
+    """Return a range of frames of a video, with its tracks and crossings.
 
     Args:
         video: The video.
@@ -193,7 +193,7 @@ def read_videos(
     """Read the results of `ul learn` or `ul apply`, sorted by name.
 
     Args:
-        folder: Their folder.
+        folder: Results folder.
         read: Function that reads the tracks.
 
     Raises:
@@ -223,7 +223,7 @@ def read_videos(
 def _check_complete(
     path: Path, tracks: list[Track], entries: list[tuple[str, int, int, float, int, int]]
 ) -> None:
-    """Refuse a table from which rows are missing; older versions do not say how many it has."""
+    """Refuse a table with missing rows; older versions do not store the number of rows."""
     for name, *_, expected in entries:
         rows = sum(len(track.frame) for track in tracks if track.sequence == name)
         if expected >= 0 and rows != expected:
@@ -235,7 +235,7 @@ def _check_complete(
 def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int, int]:
     name, width, height = entry["name"], int(entry["width"]), int(entry["height"])
     fps, count = float(entry["fps"]), int(entry["frames"])
-    if not isinstance(name, str) or name != Path(name).name:  # it becomes a part of paths
+    if not isinstance(name, str) or name != Path(name).name:  # it is used in paths
         raise ValueError("expected the name of a sequence")
     sides = 1 <= min(width, height) <= max(width, height) <= MAX_SIDE
     if not sides or not 0 < fps < np.inf or not 0 <= count <= MAX_FRAMES:
@@ -272,7 +272,7 @@ def _in_pixels(track: Track, width: int, height: int) -> Track:
 
 
 def _union(tracks: list[Track]) -> Frames:
-    """Return the numbers of all frames, without sorting them if a track has them all."""
+    """Return the numbers of all frames, without sorting if one track has all of them."""
     seen = [track.frame for track in tracks if len(track.frame)]
     first = min((int(frame[0]) for frame in seen), default=0)
     last = max((int(frame[-1]) for frame in seen), default=-1)

@@ -1,4 +1,4 @@
-"""Comparison of tracks with the truth: distances, identities, overlap."""
+"""Comparison of tracks with ground truth: distances, identities, overlap."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ullayers.output.observations import Observations
 from ullayers.output.track_table import Floats
 
 MIN_IOU = 0.5
-BODY = 0.5  # of the body length, within which an object is found
-UNKNOWN_BODY = 0.05  # of the frame width, where the body length is unknown
+BODY = 0.5  # of the body length: largest distance of a found object
+UNKNOWN_BODY = 0.05  # of the frame width: the same if the body length is unknown
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When an object is found.
+    """Rule for when an object counts as found.
 
     Attributes:
-        kind: What is compared: "masks", "boxes" or "distance".
+        kind: Basis of the comparison: "masks", "boxes" or "distance".
         within: Largest distance in pixels; unused for masks and boxes.
     """
 
@@ -51,12 +51,12 @@ class Pairs:
 def choose_rule(
     found: Observations, truth: Observations, within: float | None, length: float, width: int
 ) -> Rule:
-    """Return when an object counts as found.
+    """Return the rule for when an object counts as found.
 
     Args:
         found: Results of a run.
         truth: True positions.
-        within: Largest distance in pixels that the user asks for; None for a default.
+        within: Largest distance in pixels given by the user; None for the default.
         length: Median body length in pixels; NaN if unknown.
         width: Width of the frames in pixels.
 
@@ -80,12 +80,12 @@ def choose_rule(
 def score_tracks(
     found: Observations, truth: Observations, rule: Rule, width: int
 ) -> dict[str, Any]:
-    """Compare tracks with the truth in the frames that both have.
+    """Compare tracks with ground truth in the frames that both have.
 
     Args:
         found: Results of a run.
         truth: True positions.
-        rule: When an object counts as found.
+        rule: Rule for when an object counts as found.
         width: Width of the frames in pixels.
 
     Returns:
@@ -124,7 +124,7 @@ def score_tracks(
 def _compare(
     found: Observations, truth: Observations, rule: Rule, frame: int, pairs: Pairs
 ) -> Floats:
-    """Return the cost of each pair of a true and a found object, NaN for those too different."""
+    """Return the cost of each pair of a true and a found object; NaN if it is too large."""
     theirs, ours = truth.at(frame), found.at(frame)
     difference = truth.place[theirs, None] - found.place[None, ours]
     distances: Floats = np.hypot(difference[..., 0], difference[..., 1])

@@ -1,4 +1,4 @@
-"""Charts of training: J and the effective rank over the steps of every trial."""
+"""Charts of training: J and the effective rank over the steps of each trial."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ NUMBERS = ("objective", "rank", "features", "seconds", "training", "held_out")
 def training_chart(
     records: Sequence[dict[str, Any]], winner: int, key: str, label: str
 ) -> Chart | None:
-    """Draw one value of each trial over training, the winner's in bold.
+    """Draw one value of each trial over training, with the winner in bold.
 
     Args:
         records: Training records with `trial`, `step` and `kind`.
         winner: The trial that was kept.
-        key: Which value of the records to draw.
+        key: Name of the value to draw.
         label: Name of the y axis.
 
     Returns:
@@ -131,8 +131,8 @@ def _mark_full_rank(axes: Axes, features: int) -> None:
 def valid_records(records: Sequence[Any]) -> list[dict[str, Any]]:
     """Keep the training records that can be drawn.
 
-    A record needs an integer `trial` and `step`. Any other value that should be a number and is
-    not, becomes None.
+    A record needs an integer `trial` and `step`. Other values that should be numbers but are not
+    become None.
 
     >>> good = {"trial": 0, "step": 1, "rank": 2.0}
     >>> valid_records([good, {"step": 1}, {"trial": 0, "step": 2, "rank": "x"}, "no record"])

@@ -31,11 +31,11 @@ def read_truth(path: Path, video: TrackedVideo) -> Observations:
     Args:
         path: A .slp file of SLEAP, a .csv or .h5 file of DeepLabCut, a .txt file of MOTChallenge, a
             CSV with a header that names our columns, or a folder of masks.
-        video: The video, of which size and name are used.
+        video: The video, for its size and name.
 
     Raises:
         UserError: The file cannot be read.
-        MissingPackageError: A package that reads the file is not installed.
+        MissingPackageError: A package needed to read the file is not installed.
     """
     if not path.exists():
         raise UserError(f"{path}: does not exist; give a file or folder of true positions")
@@ -86,7 +86,7 @@ def _seen(row: Mapping[str, str], names: Sequence[str], video: TrackedVideo) -> 
     if "x_px" in names:
         return Seen(frame, identity, _number(row["x_px"]), _number(row["y_px"]), heading)
     if "x" in names:
-        # Tables with the name of the sequence are of this package, with positions from 0 to 1.
+        # Tables with the name of the sequence are from this package, with positions from 0 to 1.
         unit = (video.width, video.height) if "sequence" in names else (1, 1)
         x, y = (_number(row[name]) * one for name, one in zip("xy", unit, strict=True))
         return Seen(frame, identity, x, y, heading)
@@ -107,7 +107,7 @@ def _boxed(
 def _frame(text: str, first: int) -> int:
     """Return the number of a frame, counted from 0; the file counts from `first`."""
     number = _number(text)
-    if number % 1 != 0 or not first <= number < MAX_FRAMES:  # NaN as well
+    if number % 1 != 0 or not first <= number < MAX_FRAMES:  # or NaN
         raise ValueError(f"expected frame numbers from {first} to 1e8, got {text[:20]!r}")
     return int(number) - first
 
@@ -117,7 +117,7 @@ def _number(text: str) -> float:
 
 
 def _read_mot(text: str) -> Observations:
-    """Read boxes; rows with the flag 0 are not to be counted. Frames without rows are empty."""
+    """Read boxes; rows with the flag 0 are ignored. Frames without rows are empty."""
     rows = []
     for line in filter(str.strip, text.splitlines()):
         texts = re.split(r"[,\s]+", line.strip(", \t"))

@@ -1,4 +1,4 @@
-"""Who may talk to the server: pages of its own address that know the token."""
+"""Access control: only the server's own pages with the token may send requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE_POLICY = (
     "script-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
     "form-action 'none'; object-src 'none'"
 )
-# Files of a run may come from anywhere: they run no scripts and cannot reach the server.
+# Files of a run are untrusted: they run no scripts and cannot reach the server.
 FILE_POLICY = (
     "sandbox; default-src 'none'; img-src data:; media-src 'self' data:; "
     "style-src 'unsafe-inline'; font-src data:"
@@ -41,7 +41,7 @@ class AccessControl:
         self.token = token
         self.hosts = {host.lower() for host in hosts}
         port = next(iter(hosts)).rpartition(":")[2]
-        self.cookie = f"ul_studio_{port}"  # cookies do not tell ports apart
+        self.cookie = f"ul_studio_{port}"  # cookies are shared between ports
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -91,7 +91,7 @@ class AccessControl:
         await response(scope, receive, _with_headers(send))
 
     async def _welcome(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Keep the token in a cookie, so that it does not stay in the address."""
+        """Store the token in a cookie, so that it does not stay in the URL."""
         response = RedirectResponse("/", 303)
         response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         await response(scope, receive, _with_headers(send))

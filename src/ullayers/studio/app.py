@@ -1,4 +1,4 @@
-"""The web application: addresses, and what they answer."""
+"""The web application: routes and their responses."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from ullayers.studio.studio import Studio
 
 PAGE = Path(__file__).with_name("page")
 MAX_BODY = 2**20  # bytes of a request that is not an upload
-FRAME_HEADER = "x-frame"  # number of the frame in an answer
+FRAME_HEADER = "x-frame"  # number of the frame in a response
 FOREVER = "private, max-age=31536000, immutable"
 PLAIN_TEXT = (".csv", ".md", ".jsonl", ".json")
 
 
 def make_app(studio: Studio, hosts: Collection[str]) -> Starlette:
-    """Make the application.
+    """Create the application.
 
     Args:
         studio: The state.
-        hosts: Host names and ports that it answers to.
+        hosts: Allowed host names and ports.
     """
     pages = Pages(studio)
     api = _Api(studio, pages)
@@ -112,7 +112,7 @@ def _whole(request: Request, name: str, default: int | None = None) -> int:
 
 
 def _columns(request: Request) -> list[str]:
-    """Return the columns that are asked for; empty for all."""
+    """Return the requested columns; empty for all."""
     return [name for name in request.query_params.get("columns", "").split(",") if name]
 
 
@@ -124,7 +124,7 @@ class _Api:
         self.pages = pages
 
     def routes(self) -> list[Route]:
-        """Return the addresses."""
+        """Return the routes."""
         table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
             ("GET", "/api/state", self.state),
             ("POST", "/api/uploads", self.upload),
@@ -184,7 +184,7 @@ class _Api:
         number = _whole(request, "number")
         width = _whole(request, "width", 0) or None
         id = request.path_params["id"]
-        near = "near" in request.query_params  # one before it will do, if it comes sooner
+        near = "near" in request.query_params  # an earlier frame will do if it is faster
         if near:
             number = await run_in_threadpool(self.studio.quick, id, number)
         jpeg = await run_in_threadpool(self.studio.jpeg, id, number, width)
@@ -251,7 +251,7 @@ class _Api:
         )
 
     async def _table(self, request: Request, answer: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function says of the table of a sequence."""
+        """Apply a function to the table of a sequence."""
         folder = self.studio.folder(request.path_params["id"])
         sequence = request.path_params["sequence"]
         found = "found" in request.query_params
@@ -335,7 +335,7 @@ def _numbers(content: bytes) -> Response:
 
 
 def _file(path: Path, *, download: bool) -> Response:
-    """Return a file of a run, which must not act as a page of this server."""
+    """Return a file of a run, sandboxed so that it cannot act as a page of this server."""
     kind = "text/plain" if path.suffix in PLAIN_TEXT else None
     name = path.name if download else None
     disposition = "attachment" if download else "inline"

@@ -1,4 +1,4 @@
-"""The camera of the browser: its frames go to a process that learns, its results to the page."""
+"""The camera of the browser: frames go to a training process, results to the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Camera:
-    """A camera while it is on.
+    """A running camera.
 
     Attributes:
         ended: Whether its process has ended.
@@ -46,11 +46,11 @@ class Camera:
     async def start(
         cls, studio: Studio, request: dict[str, Any], send: Send, on_end: Send
     ) -> Camera:
-        """Start the process that learns.
+        """Start the training process.
 
         Args:
             studio: The state.
-            request: What the page asks for: width, height, task and name.
+            request: Request of the page: width, height, task and name.
             send: Sends a message to the page.
             on_end: Called with the last message.
 
@@ -83,7 +83,7 @@ class Camera:
         return cls(job, process, send, on_end)
 
     async def put(self, content: bytes) -> None:
-        """Take a frame from the page; one that cannot be shown in time is dropped."""
+        """Add a frame from the page; it is dropped if it cannot be processed in time."""
         if HEADER.size < len(content) <= MAX_FRAME_BYTES and self._frames.qsize() < WAITING:
             await self._frames.put(content)
 

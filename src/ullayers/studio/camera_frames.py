@@ -1,4 +1,4 @@
-"""How frames of the browser's camera travel to the process that learns from them."""
+"""Format in which frames of the browser's camera are sent to the training process."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m ullayers.studio.camera_process STUDIO NAME
 
-Frames come on standard input, results leave on standard output, one JSON object per line. It
-writes a run folder as `ul watch --out` does, and the frames as a video, so that the recording can
-be looked at and learned from again.
+Frames arrive on standard input; results are written to standard output, one JSON object per line.
+It writes a run folder as `ul watch --out` does, and the frames as a video, so that the recording
+can be inspected and used for training.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class BrowserCamera(Source):
 
     Attributes:
         size: (width, height) of the frames.
-        pipe: Where they arrive.
-        recording: Takes every frame.
+        pipe: Input stream.
+        recording: Records every frame.
         sent: Sequence number of the latest frame, and when it arrived.
     """
 
@@ -72,7 +72,7 @@ class BrowserCamera(Source):
     def clips(
         self, length: int, reading: Reading = READ_AS_IS, *, ahead: int = 2
     ) -> Generator[Clip, None, None]:
-        """Yield every frame as a clip of its own."""
+        """Yield each frame as a separate clip."""
         height, width = reading.target(self.size[1], self.size[0])
         first: float | None = None
         number = 0
@@ -109,7 +109,7 @@ class BrowserCamera(Source):
 
 
 def message(sighting: Sighting, sent: tuple[int, float]) -> dict[str, Any]:
-    """Return what the page shows of a frame."""
+    """Return the data of a frame for the page."""
     number, arrived = sent
     values = [float(value) for value in sighting.values]
     if sighting.objects:

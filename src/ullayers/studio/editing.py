@@ -1,4 +1,4 @@
-"""Corrections of a run: made on the page, kept in its folder, applied to all that is shown."""
+"""Corrections of a run: made on the page, stored in its folder, applied to all results shown."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from ullayers.studio.table_file import ObjectRows, Version, version_of
 
 FILES = ("tracks.csv", "summary.json", "crossings.csv")
 KEPT = 4
-MAX_OUTLINED = 1000  # frames of one answer
+MAX_OUTLINED = 1000  # frames of one response
 
 _writing = threading.Lock()  # two pages may correct the same run
 _reading: dict[Path, threading.Lock] = {}
-_latest: dict[Path, tuple[Any, Edited]] = {}  # versions of the files of a run, and what they say
+_latest: dict[Path, tuple[Any, Edited]] = {}  # versions of the files of a run, and their content
 
 
 @dataclass(frozen=True)
 class Edited:
-    """Tracks of a run as they were found and as they are after corrections.
+    """Tracks of a run, original and corrected.
 
     Attributes:
         read: Rows of the table.
-        found: Tracks as they were found.
-        videos: Tracks after corrections; those of other objects are the same as before.
+        found: Original tracks.
+        videos: Corrected tracks; tracks without corrections are unchanged.
         corrections: The corrections.
     """
 
@@ -68,7 +68,7 @@ class Edited:
         return self._rows[key]
 
     def numbers(self, sequence: str) -> Numbers | None:
-        """Return the numbers of objects after corrections; None if none has changed."""
+        """Return the corrected object numbers; None if none has changed."""
         return next((video.numbers for video in self.videos if video.name == sequence), None)
 
     @property
@@ -81,14 +81,14 @@ def read_edited(folder: Path) -> Edited:
     """Read the tracks of a run, with and without corrections.
 
     Raises:
-        UserError: A file is damaged, or a correction does not fit.
+        UserError: A file is damaged, or a correction is invalid.
     """
     with _reading.setdefault(folder, threading.Lock()):  # a long table is not read twice at once
         versions = tuple(version_of(folder / name) for name in FILES)
         state = versions, version_of(folder / CORRECTIONS)
         known = _latest.pop(folder, None)
         if known is None or known[0] != state:
-            known = None  # old and new together may not fit into memory
+            known = None  # old and new tables together may not fit into memory
             while len(_latest) >= KEPT:
                 _latest.pop(next(iter(_latest)), None)
             known = state, _read(folder, versions)
@@ -113,7 +113,7 @@ def _found(folder: Path, versions: tuple[Version, ...]) -> list[TrackedVideo]:
     ]
     if (folder / "summary.json").exists():
         return read_videos(folder, lambda _: tracks)
-    # Learning goes on, or ul watch has written it.
+    # Training continues, or the run was written by ul watch.
     names = dict.fromkeys(track.sequence for track in tracks)
     return [
         TrackedVideo(name, 1, 1, 1.0, 0, [each for each in tracks if each.sequence == name])
@@ -122,7 +122,7 @@ def _found(folder: Path, versions: tuple[Version, ...]) -> list[TrackedVideo]:
 
 
 def _rows_of(read: list[ObjectRows], track: Track) -> ObjectRows:
-    """Return a track as rows, with the extremes that are kept beside the table if they are its."""
+    """Return a track as rows, with the extremes stored beside the table if they match."""
     columns = {name: getattr(track, name) for name in COLUMNS}
     same = (rows for rows in read if rows.columns["confidence"] is track.confidence)
     stored = next((rows.stored for rows in same if columns.keys() <= rows.columns.keys()), None)
@@ -139,7 +139,7 @@ def corrections_of(folder: Path) -> dict[str, Any]:
 
 
 def outlines_of(folder: Path, sequence: str, first: int, last: int) -> dict[int, list[Any]]:
-    """Return the outlines in some frames, with the numbers of objects after corrections.
+    """Return the outlines in a range of frames, with corrected object numbers.
 
     Args:
         folder: The run.
@@ -152,7 +152,7 @@ def outlines_of(folder: Path, sequence: str, first: int, last: int) -> dict[int,
         empty if the run has none.
 
     Raises:
-        UserError: A file is damaged, or too many frames are asked for.
+        UserError: A file is damaged, or too many frames are requested.
     """
     if last - first >= MAX_OUTLINED:
         raise UserError(f"expected at most {MAX_OUTLINED} frames, got {last - first + 1}")
@@ -174,14 +174,14 @@ def correct(folder: Path, content: Any) -> None:
     """Add a correction.
 
     Raises:
-        UserError: It does not fit.
+        UserError: It is invalid.
     """
     new = correction_from_json(content)
     _change(folder, lambda videos, known: check_correction(videos, known, new))
 
 
 def undo(folder: Path) -> None:
-    """Take back the last correction.
+    """Undo the last correction.
 
     Raises:
         UserError: There is none.
@@ -190,7 +190,7 @@ def undo(folder: Path) -> None:
 
 
 def redo(folder: Path) -> None:
-    """Make the correction again that was taken back last.
+    """Redo the last undone correction.
 
     Raises:
         UserError: There is none.

@@ -37,7 +37,8 @@ def export_run(folder: Path, content: Mapping[str, Any]) -> list[Path]:
             of the whole run.
 
     Raises:
-        UserError: The format is unknown, its package is not installed, or nothing is there.
+        UserError: The format is unknown, its package is not installed, or there is nothing to
+            write.
     """
     if content.get("format") == REPORT:
         path = export_folder(folder) / "report.html"
@@ -57,7 +58,7 @@ def export_run(folder: Path, content: Mapping[str, Any]) -> list[Path]:
 def _write_codes(
     folder: Path, target: Path, sequence: str | None, first: int | None, last: int | None
 ) -> Path:
-    """Write the codes of some frames; returns the file."""
+    """Write the codes of a range of frames; returns the file."""
     low, high = first or 0, math.inf if last is None else last
     frames = "" if first is last is None else f"-{low}-{'' if last is None else last}"
     path = target / f"{safe_name(sequence or 'all')}{frames}.codes.csv"

@@ -1,7 +1,7 @@
-"""Jobs: runs that were started in a studio, each learning in a process of its own.
+"""Jobs: runs started in a studio, each trained in its own process.
 
-A job is a folder with what was asked for (`request.json`) and how far it is (`state.json`). Its
-process holds a lock in the folder while it lives, so any server can tell whether it is running.
+A job is a folder with its request (`request.json`) and its progress (`state.json`). Its process
+holds a lock in the folder while it runs, so any server can check whether it is running.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Stage = Literal["reading", "training", "applying", "report"]
 REQUEST, STATE, LIVE, LOG, LOCK = "request.json", "state.json", "live.json", "log.txt", "lock"
 LIVE_PICTURE = "live.jpg"  # the latest frame of a job that watches
 START_SECONDS = 60.0  # within which a process takes its lock
-LOCK_SECONDS = 10.0  # a process waits for its lock, which others test now and then
+LOCK_SECONDS = 10.0  # a process waits for its lock, which others test occasionally
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a job was asked for.
+    """Request of a job.
 
     Attributes:
         name: Name of the job and of its run folder.
@@ -53,9 +53,9 @@ class Request:
         start: Use frames from this time on, in seconds.
         end: Use frames before this time; None for no limit.
         masks: Also write masks as images.
-        parent: Name of the run from whose corrections this one learns; None for none.
+        parent: Name of the run whose corrections are used for training; None for none.
         parent_folder: Its folder.
-        created: When it was asked for, in seconds since 1970.
+        created: Time of the request, in seconds since 1970.
     """
 
     name: str
@@ -76,15 +76,15 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """How far a job is.
+    """Progress of a job.
 
     Attributes:
-        state: What happens with it.
-        stage: What its process does now.
-        done: Frames or steps that are done in this stage.
-        total: All of them; None if unknown.
+        state: State of the job.
+        stage: Current stage of its process.
+        done: Frames or steps completed in this stage.
+        total: Frames or steps in total; None if unknown.
         rate: Frames or steps per second; None if unknown.
-        left: Seconds left in this stage; None if unknown.
+        left: Remaining seconds in this stage; None if unknown.
         error: Why it failed.
         pid: Its process; None if there is none.
         since: When this state began, in seconds since 1970.
@@ -117,7 +117,7 @@ class Job:
 
     @property
     def request(self) -> Request:
-        """What was asked for.
+        """The request.
 
         Raises:
             UserError: The file is damaged.
@@ -129,7 +129,7 @@ class Job:
 
     @property
     def state(self) -> JobState:
-        """How far it is; a process that has died makes a running job an interrupted one."""
+        """The progress; a running job whose process has died is interrupted."""
         state = self._written_state()
         if state.state not in ("running", "stopping") or self._is_alive():
             return state
@@ -182,7 +182,7 @@ class Job:
         threading.Thread(target=process.wait, name="ullayers-job", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask its process to stop as soon as nothing is lost.
+        """Ask its process to stop without losing work.
 
         Raises:
             UserError: It is not running.
@@ -281,7 +281,7 @@ def _created(job: Job) -> float:
 
 
 def describe(job: Job) -> dict[str, Any]:
-    """Return what the page shows of a job."""
+    """Return the data of a job for the page."""
     state = asdict(job.state)
     state.pop("pid")
     state.pop("since")

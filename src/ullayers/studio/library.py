@@ -1,4 +1,4 @@
-"""The videos of a studio: those that were opened with it, uploads, recordings and the demo."""
+"""The videos of a studio: opened videos, uploads, recordings and the demo."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Entry:
     """A video of the library.
 
     Attributes:
-        id: Name of the video in addresses; another one if the file changes.
+        id: Name of the video in URLs; it changes with the file.
         source: The video.
-        origin: Where it comes from.
+        origin: Origin of the video.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Entry:
     origin: Origin
 
     def describe(self) -> dict[str, Any]:
-        """Return what the page shows of the video; a file that cannot be read has an error."""
+        """Return the data of the video for the page; an unreadable file has an error."""
         entry: dict[str, Any] = {
             "id": self.id,
             "name": self.source.name,
@@ -95,11 +95,11 @@ class Library:
         self.open([path for path in inputs if not is_run(path)])
 
     def open(self, paths: Sequence[str], *, skip_bad: bool = False) -> None:
-        """Add videos that lie outside of the studio folder.
+        """Add videos outside the studio folder.
 
         Args:
             paths: Videos, folders, patterns, cameras or URLs of live streams.
-            skip_bad: Leave out what cannot be read.
+            skip_bad: Leave out unreadable inputs.
         """
         for path in paths:
             if _is_camera(path):
@@ -143,7 +143,7 @@ class Library:
         return {path: ids[real] for path in paths if (real := os.path.realpath(path)) in ids}
 
     def add_demo(self) -> Entry:
-        """Render the video of `ul demo`, unless it is there."""
+        """Render the video of `ul demo`, unless it exists."""
         folder = self.workspace.folder / DEMO
         path = folder / "scene.mp4"
         if not path.exists():
@@ -151,7 +151,7 @@ class Library:
         return _entry(Source(path.stem, str(path), "video"), "demo")
 
     async def upload(self, name: str, size: int | None, blocks: AsyncIterator[bytes]) -> Entry:
-        """Keep an uploaded video under a safe name; nothing stays of one that cannot be read.
+        """Store an uploaded video under a safe name; an unreadable upload is removed.
 
         Args:
             name: File name that the browser sent; may contain anything.
@@ -184,7 +184,7 @@ class Library:
                 f"the file is larger than {self.upload_limit / 2**30:.3g} GB; start "
                 "ul studio with its path instead"
             )
-        if size and size % 2**24 < 2**20:  # now and then
+        if size and size % 2**24 < 2**20:  # check occasionally
             free = shutil.disk_usage(self.workspace.folder).free
             if free < SPARE_BYTES:
                 raise TooLargeError("the disk is full; remove files, then upload again")
@@ -194,7 +194,7 @@ class Library:
 
         Raises:
             KeyError: There is no such video.
-            UserError: It was opened from elsewhere and is not the studio's to delete.
+            UserError: It was opened from elsewhere and must not be deleted.
         """
         entry = self.get(id)
         if entry.origin == "opened":
@@ -203,7 +203,7 @@ class Library:
 
 
 def is_run(path: str) -> bool:
-    """Whether a path is a run folder."""
+    """Return whether a path is a run folder."""
     return os.path.isfile(os.path.join(path, "config.json"))
 
 

@@ -1,4 +1,4 @@
-"""What the page shows while a network learns, written by the process that trains it."""
+"""Data for the page while a network learns, written by the training process."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ullayers.video.region import Box
 
 STATE_SECONDS = 0.25  # between two versions of state.json
 LIVE_SECONDS = 0.5  # between two versions of live.json
-LIVE_SHARE = 0.1  # of the time that may be spent on the live view
+LIVE_SHARE = 0.1  # share of the time that may be spent on the live view
 PREVIEW_FRAMES = 32
 RATE_SECONDS = 2.0  # over which the speed is averaged
 MIN_POINTS = 3  # of an outline
 
 
 def mask_outlines(masks: NDArray[np.uint8], box: Box | None = None) -> list[list[list[float]]]:
-    """Return the outlines of masks as polygons x0, y0, x1, y1, ... in 0..1 of the frame.
+    """Return the outlines of masks as polygons x0, y0, x1, y1, ... in 0..1.
 
     Args:
         masks: (time, height, width) uint8; the edge of the object is at `EDGE`.
@@ -70,7 +70,7 @@ def _rounded(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def saved_kernels(folder: Path) -> str | None:
-    """Return the kernels of a network that was saved while it watches; None if there is none."""
+    """Return the kernels of a network saved by a watching job; None if there is none."""
     try:
         saved = read_tensors(folder / "model.safetensors")
     except RunError:
@@ -88,7 +88,7 @@ def kernels_uri(net: Model) -> str:
 
 
 class LiveView:
-    """Writes state.json and live.json of a job now and then.
+    """Writes state.json and live.json of a job regularly.
 
     Args:
         job: The job.
@@ -105,7 +105,7 @@ class LiveView:
         self._marks: list[tuple[float, int]] = []
 
     def progress(self, stage: Stage, done: int, total: int | None) -> None:
-        """Note how far a stage is."""
+        """Record the progress of a stage."""
         now = time.monotonic()
         begins = stage != self.state.stage
         if begins:
@@ -119,7 +119,7 @@ class LiveView:
             self.job.write(self.state)
 
     def _speed(self, now: float, done: int, total: int | None) -> tuple[float | None, float | None]:
-        """Return items per second over the last seconds, and seconds left."""
+        """Return items per second over the last seconds, and the remaining seconds."""
         self._marks.append((now, done))
         while len(self._marks) > 2 and now - self._marks[1][0] > RATE_SECONDS:
             self._marks.pop(0)
@@ -153,13 +153,13 @@ class LiveView:
         self._write_live(began)
 
     def _preview(self, learner: Learner, trial: Trial) -> dict[str, Any]:
-        """Return what the network makes of the same frames now."""
+        """Return the current results of the network on the same frames."""
         piece = learner.footage.pieces[0]
         rows = slice(0, min(PREVIEW_FRAMES, len(piece)))
         preview = self._named(learner.footage.names[piece.source])
         preview["frames"] = piece.clip.index[rows].tolist()
         net, was_training = trial.net, trial.net.training
-        net.eval()  # statistics of the layers stay as they are
+        net.eval()  # does not change the statistics of the layers
         try:
             with torch.no_grad():
                 if isinstance(net, Locator) and isinstance(trial, ClipTrial):

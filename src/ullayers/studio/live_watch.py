@@ -1,4 +1,4 @@
-"""What the page shows of a job that watches a file or a camera of this computer."""
+"""Data for the page from a job that watches a file or a camera of this computer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CODES = 400  # latest numbers of a code in the scatter
 
 @dataclass(frozen=True)
 class Tapped(Source):
-    """A source that keeps its latest frame at a size for people.
+    """A source that keeps its latest frame at display size.
 
     Attributes:
         id: Id of the video; None if it is not in the library.
@@ -55,7 +55,7 @@ class Tapped(Source):
 def sighting_outlines(sighting: Sighting) -> list[tuple[int, list[float]]]:
     """Return the number and the outline x0, y0, x1, y1, ... in 0..1 of each object in a frame.
 
-    Until the first object is certain, it is the mask of the network.
+    Before the first object is certain, this is the mask of the network.
     """
     if sighting.objects:
         return [
@@ -79,7 +79,7 @@ def progress_of(sighting: Sighting) -> dict[str, Any]:
 
 
 class SavedKernels:
-    """Kernels of a run that watches, read again when they were saved.
+    """Kernels of a watching run, read again when they are saved.
 
     Args:
         folder: The run.
@@ -104,7 +104,7 @@ class WatchView(LiveView):
 
     Args:
         job: The job.
-        source: What it watches.
+        source: The watched source.
     """
 
     def __init__(self, job: Job, source: Tapped) -> None:

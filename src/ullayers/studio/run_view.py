@@ -1,4 +1,4 @@
-"""Results of a run folder in the form that the page needs."""
+"""Results of a run folder, as needed by the page."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ FILES = (
 )
 COLUMNS = ("frame", "time", "x_px", "y_px", "confidence", "speed")  # that the page shows
 USED = (*COLUMNS[1:], "x", "y", "length")  # and that corrections and overlays need
-MAX_RECORDS = 20_000  # of one answer
+MAX_RECORDS = 20_000  # of one response
 
 
 def tracks_of(folder: Path) -> list[ObjectRows]:
-    """Return the tracks of a run as they were found; empty if there is no table yet."""
+    """Return the original tracks of a run; empty if there is no table yet."""
     return read_rows(folder / "tracks.csv", USED, REQUIRED)
 
 
@@ -90,7 +90,7 @@ def records_after(folder: Path, after: int) -> tuple[list[dict[str, Any]], int]:
     lines = text.splitlines()
     if text and not text.endswith("\n"):
         lines.pop()  # it is being written
-    if after > len(lines):  # another run has begun here
+    if after > len(lines):  # another run has started here
         after = 0
     lines = lines[after : after + MAX_RECORDS]
     try:
@@ -109,7 +109,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 def trust_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the list of runs shows of a summary."""
+    """Return the data of a summary for the list of runs."""
     found = summary.get("found")
     reasons = summary.get("reasons")
     return {
@@ -183,7 +183,7 @@ def inputs_of(folder: Path) -> list[str]:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Return config.json as it is; empty if it cannot be read."""
+    """Return config.json unchanged; empty if it cannot be read."""
     try:
         content = read_json(folder / "config.json")
     except (OSError, ValueError):

@@ -43,7 +43,7 @@ def open_port(host: str, port: int | None) -> socket.socket:
 
 
 def allowed_hosts(host: str, port: int) -> list[str]:
-    """Return the values of `Host` that the server answers to.
+    """Return the allowed values of `Host`.
 
     >>> allowed_hosts("127.0.0.1", 8420)
     ['127.0.0.1:8420', 'localhost:8420', '[::1]:8420']
@@ -86,7 +86,7 @@ def serve(
         folder: The studio folder.
         host: Address to listen at.
         port: Port to listen at; None for the first free one.
-        started: Called with the address of the page when the server is ready.
+        started: Called with the URL of the page when the server is ready.
 
     Raises:
         UserError: An input cannot be read, or the address cannot be used.
@@ -112,14 +112,14 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is ready."""
+    """A server that reports when it is ready."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self.ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
+        """Start, then report it."""
         await super().startup(sockets)
         if self.started:
             self.ready()

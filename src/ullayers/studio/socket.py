@@ -1,4 +1,4 @@
-"""The WebSocket of the page: changes are pushed, frames of the browser's camera come in."""
+"""The WebSocket of the page: sends changes, and receives frames of the browser's camera."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from ullayers.errors import UserError
 from ullayers.studio import run_view
 from ullayers.studio.camera import Camera
-from ullayers.studio.jobs import LIVE
+from ullayers.studio.jobs import LIVE, Job
 from ullayers.studio.studio import Studio
 from ullayers.studio.table_file import Version, version_of
 
-POLL_SECONDS = 0.25  # between two looks at the files of running jobs
+POLL_SECONDS = 0.25  # between two checks of the files of running jobs
 BEAT_SECONDS = 4.0
 SEND_SECONDS = 10.0  # after which a page that takes no messages is dropped
 MAX_TEXT = 2**16
@@ -45,7 +45,7 @@ class Page:
         self._sending = asyncio.Lock()
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send a message; a page that does not take it is disconnected."""
+        """Send a message; a page that does not accept it is disconnected."""
         if self.socket.client_state != WebSocketState.CONNECTED:
             return
         try:
@@ -57,7 +57,7 @@ class Page:
 
 
 class Pages:
-    """All open pages; starts queued jobs and tells the pages what changes.
+    """All open pages; starts queued jobs and notifies the pages of changes.
 
     Args:
         studio: The state.
@@ -90,7 +90,8 @@ class Pages:
                 for page in list(self.pages):
                     await self._send_learning(page)
             except Exception as error:  # one damaged job must not end the updates of all others
-                await self._tell({"type": "error", "error": str(error)})
+                text = f"{type(error).__name__}: {error}"
+                await self._tell({"type": "error", "error": text})
             await asyncio.sleep(POLL_SECONDS)
 
     async def _beat(self) -> None:
@@ -102,7 +103,7 @@ class Pages:
         await asyncio.gather(*(page.send(message) for page in list(self.pages)))
 
     async def changed(self, *, only_if_new: bool = False) -> None:
-        """Tell all pages which videos and runs there are."""
+        """Send all pages the list of videos and runs."""
         if not self.pages:
             return
         state = await run_in_threadpool(self.studio.state)
@@ -113,32 +114,35 @@ class Pages:
         await self._tell({"type": "state"} | state)
 
     async def corrected(self, run: str) -> None:
-        """Tell all pages that the corrections of a run have changed."""
+        """Notify all pages that the corrections of a run have changed."""
         await self._tell({"type": "corrected", "run": run})
 
     async def _send_learning(self, page: Page) -> None:
         """Send the new training records and the live view of the run that a page shows."""
-        if page.run is None:
+        run = page.run
+        if run is None:
             return
         try:
-            folder = self.studio.folder(page.run)
+            folder = self.studio.folder(run)
         except KeyError:
             page.run = None
             return
         records, following = await run_in_threadpool(run_view.records_after, folder, page.after)
+        if page.run != run:  # the page has left it in the meantime
+            return
         if records or following < page.after:
             page.after = following
-            answer = {"type": "records", "run": page.run, "records": records, "next": following}
+            answer = {"type": "records", "run": run, "records": records, "next": following}
             await page.send(answer)
-        if page.run in self.studio.opened:
+        if run in self.studio.opened:
             return
-        path = self.studio.jobs.get(page.run).folder / LIVE
+        path = Job(self.studio.workspace, run).folder / LIVE
         version = version_of(path)
         if version != page.live and version[2]:
             page.live = version
             with suppress(OSError, ValueError):
                 live = json.loads(path.read_text(encoding="utf-8"))
-                await page.send({"type": "live", "run": page.run, "live": live})
+                await page.send({"type": "live", "run": run, "live": live})
 
     async def connect(self, socket: WebSocket) -> None:
         """Serve a page until it closes."""

@@ -1,4 +1,4 @@
-"""The state of a studio: its videos, its runs, and what the page is told about them."""
+"""The state of a studio: its videos and runs, and their data for the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ullayers.video.reader import Source, VideoError, find_sources
 
 OPEN_VIDEOS = 6
 SOURCES_KEPT = 256  # runs whose videos are known
-MAX_WIDTH = 4096  # pixels of a frame that the page may ask for
+MAX_WIDTH = 4096  # largest width of a frame that the page may request
 REQUESTED = {
     "kind",
     "sources",
@@ -52,11 +52,11 @@ REQUESTED = {
 
 
 class Studio:
-    """Everything that the page can ask for, as plain functions; see `app` for their addresses.
+    """All requests of the page as plain functions; see `app` for their routes.
 
     Args:
         workspace: The studio folder.
-        inputs: What was given to `ul studio`: videos, folders, run folders, cameras.
+        inputs: Inputs of `ul studio`: videos, folders, run folders, cameras.
 
     Raises:
         UserError: An input cannot be read.
@@ -152,7 +152,7 @@ class Studio:
         """
         folder = self.folder(id)
         config = run_view.config_of(folder)
-        config.pop("inputs", None)  # paths of this computer are nobody's business
+        config.pop("inputs", None)  # do not reveal paths of this computer
         edited = read_edited(folder)
         tracks = [track for video in edited.videos for track in video.tracks]
         ids = self.sequence_ids(folder, id)
@@ -178,13 +178,13 @@ class Studio:
         return {source.name: ids[source.path] for source in sources if source.path in ids}
 
     def prepare(self) -> None:
-        """Open what the page shows first, which takes a while if it is long.
+        """Open the first video or run in advance, because long ones take a while.
 
-        Call it in a thread of its own while the browser starts.
+        Call this in a separate thread while the browser starts.
         """
         entries = self.library.entries()
         if len(entries) == 1 and len(self.opened) <= 1:
-            with suppress(UserError, KeyError):  # the page says what is wrong
+            with suppress(UserError, KeyError):  # the page reports the error
                 self._access(entries[0].id)
         if len(self.opened) == 1:
             with suppress(UserError):
@@ -194,7 +194,7 @@ class Studio:
         """Queue a run.
 
         Args:
-            content: What the page asks for.
+            content: Request of the page.
 
         Raises:
             UserError: Something is missing or out of range.
@@ -223,14 +223,14 @@ class Studio:
         return self.jobs.add(replace(request, inputs=inputs, sources=ids))
 
     def relearn(self, id: str) -> Job:
-        """Queue a run that learns from the corrections of another one.
+        """Queue a run that is trained with the corrections of another one.
 
         Raises:
             KeyError: There is no such run.
             UserError: It has no corrections to learn from.
         """
         folder = self.folder(id)
-        read_teaching(folder)  # refuses what cannot be learned from
+        read_teaching(folder)  # refuses corrections that cannot be used
         run = self.run(id)
         return self.jobs.add(
             Request(
@@ -257,7 +257,7 @@ class Studio:
         video, first, last = overlay_range(folder, wanted)
         source = self.sequence_ids(folder, id).get(video.name)
         if source is None:
-            raise UserError(f"{video.name}: the video is not there any more")
+            raise UserError(f"{video.name}: the video no longer exists")
         path = export_folder(folder) / f"{video.name}-{first}-{last}.mp4"
         write_overlay(path, folder, video, self._access(source), first, last)
         return [path]
@@ -278,7 +278,7 @@ class Studio:
         return access.jpeg(number, None if width is None else min(max(width, 16), MAX_WIDTH))
 
     def quick(self, id: str, number: int) -> int:
-        """Return the number of a frame near this one that can be shown at once.
+        """Return the number of a frame near this one that can be shown quickly.
 
         Raises:
             KeyError: There is no such video.
@@ -306,7 +306,7 @@ class Studio:
 
 @lru_cache(maxsize=SOURCES_KEPT)
 def _sources(inputs: tuple[str, ...]) -> list[Source]:
-    """Find the videos of a run; looking into each of them again takes long for long ones."""
+    """Find the videos of a run; cached, because opening long videos takes time."""
     return find_sources(inputs, {}) if inputs else []
 
 

@@ -1,8 +1,8 @@
-"""Tables of a run, of which only the part in use is in memory.
+"""Tables of a run, with only the part in use in memory.
 
 A short table is read as it is. A long one is copied once, to a file of columns beside it
 (tracks.columns, codes.columns) that is mapped into memory and is valid until the table changes. It
-also has the lowest and highest values of every few frames.
+also contains the lowest and highest values of blocks of frames.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ullayers.learn.regular_files import open_regular
 from ullayers.output.track_table import LONG, Floats, Key, frames_of, open_table
 from ullayers.video.atomic_files import partial_path
 
-STEP = 64  # frames whose extremes are kept
+STEP = 64  # frames per block of extremes
 TABLES_KEPT = 4
 FORMAT = 1
 MAX_HEADER = 2**26
@@ -59,7 +59,7 @@ class ObjectRows:
         sequence: Name of the sequence.
         object: Number of the object.
         columns: Columns by name, with `frame` in ascending order and `time`.
-        stored: Lowest and highest values that are known already, as `extremes` returns them.
+        stored: Known lowest and highest values, as returned by `extremes`.
     """
 
     sequence: str
@@ -83,13 +83,13 @@ class ObjectRows:
         return self.stored or extremes(self.columns, self.names, STEP)
 
     def between(self, first: int, last: int) -> slice:
-        """Return the rows of some frames."""
+        """Return the rows of a range of frames."""
         start, end = np.searchsorted(self.frame, [first, last + 1])
         return slice(int(start), int(end))
 
 
 def extremes(columns: Mapping[str, Column], names: Sequence[str], step: int) -> dict[str, Column]:
-    """Return the lowest and highest values of every few frames.
+    """Return the lowest and highest values of blocks of frames.
 
     Args:
         columns: `frame`, and either NAME or NAME_low and NAME_high for each name.
@@ -166,7 +166,7 @@ def _frames(path: Path, key: Key, numbers: Floats) -> NDArray[np.int64]:
 
 
 def _open(path: Path, description: Mapping[str, Any]) -> list[ObjectRows] | None:
-    """Map a file of columns into memory; None if there is none, or one of another table."""
+    """Map a file of columns into memory; None if it is missing or of another table."""
     try:
         with open_regular(path) as file:
             return _map(file, description)
@@ -222,7 +222,7 @@ def _copy(
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    # It gets its name when it is on the disk. That takes long, and nobody has to wait for it.
+    # The file is renamed in the background, once it is on the disk, which takes long.
     threading.Thread(target=_keep, args=(written, partial, path.with_suffix(".columns"))).start()
     return found
 
@@ -251,7 +251,7 @@ def _put(file: IO[bytes], column: Column) -> tuple[str, int, int]:
 def _by_object(
     path: Path, names: Sequence[str], parts: Iterator[dict[Key, Floats]], spool: IO[bytes]
 ) -> Iterator[ObjectRows]:
-    """Yield the rows of one object after the other; those of the others wait on the disk."""
+    """Yield the rows object by object; those of other objects are kept on disk."""
     pieces: dict[Key, list[list[tuple[str, int, int]]]] = defaultdict(list)
     every = ["frame", *names]
     kinds = [EXACT.get(name, "<f4") for name in every]

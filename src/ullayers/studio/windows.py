@@ -1,7 +1,7 @@
-"""Parts of the tables of a run, so that the page never holds a whole one.
+"""Parts of the tables of a run, so that the page never loads a whole table.
 
-A page asks for an overview, for a sample of the points, for the rows of the frames that it shows,
-and for the lowest and highest value of every few frames, from which it draws time lines.
+A page requests an overview, a sample of the points, the rows of the frames it shows, and the lowest
+and highest values of blocks of frames, from which it draws time lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ullayers.studio.editing import read_edited
 from ullayers.studio.run_view import codes_of, pack_table
 from ullayers.studio.table_file import EXACT, STEP, ObjectRows, extremes
 
-MOST_FRAMES = 4096  # rows of each object in one answer
+MOST_FRAMES = 4096  # rows of each object in one response
 MOST_POINTS = 20_000  # of all objects of a sample
 
 
@@ -39,7 +39,7 @@ def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[Object
 
 
 def overview_of(table: list[ObjectRows]) -> dict[str, Any]:
-    """Return what the page needs of a whole table.
+    """Return the overview of a whole table for the page.
 
     Returns:
         Lowest and highest value of each column that has any; frames and share of sure rows of each
@@ -118,7 +118,7 @@ def unsure_stretches(table: Iterable[ObjectRows]) -> NDArray[np.int64]:
 def pack_rows(
     table: list[ObjectRows], first: int, last: int, wanted: Collection[str] = ()
 ) -> bytes:
-    """Return the rows of some frames as bytes for the page.
+    """Return the rows of a range of frames as bytes for the page.
 
     Args:
         table: The table.

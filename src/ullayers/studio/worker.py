@@ -1,4 +1,4 @@
-"""The process of a job: learns like `ul learn` or `ul watch`, and shows how far it is.
+"""The process of a job: trains like `ul learn` or `ul watch`, and reports its progress.
 
     python -m ullayers.studio.worker STUDIO NAME
 
@@ -36,7 +36,7 @@ from ullayers.studio.live_watch import SAVE_SECONDS, Tapped, WatchView
 from ullayers.studio.workspace import Workspace
 from ullayers.video.reader import Source, find_sources, open_live
 
-NICE = 5  # the page and the rest of the computer stay quick
+NICE = 5  # keeps the page and the rest of the computer responsive
 
 
 class StoppedError(Exception):
@@ -55,7 +55,7 @@ class StopFlag:
         self.is_set = True
 
     def check(self) -> None:
-        """Raise StoppedError if a stop was asked for."""
+        """Raise StoppedError if a stop was requested."""
         if self.is_set:
             raise StoppedError
 
@@ -98,7 +98,7 @@ def _run(job: Job, stop: StopFlag) -> None:
 
 
 def _learn(job: Job, request: Request, stop: StopFlag) -> None:
-    """Learn from the beginning or from the last checkpoint, and write what is missing."""
+    """Learn from the beginning or from the last checkpoint, and write missing results."""
     resume = (job.run / "config.json").exists()
     run, sources = _resumed(job) if resume else _planned(job, request)
     view = LiveView(job, _ids(request, sources))
@@ -192,5 +192,5 @@ def _watch(job: Job, request: Request, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # one core is left for the page
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # leave one core for the page
     sys.exit(main(sys.argv[1:]))

@@ -68,7 +68,7 @@ class Workspace:
 
     @property
     def recordings(self) -> Path:
-        """Folder of what the camera of the browser has sent."""
+        """Folder of recordings of the browser's camera."""
         return self.folder / "recordings"
 
     @property
@@ -78,7 +78,7 @@ class Workspace:
 
     @property
     def jobs(self) -> Path:
-        """Folder with one folder for each run that was started here."""
+        """Folder with one folder for each run started in the studio."""
         return self.folder / "jobs"
 
 
@@ -111,7 +111,7 @@ def free_name(folder: Path, wanted: str, suffix: str = "") -> str:
     Args:
         folder: The folder.
         wanted: Name that a user or a file suggests; may contain anything.
-        suffix: End of the name.
+        suffix: Suffix of the name.
 
     Example:
         >>> import tempfile
@@ -129,7 +129,7 @@ def free_name(folder: Path, wanted: str, suffix: str = "") -> str:
 
 
 def write_quickly(path: Path, content: Any) -> None:
-    """Replace a JSON file that is written often; after a power failure it may be an older one."""
+    """Replace a JSON file that is written often; after a power failure it may be outdated."""
     partial = partial_path(path)
     try:
         partial.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")

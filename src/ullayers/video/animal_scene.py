@@ -1,4 +1,4 @@
-"""Synthetic video of several animals that look alike and often cross, with known truth."""
+"""Synthetic video of several similar animals that often cross, with ground truth."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ASPECT = 0.4  # width of an animal by its length
 SPEED = 0.15  # lengths per frame
 TURN = 0.15  # radians per frame at most
 APART = 1.6  # lengths: animals that were this far apart
-CROSSING = 0.6  # and come this near cross
-MEETING = 0.75  # probability that an animal then walks to another one
+CROSSING = 0.6  # and come this close cross
+MEETING = 0.75  # probability that an animal then walks to another animal
 RESTING = 0.1  # probability that it rests when it has arrived
 REST_FRAMES = 40
-MARGIN = 0.08  # of the side: animals do not walk nearer to the border
+MARGIN = 0.08  # of the side: least distance from the border
 VARIETY = 0.06  # relative difference of size and brightness of animals from their mean
 NOISE = 3.0  # grey levels
 SHIFT = 4  # binary digits of the fraction of a pixel in OpenCV's drawing
@@ -31,13 +31,13 @@ SHIFT = 4  # binary digits of the fraction of a pixel in OpenCV's drawing
 
 @dataclass(frozen=True)
 class AnimalPaths:
-    """Where the animals are.
+    """Positions of the animals.
 
     Attributes:
         x: (frames, animals) in 0..1 of the side.
         y: (frames, animals).
         angle: (frames, animals) direction of the head in radians, clockwise from the right.
-        crossings: Number of times that two animals met after having been apart.
+        crossings: Number of times that two animals met after being apart.
     """
 
     x: NDArray[np.float64]

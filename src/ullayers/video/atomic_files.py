@@ -33,7 +33,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
     partial = partial_path(path)
     text: dict[str, Any] = {}
     if "b" not in mode:
-        # File names, which are written into texts, need not be valid Unicode.
+        # File names in texts may not be valid Unicode.
         text = {"encoding": "utf-8", "errors": "replace", "newline": ""}
     try:
         with open(partial, mode, **text) as file:
@@ -78,7 +78,7 @@ def sweep(folder: Path) -> None:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Write `content` as indented JSON, completely or not at all."""
+    """Write `content` as indented JSON, atomically."""
     with replacing(path) as file:
         json.dump(content, file, indent=2)
         file.write("\n")

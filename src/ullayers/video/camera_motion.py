@@ -1,7 +1,7 @@
 """Camera motion: the path of the camera, the background along it, and the foreground.
 
 A shift between two frames is accepted only if it explains the image clearly better than no shift,
-so that a static camera is left alone however much moves in front of it.
+so a static camera counts as static however much moves in front of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_SHIFT = 0.25  # largest shift between two frames, as a share of the image's 
 REFINEMENTS = (0.5, 0.25, 0.1)  # step sizes in pixels
 SAMPLE_INTERVAL = 16  # frames between the pairs compared first, to see if the camera moves at all
 PAIRS_AT_ONCE = 64  # pairs of frames compared in one batch
-CHECK_INTERVAL = 4  # frames between checks whether a live camera that stands still has moved
+CHECK_INTERVAL = 4  # frames between checks whether a still live camera has moved
 MEDIAN_FRAMES = 128  # number of frames that is enough for a median
 # Largest change of a live background from frame to frame, in levels of 255. It falls with the
 # number of frames, from the first to the last value.
@@ -32,7 +32,7 @@ VACATED = 0.2  # surplus of edges in the background, from -1 to 1: more where an
 
 
 def camera_path(frames: Tensor) -> Tensor:
-    """Estimate how far the background has moved since the first frame.
+    """Estimate the shift of the background since the first frame.
 
     Args:
         frames: (time, channels, height, width) consecutive frames, floating point.
@@ -96,9 +96,8 @@ def backdrop(frames: Tensor, path: Tensor | None = None) -> Tensor:
         frames: (time, channels, height, width) frames, floating point.
         path: The path from `camera_path`; None for a static camera.
 
-    Returns:
-        (channels, height, width), larger on all sides by as much as the camera moves; NaN where no
-        frame shows the background.
+    Returns: (channels, height, width), enlarged on all sides by the motion of the camera; NaN where
+    no frame shows the background.
 
     Example:
         >>> import torch
@@ -124,7 +123,7 @@ def foreground(frames: Tensor, behind: Tensor, path: Tensor | None = None) -> Te
         path: The camera's path for these frames; None for a static camera.
 
     Returns:
-        A tensor of the shape of the frames; zero where the background is not known.
+        A tensor of the shape of the frames; zero where the background is unknown.
 
     Example:
         >>> import torch
@@ -144,7 +143,7 @@ def foreground(frames: Tensor, behind: Tensor, path: Tensor | None = None) -> Te
 
 
 def shows_motion(seen: Tensor) -> bool:
-    """Whether there is more change than the noise of encoding a still picture.
+    """Return whether the change exceeds the noise of encoding a still image.
 
     Args:
         seen: (time, channels, height, width) from `foreground`, of frames with values from 0 to 1.
@@ -168,8 +167,8 @@ def shows_motion(seen: Tensor) -> bool:
 class LiveBackdrop:
     """Background of a stream of frames that arrive one at a time.
 
-    Each pixel follows the frames in small steps, like a running median: objects that pass leave no
-    trace, and objects that stay become background, those that are held only after a long time. The
+    Each pixel follows the frames in small steps, like a running median: passing objects leave no
+    trace, and objects that stay become background; held objects do so only after a long time. The
     background moves with the camera.
 
     Example:
@@ -186,7 +185,7 @@ class LiveBackdrop:
         self.behind: Tensor | None = None
         self.last: Tensor | None = None
         self.count = 0  # frames seen so far
-        self.unsteady = 0  # frames that are still checked for motion after the last one
+        self.unsteady = 0  # remaining frames to check for motion
 
     def foreground(self, frame: Tensor) -> Tensor:
         """Return the difference between a frame and the background so far.
@@ -208,10 +207,10 @@ class LiveBackdrop:
         return frame - self.behind
 
     def update(self, difference: Tensor, held: Tensor | None = None) -> None:
-        """Let the background follow the last frame.
+        """Update the background with the last frame.
 
         Args:
-            difference: What `foreground` returned for it.
+            difference: Result of `foreground` for this frame.
             held: (height, width) whether a pixel belongs to an object that must not become
                 background soon; None for no pixel.
         """
@@ -226,10 +225,10 @@ def adapt(behind: Tensor, difference: Tensor, count: Tensor, held: Tensor) -> Te
 
     Args:
         behind: The background so far.
-        difference: Between the last frame and it.
+        difference: Difference between the last frame and the background.
         count: Number of frames so far.
-        held: Whether a pixel belongs to an object. None is held until the background is known, nor
-            where an object has left that had become background.
+        held: Whether a pixel belongs to an object. No pixel is held before the background is known,
+            or where an object that had become background has left.
     """
     step = (FIRST_STEP / count).clamp(min=LAST_STEP).to(behind.device) / 255
     known = (count >= FIRST_STEP / LAST_STEP).to(behind.device)
@@ -240,7 +239,7 @@ def adapt(behind: Tensor, difference: Tensor, count: Tensor, held: Tensor) -> Te
 
 
 def _is_vacated(frame: Tensor, behind: Tensor, part: Tensor) -> Tensor:
-    """Whether an object has left: the outline of a part has edges in the background only.
+    """Return whether an object has left: its outline has edges only in the background.
 
     The surplus of squared edges is compared with those of the difference, which become weaker in
     the same way while the background fades into the frame.
@@ -263,7 +262,7 @@ def _edges(image: Tensor) -> Tensor:
 
 
 def _median_sample(frames: Tensor) -> slice:
-    """Return the rows of frames, evenly spread, from which medians are computed."""
+    """Return evenly spaced rows of frames from which medians are computed."""
     return slice(None, None, -(-len(frames) // MEDIAN_FRAMES))
 
 
@@ -272,7 +271,7 @@ def _median_energy(difference: Tensor) -> Tensor:
 
 
 def _stands_still(frames: Tensor) -> bool:
-    """Compare some pairs: distant ones show a slow pan, adjacent ones a handheld camera."""
+    """Compare sample pairs: distant ones reveal a slow pan, adjacent ones a hand-held camera."""
     distant = frames[::SAMPLE_INTERVAL]
     if len(distant) <= 2:
         return False
@@ -361,7 +360,7 @@ def _moved(frames: Tensor, shift: Tensor) -> Tensor:
 
 
 class _Grid(NamedTuple):
-    """Where the pixels of a shifted image come from, and which come from outside it."""
+    """Source positions of the pixels of a shifted image, and whether they are outside."""
 
     places: Tensor  # (N, height, width, 2)
     outside: Tensor  # (N, height, width)

@@ -1,4 +1,4 @@
-"""Cameras through OpenCV, where PyAV cannot read them: on Windows, and in builds without them."""
+"""Cameras through OpenCV, where PyAV cannot read them: on Windows, and in some builds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log_lock = threading.Lock()
 
 
 def load_cv2() -> ModuleType:
-    """Import OpenCV where it is used."""
+    """Import OpenCV on first use."""
     try:
         import cv2
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Decoded frames that are kept for a while."""
+"""A cache of decoded frames."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class KeptFrames:
         return number in self.frames
 
     def get(self, number: int) -> VideoFrame | None:
-        """Return a frame, if it is still there."""
+        """Return a frame if it is still cached."""
         if number not in self.frames:
             return None
         self.frames.move_to_end(number)
         return self.frames[number][0]
 
     def add(self, number: int, frame: VideoFrame) -> None:
-        """Keep a frame; older ones make room for it."""
+        """Add a frame; the oldest ones are dropped to make room."""
         if number in self.frames:
             self.bytes -= self.frames.pop(number)[1]
         size = sum(plane.buffer_size for plane in frame.planes)

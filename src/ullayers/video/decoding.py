@@ -55,7 +55,7 @@ class KeyFrame:
 
 
 class Clock:
-    """Counts frames and gives their times, also to those for which the file has none."""
+    """Counts frames and computes their times, even if the file has none."""
 
     def __init__(self, rate: float, first: int = 0) -> None:
         self.rate = rate
@@ -75,14 +75,14 @@ class Clock:
 
 @dataclass
 class Damage:
-    """What went wrong while decoding."""
+    """Errors during decoding."""
 
     first: int | None = None  # number of the first frame that is damaged or missing
     in_packet: bool = False  # whether the current packet is damaged
     lost: Exception | None = None  # the error that ended reading
 
     def note(self, number: int) -> None:
-        """Note that a frame is damaged or missing."""
+        """Record that a frame is damaged or missing."""
         if self.first is None:
             self.first = number
 
@@ -90,7 +90,7 @@ class Damage:
 def decode_frames(
     video: OpenVideo, stop: threading.Event, key: KeyFrame | None = None
 ) -> Iterator[tuple[VideoFrame, float, int]]:
-    """Yield every frame that can be decoded, with its time in seconds and its number.
+    """Yield each decodable frame, with its time in seconds and its number.
 
     Args:
         video: The open video.
@@ -114,14 +114,14 @@ def decode_packets(
     clock: Clock,
     damage: Damage,
 ) -> Iterator[tuple[VideoFrame, float, int]]:
-    """Yield every frame of some packets, as `decode_frames` does.
+    """Yield the frames of packets, as `decode_frames` does.
 
     Args:
         video: The open video.
         packets: Its packets up to the end.
         stop: Set to stop reading.
         clock: Numbers the frames.
-        damage: Notes what goes wrong.
+        damage: Records errors.
 
     Raises:
         VideoError: At the end, if some frames could not be decoded or the file is incomplete.
@@ -162,11 +162,11 @@ def frame_to_tensor(
 
     Args:
         path: Path of the video, for messages.
-        reformatter: Converts frames; one for all of a video is fastest.
+        reformatter: Converts frames; reuse one for a whole video.
         frame: The frame.
         size: (height, width) of the tensor.
         grey: Return one channel instead of three.
-        turns: Anticlockwise quarter turns; None for those that the frame asks for.
+        turns: Anticlockwise quarter turns; None to use the rotation of the frame.
     """
     turns = quarter_turns(frame) if turns is None else turns
     height, width = size[::-1] if turns % 2 else size
@@ -196,7 +196,7 @@ def _plane(frame: VideoFrame, number: int) -> NDArray[np.uint8]:
 def _packets_to_show(
     packets: Iterator[Packet[VideoStream]], key: KeyFrame | None
 ) -> Iterator[Packet[VideoStream]]:
-    """Leave out frames shown before the key frame: they may need frames before it."""
+    """Drop frames shown before the key frame, because they may need earlier frames."""
     for packet in packets:
         if key is None or packet.pts is None or packet.pts >= key.pts:
             yield packet
@@ -231,7 +231,7 @@ def _check_complete(video: OpenVideo, clock: Clock, damage: Damage) -> None:
     if clock.count == 0:
         raise VideoError(f"{shown}: no frame can be decoded; is the file complete?")
     is_stream = video.live and not is_recorded(video.path)
-    if is_stream:  # one joins it midway, so its first frames may be damaged
+    if is_stream:  # it is joined midway, so its first frames may be damaged
         if damage.lost:
             raise VideoError(
                 f"{shown}: the stream was lost after frame {clock.count}; is the sender still on?"
@@ -247,7 +247,7 @@ def _check_complete(video: OpenVideo, clock: Clock, damage: Damage) -> None:
 
 
 def _is_cut_short(video: OpenVideo, end: float) -> bool:
-    """Return whether the file ends before its index or header says, which FFmpeg accepts."""
+    """Return whether the file is shorter than its index or header says, which FFmpeg accepts."""
     container, entries = video.container, video.stream.index_entries
     last = entries[-1] if len(entries) else None
     if last and last.pos + last.size > container.size:

@@ -1,4 +1,4 @@
-"""Finding the sequences that files, folders and patterns stand for."""
+"""Finding the sequences in files, folders and patterns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TABLE_START = b"sequence,frame,"
 
 
 class FoundSequence(NamedTuple):
-    """A sequence of frames: its unique name, its path and what it is."""
+    """A sequence of frames: its unique name, path and kind."""
 
     name: str
     path: str
@@ -111,7 +111,7 @@ def _find_in_folder(folder: str, bad: dict[str, str] | None) -> list[Place]:
 
 
 def _has_results(folder: str) -> bool:
-    """Return whether we wrote results to a folder: its overlay video and masks are not inputs."""
+    """Return whether a folder contains results of `ul`, whose overlay and masks are not inputs."""
 
     def has(*names: str) -> bool:
         return all(os.path.isfile(os.path.join(folder, name)) for name in names)
@@ -162,7 +162,7 @@ def _match(pattern: str, bad: dict[str, str] | None) -> list[Place]:
 
 
 def _expand(pattern: str) -> set[str]:
-    """Return what a pattern matches; `**` does not follow links to folders, which may be loops."""
+    """Return the matches of a pattern; `**` does not follow links to folders (possible loops)."""
     parts = pattern.split("/")
     if "**" not in parts:
         return set(glob.glob(pattern))
@@ -188,7 +188,7 @@ def _walk(top: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _without_results(pattern: str, matches: list[str]) -> list[str]:
-    """Leave out folders of results and what is in them, except for folders given by name."""
+    """Leave out results folders and their content, unless they are given by name."""
     named = next(part for part in _prefixes(pattern) if glob.has_magic(part)).count("/")
     has_results = cache(_has_results)
 
@@ -222,7 +222,7 @@ def _is_video(file: str, bad: dict[str, str] | None, count: int) -> bool:
         with open_video(file):
             return True
     except VideoError as error:
-        # Other files in a folder may be anything, but leaving out a broken video would hide a loss.
+        # Other files in a folder are ignored, but leaving out a damaged video would hide a loss.
         if suffix_of(file) in VIDEO_SUFFIXES:
             if bad is None:
                 raise error.with_skip_hint(count) from None

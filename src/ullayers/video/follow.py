@@ -1,4 +1,4 @@
-"""Square crops that follow what moves."""
+"""Square crops that follow the moving object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ullayers.nn.spatial import blurred
 from ullayers.video.camera_motion import backdrop, find_path, foreground, shows_motion
 from ullayers.video.frames import Clip
 
-SIDE = 48  # side of the crops that a network sees, in pixels
+SIDE = 48  # side of the crops, the input of a network, in pixels
 BLUR = 5  # width of the average over the foreground's energy, in pixels
 NOISE = 2.0  # energy below this many times the median of the frame is noise
 PATH_SIDE = 64  # longer side of the frames in which the camera's path is estimated, in pixels
@@ -20,7 +20,7 @@ SAMPLES_PER_PIXEL = 2  # in each direction, against aliasing
 
 
 def follow(clip: Clip, side: int = SIDE) -> Clip:
-    """Crop every frame to a square around what moves.
+    """Crop each frame to a square around the moving object.
 
     The crop is centred on the foreground of each frame. Its size is that of the foreground in most
     frames of the clip, so that an object keeps its size while it turns. If nothing moves, all crops
@@ -40,8 +40,8 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
     """
     energy = _foreground_energy(clip.frames)
     centre, variance = _moments(energy)
-    # The variance of a bar is a third of its squared half length; rounder objects get a margin.
-    # All squares have the same size, or the object would seem to grow and shrink.
+    # The variance of a bar is a third of its squared half length; rounder objects get a margin. All
+    # squares have the same size, or the object would appear to grow and shrink.
     radius = (3 * variance.sum(1)).sqrt().median().clamp(min=side / 8)  # if hardly anything moves
     height, width = clip.frames.shape[-2:]
     corners = torch.cat([centre - radius, centre + radius], 1)
@@ -53,7 +53,7 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
 
 
 def moving_share(frames: Tensor) -> float:
-    """Return the share of the frame that is covered by what moves: 1 if all of it moves.
+    """Return the share of the frame that moves: 1 if the whole frame does.
 
     It is the variance of the foreground's position within a frame, relative to that of a foreground
     that covers the whole frame.
@@ -80,8 +80,8 @@ def moving_share(frames: Tensor) -> float:
 def _foreground_energy(frames: Tensor) -> Tensor:
     """Return (time, height, width): how much each pixel differs from the background.
 
-    Noise is removed: all that is not stronger than the median of its frame by a factor of two. If
-    there is nothing but noise, the result is zero.
+    Values below twice the median of the frame count as noise and are removed. If there is only
+    noise, the result is zero.
     """
     pixels = frames.float() / 255
     factor = max(1.0, max(frames.shape[-2:]) / PATH_SIDE)
@@ -97,7 +97,7 @@ def _foreground_energy(frames: Tensor) -> Tensor:
 
 
 def cut_squares(frames: Tensor, centre: Tensor, radius: Tensor, side: int) -> Tensor:
-    """Crop and resize squares; places outside a frame take the value of its nearest edge.
+    """Crop and resize squares; pixels outside a frame take the value of its nearest edge.
 
     Args:
         frames: (time, channels, height, width) uint8.

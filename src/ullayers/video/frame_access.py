@@ -1,4 +1,4 @@
-"""Frames of a source by their number, in any order, as fast as its file allows."""
+"""Random access to the frames of a source by number."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 KEPT_BYTES = 2**26  # of decoded frames, as the decoder stores them
-NEAR = 32  # frames ahead that are decoded rather than looked up
+NEAR = 32  # frames ahead that are decoded in order instead of seeking
 FIRST_STEP = 64  # frames to go back where a key frame cannot be used; doubled each time
 MOST_PENDING = 128  # frames decoded before the number of their key frame is known
 QUALITY = 85  # of JPEG
-QUICK_SECONDS = 0.08  # of decoding, after which a key frame is shown first
+QUICK_SECONDS = 0.08  # of decoding; if it takes longer, a key frame is shown first
 
 
 class FrameAccess:
     """Frames of a video file or a folder of images by their number.
 
-    Frame n is frame n of a full decode, numbered as `Clip.index` and the tables of results. Where a
-    file does not tell for certain where frame n is, it is decoded in order up to there, which takes
-    longer. It may be used by several threads.
+    Frame n is frame n of a full decode, numbered as in `Clip.index` and the result tables. If the
+    position of frame n in the file is uncertain, the file is decoded in order up to this frame,
+    which takes longer. Instances may be shared by threads.
 
     Args:
         source: A video file or a folder of images.
@@ -99,7 +99,7 @@ class FrameAccess:
         return np.ascontiguousarray(tensor.permute(1, 2, 0).numpy())
 
     def jpeg(self, number: int, width: int | None = None, quality: int = QUALITY) -> bytes:
-        """Return a frame as the content of a JPEG file.
+        """Return a frame as the bytes of a JPEG file.
 
         Args:
             number: Number of the frame, from 0.
@@ -113,10 +113,10 @@ class FrameAccess:
         return cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
     def quick(self, number: int) -> int:
-        """Return this frame if it can be decoded at once, else the number of one before it.
+        """Return the number of this frame if it can be decoded quickly, or of an earlier frame.
 
-        Frames of large videos are decoded slowly, and key frames may be far apart. While somebody
-        looks for a place, the frame at the last key frame is good enough.
+        Frames of large videos are slow to decode, and key frames may be far apart. While a user
+        scrubs, the frame at the last key frame is good enough.
 
         Args:
             number: Number of the frame, from 0.
@@ -160,11 +160,11 @@ def _open(source: Source) -> NumberedFrames:
 
 
 class _Landing(NamedTuple):
-    """Where decoding from a key frame has led.
+    """Result of decoding from a key frame.
 
     Attributes:
-        is_before: Whether the key frame is shown before the wanted frame, or is that frame.
-        frame: The wanted frame; None if the file ends before it.
+        is_before: Whether the key frame is the requested frame or is shown before it.
+        frame: The requested frame; None if the file ends before it.
     """
 
     is_before: bool
@@ -175,10 +175,10 @@ class _Video:
     """Frames of a video file, decoded from the last key frame before them.
 
     Attributes:
-        limit: Key frames with as many frames before them, or more, cannot be relied on.
-        next: Number of the frame that the decoder gives next; infinity if it has to seek first.
+        limit: Key frames with at least this many frames before them are not reliable.
+        next: Number of the next frame of the decoder; infinity if it has to seek first.
         end: The error for frames after the last one, and the number of frames.
-        cost: Seconds that decoding a frame has taken lately.
+        cost: Recent decoding time per frame in seconds.
     """
 
     def __init__(self, path: str) -> None:
@@ -256,7 +256,7 @@ class _Video:
     # Where to decode from
 
     def _move(self, number: int) -> VideoFrame | None:
-        """Go to the last key frame before a frame, unless decoding on gets there sooner.
+        """Seek to the last key frame before a frame, unless continuing to decode is faster.
 
         Returns:
             The frame, if it was decoded on the way.
@@ -282,7 +282,7 @@ class _Video:
         return None
 
     def _check_start(self) -> None:
-        """Use no key frame at all if the first frames are not those of the first packets."""
+        """Use no key frames if the first frames do not match the first packets."""
         first = self.index.last(0)
         if self.is_start_checked or first is None:
             return
@@ -293,7 +293,7 @@ class _Video:
             self._distrust(first)
 
     def _distrust(self, candidate: Candidate) -> None:
-        """Use neither this key frame nor later ones, nor the frames decoded from it."""
+        """Stop using this key frame, later ones, and the frames decoded from it."""
         self.limit = candidate.before
         self.kept.clear()
 
@@ -301,7 +301,7 @@ class _Video:
         return self.index.last(int(min(number, self.limit - 1)))
 
     def _start_at(self, candidate: Candidate, number: int) -> _Landing:
-        """Decode from a key frame to some frames after the wanted one, and check each of them.
+        """Decode from a key frame to a few frames after the requested one, and check each frame.
 
         Raises:
             UncertainError: Frames may not be those of a full decode.

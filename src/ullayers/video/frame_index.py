@@ -18,16 +18,16 @@ from ullayers.video.seeking import (
     is_shown,
 )
 
-NOTICE_PACKETS = 1000  # packets after which those who wait for the index are told
+NOTICE_PACKETS = 1000  # packets between notifications of waiting threads
 UNKNOWN = -(2**63)  # a time that the file does not have
 
 
 class FrameIndex:
     """Key frames of a video file, in order.
 
-    The index of an mp4, mov or AVI file is used at once. Other files are read in a thread of its
-    own: the headers of the blocks of a Matroska or WebM file, else all packets. Key frames can
-    be used as soon as they were read. Those after a packet that cannot be counted are left out.
+    The index of an mp4, mov or AVI file is used directly. Other files are read in a separate
+    thread: the block headers of a Matroska or WebM file, otherwise all packets. Key frames can be
+    used as soon as they have been read. Those after a packet that cannot be counted are left out.
 
     Args:
         video: The open video; only its header is used.
@@ -65,7 +65,7 @@ class FrameIndex:
             )
 
     def covers(self, number: int) -> bool:
-        """Return whether the last key frame before a frame is known by now."""
+        """Return whether the last key frame before a frame is already known."""
         with self._changed:
             return self._finished or self._frames > number
 
@@ -77,13 +77,13 @@ class FrameIndex:
             self._changed.wait_for(lambda: self._finished or self._frames > number)
 
     def close(self) -> None:
-        """Stop reading packets; those who wait no longer do."""
+        """Stop reading packets and release waiting threads."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     def _copy(self, video: OpenVideo) -> None:
-        """Take over the index of the file, up to where the file ends."""
+        """Copy the index of the file, up to its actual end."""
         entries = video.stream.index_entries
         if not entries[0].is_keyframe:
             return
@@ -122,7 +122,7 @@ class FrameIndex:
                     if self._stop.is_set():
                         break
         except (VideoError, UncertainError, load_av().FFmpegError, OSError):
-            pass  # what follows has to be decoded in order, and the decoder says what is wrong
+            pass  # the rest is decoded in order, and the decoder reports the error
         finally:
             with self._changed:
                 self._finished = True

@@ -28,7 +28,7 @@ Render = Callable[[tuple[int, int]], Tensor]  # a frame in colour at any (height
 
 
 class VideoError(UserError):
-    """A video, image or folder cannot be used; the message is one line that says what to do."""
+    """A video, image or folder cannot be used; the one-line message says what to do."""
 
     def with_skip_hint(self, count: int) -> VideoError:
         """Return this error, with a hint to use --skip-bad if it concerns one of several inputs."""
@@ -44,10 +44,9 @@ class Clip:
 
     Attributes:
         frames: (time, channels, height, width) uint8, with three channels (RGB) or one (grey).
-        seconds: (time,) float64 presentation times as in the file, also at a variable frame rate.
+        seconds: (time,) float64 presentation times as in the file, even at a variable frame rate.
         index: (time,) int64 frame numbers in the source; skipped frames count.
-        crops: (time, 4) left, top, right and bottom of what the frames show, in 0..1 of the frames
-            that were read; None if they show all of it.
+        crops: (time, 4) left, top, right and bottom of the crops in 0..1; None for whole frames.
     """
 
     frames: Tensor
@@ -67,7 +66,7 @@ class Clip:
         )
 
     def rows(self, rows: slice) -> Clip:
-        """Return some of the frames."""
+        """Return the selected frames."""
         crops = None if self.crops is None else self.crops[rows]
         return Clip(self.frames[rows], self.seconds[rows], self.index[rows], crops)
 
@@ -90,9 +89,10 @@ class Reading:
         roi: Use only this part of the frames: crop them to its bounding box before they are
             resized, and make everything outside the region black. None for whole frames.
         mixed: Whether images of one folder may differ in size if `size` is given.
-        follow: Whether to crop a square around what moves after reading (see `video.follow`).
-        tap: Called in the reader's thread for every kept frame of a file, with a function that
-            renders this frame, all of it, at another size. It saves decoding the file again.
+        follow: Whether to crop to a square around the moving object after reading (see
+            `video.follow`).
+        tap: Called in the reader's thread for each kept frame of a file, with a function that
+            renders the whole frame at another size. This avoids decoding the file again.
 
     Example:
         >>> Reading(longest=64).target(height=480, width=640)
@@ -126,7 +126,7 @@ class Reading:
 
     @property
     def channels(self) -> int:
-        """Number of channels of the frames that are read."""
+        """Number of channels of the frames."""
         return 1 if self.grey else 3
 
     def target(self, height: int, width: int) -> tuple[int, int]:
@@ -188,7 +188,7 @@ class Info:
 
 
 def info_between(info: Info, start: float = 0.0, end: float | None = None) -> Info:
-    """Return the properties of a source of which only the frames of a time range are used.
+    """Return the properties of a source restricted to a time range.
 
     Args:
         info: Properties of the whole source.

@@ -107,10 +107,10 @@ def read_images(
 
 
 def read_mask(file: str) -> MaskRegion:
-    """Read a mask picture, white inside the region of interest and black outside.
+    """Read a mask image, white inside the region of interest and black outside.
 
     Raises:
-        VideoError: The file is not a picture, or has no white region.
+        VideoError: The file is not an image, or has no white region.
 
     Example:
         >>> import tempfile
@@ -140,7 +140,7 @@ def _in_range(place: str, files: list[str], reading: Reading) -> list[int]:
 
 
 def render_image(file: str, size: tuple[int, int]) -> Tensor:
-    """Read an image at another size; a second time, as JPEG decodes directly to a size."""
+    """Read an image again at another size, as JPEG decodes directly to a size."""
     with _open_image(file) as image:
         return _read_image(file, image, Reading(size=size), _upright_size(file, image))
 
@@ -183,7 +183,7 @@ def _call_pillow(file: str, call: Callable[[], T]) -> T:
 
 @cache
 def _silence_pillow() -> None:
-    """Keep Pillow and libtiff from printing warnings about files that we report ourselves."""
+    """Suppress warnings of Pillow and libtiff about files that we report ourselves."""
     # At the end of the list of filters and without a level: settings of the user still apply.
     warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
     logging.getLogger("PIL").addHandler(logging.NullHandler())

@@ -1,6 +1,6 @@
 """Key frames of a Matroska or WebM file, counted from the headers of its blocks.
 
-The file itself has the times of its key frames only. Reading all packets takes ten times as long.
+The index of the file has only the times of key frames. Reading all packets takes ten times as long.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NUMBER, KIND, CODEC, ENCODINGS = 0xD7, 0x83, 0x86, 0x6D80
 TIME, SIMPLE_BLOCK, GROUP, BLOCK, REFERENCE = 0xE7, 0xA3, 0xA0, 0xA1, 0xFB
 HEADER = 0x1A45DFA3
 VIDEO = 1
-LARGE = 2**24  # bytes; loading the compiled loop takes as long as reading the packets of less
+LARGE = 2**24  # bytes: for smaller files, loading the compiled loop does not pay off
 LEAST_BYTES = 8  # of a block
 MOST_FRAMES = 2**27
 KEY, LACING = 0x80, 0x06  # bits of the flags of a block
-# In these, a block is a packet with one frame to show.
+# Codecs in which a block is a packet with one frame to show.
 CODECS = (b"V_MPEG4/ISO/", b"V_MPEGH/ISO/HEVC", b"V_VP9", b"V_AV1", b"V_MJPEG", b"V_FFV1")
 
 Integers = NDArray[np.int64]
@@ -37,9 +37,8 @@ def key_frames(path: str) -> tuple[Integers, Integers] | None:
     Args:
         path: The file.
 
-    Returns:
-        Their times in ticks of the file, and the number of frames before each of them; None if the
-        file does not tell for certain, is damaged, or so small that its packets are read sooner.
+    Returns: Their times in ticks of the file, and the number of frames before each of them; None if
+    they are uncertain, or the file is damaged or so small that reading its packets is faster.
     """
     if os.path.getsize(path) < LARGE:
         return None
@@ -51,7 +50,7 @@ def key_frames(path: str) -> tuple[Integers, Integers] | None:
         room = min(len(data) // LEAST_BYTES, MOST_FRAMES)
         times, is_key = np.empty(room, np.int64), np.empty(room, np.bool_)
         count = _compiled()(data, number, times, is_key)
-        del data  # else the file stays mapped
+        del data  # otherwise the file stays mapped
     times, before = times[: max(count, 0)], np.flatnonzero(is_key[: max(count, 0)])
     if (
         not len(before)
@@ -111,15 +110,15 @@ def _elements(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, i
 
 @cache
 def _compiled() -> Any:
-    """Compile the loop when it is first needed; importing numba is slow."""
+    """Compile the loop on first use, because importing numba is slow."""
     return compile_loop(_count)
 
 
 def _count(data: Any, track: int, times: Any, is_key: Any) -> int:
     """Fill in the times of all frames, and whether they are key frames; return their number.
 
-    Masters that hold blocks are entered and all other elements are skipped, so that the position of
-    the next element is all that has to be known. Returns -1 if something is not as expected.
+    Master elements that contain blocks are entered and all other elements are skipped, so only the
+    position of the next element is needed. Returns -1 for unexpected content.
     """
     at, end, frames, segments, cluster_time = 0, len(data), 0, 0, -1
     referenced, grouped = False, -1  # what is known of the block of the current group

@@ -1,4 +1,4 @@
-"""Frames by their number: what `FrameAccess` needs of a source, and folders of images."""
+"""Frames by number: the interface used by `FrameAccess`, and folders of images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NumberedFrames(Protocol):
         """Wait until it is known how to find a frame; called by any thread."""
 
     def quick(self, number: int) -> int:
-        """Return the number of a frame that is decoded at once; called by any thread."""
+        """Return the number of a frame that can be decoded quickly; called by any thread."""
 
     def stop(self) -> None:
         """Make `wait` return; called by any thread."""
@@ -27,7 +27,7 @@ class NumberedFrames(Protocol):
         """Return a frame as (3, height, width)."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open files."""
 
 
 class ImageFrames:
@@ -38,14 +38,14 @@ class ImageFrames:
         self.files = list_images(path)
 
     def wait(self, number: int) -> None:
-        """Do nothing: all files are known."""
+        """Do nothing, as all files are known."""
 
     def quick(self, number: int) -> int:
         """Return the same number."""
         return number
 
     def stop(self) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing, as nothing waits."""
 
     def render(self, number: int, size: tuple[int, int]) -> Tensor:
         """Return an image as (3, height, width)."""
@@ -54,7 +54,7 @@ class ImageFrames:
         return render_image(self.files[number], size)
 
     def close(self) -> None:
-        """Do nothing: no file stays open."""
+        """Do nothing, as no file stays open."""
 
 
 def no_frame(path: str, number: int, count: int) -> VideoError:

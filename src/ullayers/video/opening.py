@@ -33,11 +33,11 @@ REFERRING_FORMATS = frozenset(
     "applehttp avisynth concat concatf dash dvdvideo hls image2 imf lavfi rtp rtsp sap sdp "
     "vapoursynth vobsub webm_dash_manifest".split()
 )
-HEAD_BYTES = 4096  # enough to tell a text file from a binary one
+HEAD_BYTES = 4096  # enough to distinguish text from binary files
 
 
 def load_av() -> ModuleType:
-    """Import PyAV where it is used."""
+    """Import PyAV on first use."""
     try:
         import av
     except ModuleNotFoundError as error:
@@ -51,7 +51,7 @@ def has_cameras() -> bool:
 
 
 def is_camera(path: str) -> bool:
-    """Return whether a live source is a camera, and not a file whose name looks like one."""
+    """Return whether a live source is a camera, not a file with the name of one."""
     named = path.isdecimal() or path.startswith("/dev/video") or path.endswith(":none")
     return named and not os.path.isfile(path)
 
@@ -142,7 +142,7 @@ def _open_container(
 
 
 def _open_error(path: str, live: bool, error: Any) -> VideoError:
-    """Return what to tell the user if FFmpeg cannot open a container."""
+    """Return the error for a container that FFmpeg cannot open."""
     errors = load_av().error
     shown = without_password(path)
     reason = f"{error.strerror}".lower()
@@ -180,7 +180,7 @@ def _not_a_video(path: str) -> VideoError:
 
 
 def _first_stream(path: str, container: InputContainer) -> VideoStream:
-    """Return the first stream that is a video and not the cover image of an album."""
+    """Return the first video stream that is not a cover image."""
     name = container.format.name
     if name.endswith("_pipe") or name in ("image2", "tty"):
         raise _not_a_video(path)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import queue
 import re
 import sys
 import threading
 from collections.abc import Generator, Hashable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,10 +24,11 @@ from ullayers.video.frames import Info as Info
 from ullayers.video.frames import Reading as Reading
 from ullayers.video.frames import VideoError as VideoError
 from ullayers.video.images import list_images, probe_images, read_images
-from ullayers.video.opening import CAMERAS, TIMEOUT, has_cameras, is_unpaused, open_video
+from ullayers.video.opening import CAMERAS, has_cameras, is_unpaused, open_video
+from ullayers.video.read_ahead import read_ahead
 from ullayers.video.recordings import read_video
 
-CHUNK_BYTES = 2**28  # memory allocated for a chunk before its frames are there
+CHUNK_BYTES = 2**28  # memory allocated for a chunk before its frames arrive
 PROBES_KEPT = 256  # results of `Source.probe` that are remembered
 
 
@@ -56,7 +55,7 @@ class Source:
     def probe(self) -> Info:
         """Return frame size, frame rate and number of frames.
 
-        The header and the first frame are read once and the result is kept until a file changes;
+        The header and the first frame are read once, and the result is cached until a file changes;
         cameras and streams are opened each time.
         """
         if self.kind == "live":
@@ -78,7 +77,7 @@ class Source:
             ahead: Number of chunks to decode ahead.
 
         Raises:
-            VideoError: After the frames that can be read, if some cannot.
+            VideoError: After the readable frames, if some cannot be read.
         """
         if length < 1 or ahead < 1:
             raise ValueError(f"expected length and ahead of at least 1, got {length}, {ahead}")
@@ -91,7 +90,7 @@ class Source:
         else:
             frames = read_video(self.path, live, reading, stop)
         newest = is_unpaused(self.path, live)
-        return _in_background(_chunks(frames, length), ahead, stop, newest)
+        return read_ahead(_chunks(frames, length), ahead, stop, newest)
 
 
 def find_sources(paths: Sequence[str], bad: dict[str, str] | None = None) -> list[Source]:
@@ -157,7 +156,7 @@ def read_all(source: Source, reading: Reading = READ_AS_IS) -> Clip:
 
 def _open_camera(path: str) -> Source:
     if not has_cameras():
-        load_cv2()  # if it is missing, say so now and not when the first frame is read
+        load_cv2()  # report a missing package now, not when the first frame is read
     _, device = CAMERAS.get(sys.platform, ("", "{}"))
     path = device.format(path) if path.isdecimal() else path
     if path.startswith("/") and not os.path.exists(path):
@@ -189,7 +188,7 @@ def _stat(file: str) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-# Chunks of frames, read in a background thread
+# Chunks of frames
 
 
 def _chunks(frames: Generator[TimedFrame, None, None], length: int) -> Generator[Clip, None, None]:
@@ -230,51 +229,3 @@ def _collect(frames: Iterator[TimedFrame], length: int) -> tuple[Clip | None, Vi
     if len(index) < len(pixels):
         pixels = pixels[: len(index)].clone()
     return Clip(pixels, torch.tensor(seconds, dtype=torch.float64), torch.tensor(index)), error
-
-
-def _in_background(
-    clips: Generator[Clip, None, None], ahead: int, stop: threading.Event, newest: bool
-) -> Generator[Clip, None, None]:
-    """Yield the clips that a thread reads ahead.
-
-    Args:
-        clips: The clips to read.
-        ahead: Size of the queue of clips.
-        stop: Set to make the thread stop.
-        newest: Whether a full queue drops its oldest clip instead of waiting.
-    """
-    box: queue.Queue[Clip | Exception | None] = queue.Queue(ahead)
-
-    def work() -> None:
-        end = None
-        try:
-            with closing(clips):
-                for clip in clips:
-                    if stop.is_set():
-                        return
-                    if newest and box.full():
-                        _drop(box, 1)
-                    box.put(clip)
-        except Exception as error:
-            end = error
-        if not stop.is_set():
-            box.put(end)
-
-    thread = threading.Thread(target=work, name="ullayers-video", daemon=True)
-    try:
-        thread.start()  # in the block, so that an interrupt here stops the thread, too
-        while (got := box.get()) is not None:
-            if isinstance(got, Exception):
-                raise got
-            yield got
-    finally:
-        stop.set()
-        _drop(box, ahead)  # so that a waiting put returns and the thread sees `stop`
-        with suppress(RuntimeError):  # interrupted while it starts: it will see `stop`
-            thread.join(2 * TIMEOUT)
-
-
-def _drop(box: queue.Queue[Any], count: int) -> None:
-    for _ in range(count):
-        with suppress(queue.Empty):
-            box.get_nowait()

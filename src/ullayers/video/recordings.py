@@ -1,4 +1,4 @@
-"""Frames of video files and streams: a range of time, a stride and a region of them."""
+"""Frames of video files and streams, with time range, stride and region."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from av.filter import Graph
     from av.video.frame import VideoFrame
 
-DISORDER_SECONDS = 1.0  # by which times of a file may go back, where the container guesses them
+DISORDER_SECONDS = 1.0  # by which times may go back in containers that estimate them
 
 Decoded = tuple["VideoFrame", float, int]  # frame, seconds, number
 
@@ -83,12 +83,12 @@ def _decode_near(path: str, live: bool, seconds: float, stop: threading.Event) -
 
 
 class _Converter:
-    """Converts decoded frames to tensors of the size that a reading asks for.
+    """Converts decoded frames to tensors of the size of a reading.
 
     Args:
         path: Path of the video.
         reading: How to read it.
-        first: The first frame; later ones of another size are resized to that of the first.
+        first: The first frame; later frames of another size are resized to its size.
     """
 
     def __init__(self, path: str, reading: Reading, first: VideoFrame) -> None:
@@ -109,7 +109,7 @@ class _Converter:
         part = self.crop(frame)
         if self.cut.inside is None:
             return convert(part, self.size, turns=self.turns)
-        # Filled before it is resized, or what is outside would be mixed with what is inside.
+        # Fill before resizing; otherwise pixels outside the region would be mixed in.
         pixels = convert(part, (self.cut.height, self.cut.width), turns=self.turns)
         filled = self.cut.fill(pixels.permute(1, 2, 0).squeeze(-1).numpy())
         small = torch.from_numpy(resize(filled, self.size))

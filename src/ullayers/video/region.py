@@ -108,7 +108,7 @@ class MaskRegion:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Where the region is, (height, width)."""
+        """(height, width) mask of the region."""
         rows = np.frombuffer(self.bits, np.uint8).reshape(self.height, -1)
         return np.unpackbits(rows, 1, count=self.width).astype(bool)
 
@@ -116,7 +116,7 @@ class MaskRegion:
         """Return the cut out of frames of this size.
 
         Raises:
-            RegionError: The aspect ratio of the frames is another one.
+            RegionError: The frames have a different aspect ratio.
         """
         return _fit_mask(self, height, width)
 
@@ -126,7 +126,7 @@ Region = Rectangle | MaskRegion
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A region in frames of one size: its bounding box, and what in it belongs to the region.
+    """A region in frames of one size: its bounding box and its mask in the box.
 
     Attributes:
         frame: (height, width) of the frames.
@@ -155,7 +155,7 @@ class Cut:
         return pixels[self.top : self.top + self.height, self.left : self.left + self.width]
 
     def fill(self, pixels: Pixels) -> Pixels:
-        """Make everything black that is outside the region, in a frame cropped to the box."""
+        """Set pixels outside the region to black, in a frame cropped to the box."""
         if self.inside is None:
             return pixels
         inside = self.inside if pixels.ndim == 2 else self.inside[:, :, None]
@@ -163,7 +163,7 @@ class Cut:
         return filled
 
     def resized(self, pixels: Pixels, size: tuple[int, int]) -> Pixels:
-        """Crop a frame, fill what is outside the region, and resize it to (height, width)."""
+        """Crop a frame, fill pixels outside the region, and resize it to (height, width)."""
         return resize(self.fill(self.crop(pixels)), size)
 
     def inside_at(self, size: tuple[int, ...]) -> Pixels:

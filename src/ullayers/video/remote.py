@@ -14,7 +14,7 @@ from ullayers.video.frames import VideoError, natural_key
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL and not a local file with an odd name.
+    """Return whether a path is a URL, not a local file with a similar name.
 
     >>> is_url("s3://bucket/a.mp4"), is_url("a.mp4")
     (True, False)
@@ -23,7 +23,7 @@ def is_url(path: str) -> bool:
 
 
 def absolute_path(path: str) -> str:
-    """Return a path that means the same in any working directory; a URL is returned unchanged."""
+    """Return an absolute path; a URL is returned unchanged."""
     return path if is_url(path) else os.path.abspath(path)
 
 
@@ -33,7 +33,7 @@ def without_password(path: str) -> str:
 
 
 def is_pattern(url: str) -> bool:
-    """Return whether a URL stands for several files; `?` starts the query of a web address.
+    """Return whether a URL is a pattern; `?` starts the query of a web address.
 
     >>> is_pattern("s3://bucket/**/*.mp4"), is_pattern("https://example.org/a.mp4?key=1")
     (True, False)
@@ -66,7 +66,7 @@ class RemoteFile:
     """A file at a URL that PyAV can read; errors of any store become VideoError.
 
     Args:
-        url: Where the file is.
+        url: URL of the file.
 
     Example:
         >>> import fsspec
@@ -111,7 +111,7 @@ class RemoteFile:
 
 
 def _load_fsspec() -> ModuleType:
-    """Import fsspec where it is used."""
+    """Import fsspec on first use."""
     try:
         import fsspec
     except ModuleNotFoundError as error:
@@ -124,7 +124,7 @@ def _load_fsspec() -> ModuleType:
 
 @contextmanager
 def _one_line_errors(url: str) -> Iterator[None]:
-    """Turn the errors of a store, of whatever class, into ours."""
+    """Convert errors of a store, of any class, to ours."""
     shown = without_password(url)
     try:
         yield
@@ -138,12 +138,12 @@ def _one_line_errors(url: str) -> Iterator[None]:
         raise VideoError(f"{shown}: does not exist; check the spelling") from error
     except ImportError as error:
         raise _missing_package(shown, error) from error
-    except Exception as error:  # every store has exceptions of its own
+    except Exception as error:  # each store has its own exceptions
         raise _unreadable(shown, error) from error
 
 
 def _missing_package(shown: str, error: ImportError) -> MissingPackageError:
-    """Name the package to install; fsspec raises its own error from that of the import."""
+    """Return an error that names the package to install."""
     module = getattr(error.__cause__ or error, "name", None)
     if not module:
         return MissingPackageError(f"{shown}: a package is missing: {error}")

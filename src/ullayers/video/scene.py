@@ -1,4 +1,4 @@
-"""Synthetic video with known truth: a toy beetle that crawls and turns on a cluttered table.
+"""Synthetic video with ground truth: a toy beetle that crawls and turns on a cluttered table.
 
 The video is meant to be realistic rather than easy. The clutter has the colours and contrast of the
 beetle, every pixel is noisy, the light drifts slowly (so brightness is itself a slow feature) and a
@@ -147,7 +147,7 @@ def _write_truth(file: IO[str], name: str, truth: Truth, fps: float) -> None:
 
 @dataclass(frozen=True)
 class _Scene:
-    """Everything but the noise, which is drawn when frames are rendered."""
+    """The scene without noise, which is drawn when frames are rendered."""
 
     table: Floats  # (height, width, 3)
     glow: Floats  # (height, width, 3), added by the lamp when it is fully on

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-CHECKED_FRAMES = 8  # frames after the wanted one that are compared with their packets
+CHECKED_FRAMES = 8  # frames after the requested one that are compared with their packets
 SHOWN_IN_VP8 = 0x10  # bit of the first byte of a packet; frames without it are for reference only
 
 
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
     """A packet that starts with a key frame.
 
     Attributes:
-        pts: Presentation time; None if it is not known yet.
+        pts: Presentation time; None if unknown.
         dts: Decoding time; None if the file has none.
         before: Number of packets before it that hold a frame to show.
     """
@@ -52,15 +52,15 @@ class Candidate(NamedTuple):
 
 
 def find_key_frame(video: OpenVideo, seconds: float) -> KeyFrame | None:
-    """Find the last key frame up to a time from which decoding gives the same as a full decode.
+    """Find the last key frame before a time from which decoding matches a full decode.
 
     Frames are counted without decoding them: in the index of an mp4, mov or AVI file, otherwise by
     reading the packets before the key frame. The frames from the key frame to a few after the
-    wanted time are decoded and must be exactly those of their packets.
+    requested time are decoded and must match their packets exactly.
 
     Args:
         video: The open video; it is left at any position.
-        seconds: The wanted time.
+        seconds: The requested time.
 
     Returns:
         The key frame, or None if the file has to be decoded from its beginning.
@@ -101,7 +101,7 @@ def has_complete_index(video: OpenVideo) -> bool:
 
 
 def _candidates(video: OpenVideo, wanted: int) -> Iterator[Candidate]:
-    """Yield key frames that are decoded up to the wanted time, latest first."""
+    """Yield key frames decoded up to the requested time, latest first."""
     if has_complete_index(video):
         return _in_index(video.stream, wanted)
     return _by_reading(video, wanted)
@@ -170,7 +170,7 @@ def _check(
     packets: Iterator[Packet[VideoStream]],
     wanted: int,
 ) -> KeyFrame | None:
-    """Decode up to some frames after the wanted time, and compare them with their packets."""
+    """Decode to a few frames after the requested time, and compare them with their packets."""
     left = CHECKED_FRAMES
     number = None
     for frames, number in checked_frames(candidate, key, packets):
@@ -185,7 +185,7 @@ def _check(
 def checked_frames(
     candidate: Candidate, key: Packet[VideoStream], packets: Iterator[Packet[VideoStream]]
 ) -> Iterator[tuple[list[VideoFrame], int | None]]:
-    """Decode from a key frame on, and check that the frames are exactly those of their packets.
+    """Decode from a key frame on, and check that the frames match their packets exactly.
 
     Args:
         candidate: The key frame.
@@ -198,7 +198,7 @@ def checked_frames(
     Raises:
         UncertainError: Frames are missing, damaged or in another order.
     """
-    expected: list[int] = []  # times of the packets whose frames have not come yet
+    expected: list[int] = []  # times of packets whose frames have not been decoded yet
     leading = 0  # packets after the key frame that are shown before it
     number = None
     if key.pts is None:

@@ -24,8 +24,8 @@ def loops(name: str) -> Any:
 def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
     """Compile a function; sums may be reordered if `any_order`, and NaN stays NaN.
 
-    Numba caches a function until its own file changes, but it may call functions of other files:
-    here the cache is valid only while no file of loops has changed.
+    Numba invalidates its cache if the file of a function changes, but not if that of a function it
+    calls does. Here the cache is valid only while no file with loops has changed.
     """
     from numba import njit
 

@@ -117,7 +117,7 @@ def read_covs(b: Buffers, workspace: Array) -> Covs:
 
 @compiled
 def mirror(a: Array) -> None:
-    """Copy the lower triangle to the upper one, eight columns at a time, for the cache's sake."""
+    """Copy the lower triangle to the upper one, eight columns at a time, which suits the cache."""
     for begin in range(0, len(a), 8):
         all_eight = begin + 8 <= len(a)
         for i in range(begin if all_eight else 0):

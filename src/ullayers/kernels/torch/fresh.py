@@ -1,7 +1,7 @@
 """Sums over the frames of one call and the gradient of J, for any shape and device.
 
-Frames come as (frames, features, positions), clips one after the other. Every position of every
-clip is a stream.
+Frames have the shape (frames, features, positions), with the clips concatenated. Every position of
+every clip is a stream.
 """
 
 from __future__ import annotations

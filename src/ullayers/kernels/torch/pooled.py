@@ -1,7 +1,7 @@
 """Fresh statistics of frames that are spread over several processes.
 
 Every process has whole clips. W, B and J are those of all clips together, and each process computes
-the gradient of that J for its own frames. A process without clips takes part with sums of zero.
+the gradient of that J for its own frames. A process without clips contributes sums of zero.
 """
 
 from __future__ import annotations

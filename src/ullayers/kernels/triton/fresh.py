@@ -199,7 +199,7 @@ class _Prepared:
         launch(self.compiled, key, kernel, grid, *rest, **options)
 
     def workspace(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return memory for D and E of a chunk, and both apart."""
+        """Return memory for D and E of a chunk, as a whole and separately."""
         both = frames.new_empty((2, self.longest_chunk * self.sizes[0]), dtype=self.kind)
         return both, both[0], both[1]
 
@@ -325,7 +325,7 @@ _in_graphs: set[_Prepared] = set()
 
 
 def _prepared(frames: Tensor, request: Request) -> _Prepared:
-    """Return what calls of this kind share; what CUDA graphs read is kept for good."""
+    """Return what calls of this kind share; tensors that CUDA graphs read are never freed."""
     call = _prepare(
         frames.shape, frames.stride(), working_precision(frames), frames.dtype, frames.device,
         request, PLANS[_padded(frames.shape[1])], WORKSPACE,
@@ -337,7 +337,7 @@ def _prepared(frames: Tensor, request: Request) -> _Prepared:
 
 
 def _padded(channels: int) -> int:
-    """Return the number of channels whose plan serves so many."""
+    """Return the number of channels, padded to that of a plan."""
     return min(max(16, 1 << (channels - 1).bit_length()), max(PLANS))
 
 
@@ -388,7 +388,7 @@ def _make_tables(request: Request, device: torch.device, kind: torch.dtype) -> _
     n = np.arange(begin + 1)
     short, long = (-np.expm1(n * np.log1p(-rate)) for rate in (rates.mu, rates.eps))
     evidence = np.stack([short, long if rates.long_term == "stream" else n, long])
-    # On a stream of their own there is nothing to wait for but the copies.
+    # On a separate stream, only the copies have to be waited for.
     own = torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
     with own:
         return _Tables(

@@ -19,11 +19,11 @@ def launch(
     *arguments: Any,
     **options: int,
 ) -> None:
-    """Launch a kernel, after the first time without Triton's inspection of every argument.
+    """Launch a kernel; after the first launch, Triton no longer inspects the arguments.
 
     Args:
         compiled: Compiled kernels by their keys.
-        key: Whatever numbers, dtypes and alignments of the arguments depend on.
+        key: Everything that determines scalars, dtypes and alignments of the arguments.
         kernel: The kernel.
         grid: Number of programs.
         arguments: All parameters of the kernel, in order.

@@ -26,7 +26,7 @@ WARPS = {16: 1, 32: 2, 64: 4}  # by tile width
 
 @cache
 def _kernels() -> Any:
-    """Import Triton with the first frame on a GPU, and not before."""
+    """Import the kernels, and with them Triton, when they are first needed."""
     import ullayers.kernels.triton.stream_kernels as kernels
 
     return kernels

@@ -1,9 +1,9 @@
 """One frame of a single stream on a GPU: Eq. 6-11 in Triton.
 
-For single frames, time is spent on kernel launches and on pivots that wait for each other. All is
-computed in float64, as on a CPU. W and B are split into square tiles and solved in parallel by
-Gauss-Jordan elimination of whole tiles: one launch for every tile on the diagonal, and one at the
-end, which alone writes the layer's buffers.
+For single frames, time is spent on kernel launches and on pivots that wait for each other.
+Everything is computed in float64, as on a CPU. W and B are split into square tiles and solved in
+parallel by Gauss-Jordan elimination of whole tiles: one launch for every tile on the diagonal, and
+one at the end, which alone writes the layer's buffers.
 
 Of a tile on the diagonal, L L^T, the inverse root L^-1 is stored.
 """
@@ -80,7 +80,7 @@ def frame_numbers(
     largest, known, mu, mu_keep, eps, eps_keep, mu_period, eps_period, high, low, noise, jump,
     smallest_share, which, D: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Return all numbers that the step of W or B needs beside the covariance itself."""
+    """Return all numbers that the step of W or B needs apart from the covariance itself."""
     c = tl.arange(0, WIDTH)
     inside = c < D
     x = tl.load(y + c, mask=inside, other=0.0).to(tl.float32)

@@ -1,4 +1,4 @@
-"""Optional packages, imported where they are used."""
+"""Optional packages, imported on first use."""
 
 from __future__ import annotations
 

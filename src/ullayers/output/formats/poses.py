@@ -33,7 +33,7 @@ def write_movement(videos: Sequence[TrackedVideo], path: Path) -> None:
         fps=video.fps,
         source_software=SOFTWARE,
     )
-    # Frames of a part of the video, or every n-th one, are not at 0, 1, 2, ... / fps.
+    # Frames of a part of the video, or every n-th frame, are not at 0, 1, 2, ... / fps.
     dataset = dataset.assign_coords(time=_times(video))
     with replacing_path(path) as partial:
         dataset.to_netcdf(partial)

@@ -1,6 +1,6 @@
-"""The formats of `ul export --format`, and the files that they are written to.
+"""The formats of `ul export --format`, and the files written.
 
-Tracks are written as they are after the corrections of a person.
+Tracks are written with corrections applied.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Format:
     """A file format.
 
     Attributes:
-        suffix: End of file names.
-        several: Whether a file holds several videos.
+        suffix: Suffix of file names.
+        several: Whether a file contains several videos.
         write: Function that writes videos to a file.
     """
 
@@ -65,7 +65,7 @@ class FormatFile:
 
     @property
     def paths(self) -> list[Path]:
-        """All files that are written."""
+        """All files to write."""
         return [self.path] if self.crossings is None else [self.path, self.crossings]
 
 
@@ -78,7 +78,7 @@ def plan_files(
     first: int | None = None,
     last: int | None = None,
 ) -> list[FormatFile]:
-    """Return which files a format is written to.
+    """Return the files to write for a format.
 
     Args:
         folder: Folder of `ul learn` or `ul apply`.
@@ -91,13 +91,13 @@ def plan_files(
 
     Raises:
         RunError: The results cannot be read, or have no objects.
-        UserError: A correction does not fit, or the part that is asked for is empty.
+        UserError: A correction is invalid, or the requested part is empty.
     """
     videos = _part(folder, sequence, first, last)
     form = TABLE[name]
     target = folder / EXPORT_FOLDER if out is None else out
     in_folder = out is None or out.is_dir()
-    # Parts of a video have names of their own.
+    # Parts of a video have their own names.
     frames = "" if first is last is None else f"-{_shown(first)}-{_shown(last)}"
     if form.several:
         stem = "tracks" if sequence is None else sequence
@@ -120,7 +120,7 @@ def _shown(frame: int | None) -> str:
 
 
 def _beside(path: Path) -> Path:
-    """Return where the crossings of a table are written.
+    """Return the file for the crossings of a table.
 
     >>> _beside(Path("export/tracks.csv")).name, _beside(Path("export/mouse.csv")).name
     ('crossings.csv', 'mouse-crossings.csv')
@@ -149,7 +149,7 @@ def _part(
 
 
 def write_files(name: str, files: Sequence[FormatFile]) -> None:
-    """Write planned files, each completely or not at all.
+    """Write planned files, each atomically.
 
     Args:
         name: Name of the format.

@@ -107,7 +107,7 @@ def compare(methods: dict[str, Method], x: Floats, rounds: int) -> dict[str, tup
 
 
 def _fit(method: Method, x: Floats) -> tuple[float, Callable[[Floats], Any]]:
-    """Time a method; a fast one runs several times, as its first run may pay for fresh memory."""
+    """Time a method; a fast one runs several times, as the first run may allocate memory."""
     best = np.inf
     runs = 0
     while runs == 0 or (best < FAST and runs < MAX_RUNS):

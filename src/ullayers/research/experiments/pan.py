@@ -199,7 +199,7 @@ def _learn_other(
     """Learn the code of another method from frames in 0..1."""
     if row == PHYSICS:
         net = learn_physics(known, seed=seed)
-        # A linear map of one number is no circle.
+        # A linear map of one number cannot give a circle.
         return lambda frames: _no_grad(lambda x: torch.cat([net(x), net(x) ** 2], 1), frames)
     if row in (RANDOM, SUPERVISED):
         channels, height, width = known[0].shape[1:]
@@ -283,11 +283,11 @@ rendered head. `ul learn --task orient` learns from the sequences of persons 1-1
 without labels and without other options, and `ul apply` encodes those of persons 11-12; a linear
 map from the code to sine and cosine, fitted on the training persons, then decodes their pan. The
 order of the pictures follows from their pan, as it would for a camera; it is not used otherwise.
-In whole pictures the head covers less than half of the frame, so `ul learn` follows it with a
-square. The rows "--follow" and "--no-follow" do the opposite of what it does by itself.
+In whole pictures the head covers less than half of the frame, so `ul learn` crops frames to a
+square around it. The rows "--follow" and "--no-follow" override this choice.
 
-Other methods see the same frames, in whole pictures the same squares; they learn relative to the
-mean of each sequence and are read relative to the mean of all. The method was developed on these
-people, so the errors are optimistic. Background subtraction (OpenCV) does not estimate a heading
-and has no row here.
+Other methods see the same frames, and in whole pictures the same squares. They learn relative to
+the mean of each sequence and are decoded relative to the mean of all. The method was developed on
+these people, so the errors are optimistic. Background subtraction (OpenCV) does not estimate a
+heading and has no row here.
 """

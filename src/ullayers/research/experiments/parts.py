@@ -1,4 +1,4 @@
-"""Ablations on walking people and on turning heads: rows with one thing changed.
+"""Ablations on walking people and on turning heads: each row changes one thing.
 
 Also slowness and invariance of each layer, by the measure of Goodfellow et al. (2009), which the
 paper cites.
@@ -293,8 +293,8 @@ sequences for scores, with the same selection of starts and kinds of long-term m
 Head pan: Pointing'04 in boxes, 200 steps. Local UL layers have weight 0.1. The method was developed
 on these data, so the row as shipped is optimistic.
 
-The paper says that lower layers, with larger mu, become faster features. The last two tables and
-the figure show the speed (mean squared step over variance) and the invariance of each layer (how
-much more often than on average its best units fire within two steps of pan of a frame for which
-they fire), before and after learning.
+According to the paper, lower layers with larger mu learn faster features. The last two tables and
+the figure show the speed of each layer (mean squared step over variance) and its invariance, before
+and after learning. The invariance says how much more often than on average the best units of a
+layer fire within two steps of pan of a frame for which they fire.
 """

@@ -212,7 +212,7 @@ def learn_video(net: Stages, frames: Tensor, recipe: Recipe, generator: torch.Ge
 
 
 def coherence(codes: Tensor, absolute: bool, generator: torch.Generator) -> Tensor:
-    """Return temporal coherence (Mobahi et al., 2009): near neighbours, a margin to other pairs.
+    """Return the loss of temporal coherence (Mobahi et al., 2009), with a margin to other pairs.
 
     Args:
         codes: Codes (clips, time, units).

@@ -133,8 +133,8 @@ def _errors(setting: Setting, table: Table, counts: tuple[int, ...]) -> Picture:
 
 TEXT = """
 Pointing'04, faces in their boxes. One, two or four of persons 1-10 (drawn by the seed) have labels:
-their pictures train the network to output sine and cosine of the pan, with or without a UL layer on
-its outputs that sees videos of all ten people. The error is measured on persons 11-12. All rows use
-the labels of the labelled people; the last row uses them only for the linear map at the end. The
-method was developed on these people, so the errors are optimistic.
+their pictures train the network to output sine and cosine of the pan. A UL layer on the outputs, if
+there is one, is trained on videos of all ten people. The error is measured on persons 11-12. All
+rows use the labels of the labelled people; the last row uses them only for the linear map at the
+end. The method was developed on these people, so the errors are optimistic.
 """

@@ -67,10 +67,10 @@ NOTE = """
 Above 30 % noise the result of the paper's settings depends on chance: a W that averages two frames
 is noisy, and each step follows it. J, which needs no labels, identifies the good epochs up to 40 %.
 With fresh statistics nothing drifts; the remaining error at 50 % noise is due to the small number
-of frames, 576 for 56 inputs. Labels do not reach the oracle either, but five times the frames do.
-PCA finds the plane best, as nothing else varies as much. The closed form beats even the matched
-filter, which is the best projection but only a projection: it places a frame among similar ones, on
-the circle itself.
+of frames, 576 for 56 inputs. Training with labels does not reach the oracle either, but five times
+as many frames do. PCA finds the plane best, because nothing else varies as much. The matched filter
+is the best linear projection. The closed form is better still: it is not a projection, but places
+each frame among similar frames, on the circle itself.
 """
 
 

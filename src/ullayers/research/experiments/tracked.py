@@ -101,7 +101,7 @@ def learn(train: Sequence[Pictures], config: Config) -> Run:
 
 
 def untrained(train: Sequence[Pictures], seed: int) -> Run:
-    """Return what `ul learn` starts from."""
+    """Return a run of `ul learn` with an untrained network."""
     config = Config(seed=seed).resolved(many=True)
     with folder_of(train) as inputs:
         run, _ = plan_run([inputs], f"{inputs}/run", config)

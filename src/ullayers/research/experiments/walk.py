@@ -66,8 +66,8 @@ PHYSICS_WINDOW = 10  # frames
 TEXT = """
 Twelve sequences of walking people. The first half of every sequence is used for training, the
 second half for testing. "Ours" is `ul learn` on the first halves and `ul apply` on the whole
-sequences, both without options; only the seed varies. `ul apply` looks at a whole sequence at once,
-so separate rows show what is left if it sees the second halves only.
+sequences, both without options; only the seed varies. `ul apply` processes a whole sequence at
+once, so separate rows show the scores if it is given the second halves only.
 
 Most of the answer comes from evidence and consensus, which need no training; the network only
 weighs moving parts against each other. It matters for 0_seq7, where cars pass, if only the second

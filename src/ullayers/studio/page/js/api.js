@@ -39,7 +39,7 @@ async function sentence(response) {
     const { error } = await response.json();
     if (typeof error === "string") return error;
   } catch {
-    // Not JSON: the status says what there is to say.
+    // Not JSON: report the status.
   }
   return `The server answered ${response.status}.`;
 }

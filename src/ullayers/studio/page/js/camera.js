@@ -104,7 +104,7 @@ export class Camera {
     if (!this.socket.open) return this.refuse("There is no connection to the server.");
     if (!navigator.mediaDevices)
       return this.refuse(
-        "Browsers give their camera only to pages of this computer (localhost) or over HTTPS.",
+        "Browsers allow camera access only for pages on this computer (localhost) or over HTTPS.",
       );
     try {
       this.stream = await navigator.mediaDevices.getUserMedia({
@@ -307,8 +307,8 @@ async function packed(sequence, seconds, blob) {
 /** @param {string} name Of the browser's error. */
 function cameraSentence(name) {
   if (name === "NotAllowedError")
-    return "The camera was not allowed. Allow it in the browser, beside the address.";
+    return "Camera access was denied. Allow it in the browser, beside the address.";
   if (name === "NotFoundError") return "This computer has no camera that the browser can find.";
-  if (name === "NotReadableError") return "Another program uses the camera.";
+  if (name === "NotReadableError") return "Another program is using the camera.";
   return "The camera could not be opened.";
 }

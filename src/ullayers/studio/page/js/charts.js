@@ -37,8 +37,9 @@ export function byTrial(records) {
  * @param {number} width
  * @param {number} height
  * @param {import("./palette.js").Palette} palette
+ * @param {string} unit Of the steps.
  */
-export function drawObjective(context, records, width, height, palette) {
+export function drawObjective(context, records, width, height, palette, unit) {
   const trials = byTrial(records);
   const values = records
     .flatMap((record) => [record.objective, record.held_out])
@@ -50,7 +51,7 @@ export function drawObjective(context, records, width, height, palette) {
   const y = (/** @type {number} */ value) =>
     TOP +
     (1 - (Math.min(high, Math.max(low, value)) - low) / (high - low)) * (height - TOP - BOTTOM);
-  drawAxes(context, { width, height, palette, x, y, low, high, steps });
+  drawAxes(context, { width, height, palette, x, y, low, high, steps, unit });
   trials.forEach((trial, index) => {
     const latest = index === trials.length - 1;
     context.strokeStyle = latest ? palette.mark : palette.soft;
@@ -88,7 +89,7 @@ function spread(/** @type {number[]} */ values) {
 }
 
 /** @param {any} context @param {any} frame */
-function drawAxes(context, { width, height, palette, x, y, low, high, steps }) {
+function drawAxes(context, { width, height, palette, x, y, low, high, steps, unit }) {
   context.font = `10px ${palette.font}`;
   context.lineWidth = 1;
   context.textBaseline = "middle";
@@ -102,8 +103,12 @@ function drawAxes(context, { width, height, palette, x, y, low, high, steps }) {
     context.textAlign = "right";
     context.fillText(plain(value), LEFT - 6, y(value));
   }
-  context.textAlign = "center";
   context.fillStyle = palette.soft;
+  context.textAlign = "left";
+  context.fillText("J", 2, TOP + 2);
+  context.textAlign = "right";
+  context.fillText(unit, LEFT - 8, height - BOTTOM / 2 + 1);
+  context.textAlign = "center";
   for (const step of ticks(1, steps, Math.max(2, Math.floor(width / 55)))) {
     if (Number.isInteger(step) && step >= 1)
       context.fillText(String(step), x(step), height - BOTTOM / 2 + 1);

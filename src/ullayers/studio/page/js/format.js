@@ -76,7 +76,7 @@ export function counted(count, one, many = `${one}s`) {
 /**
  * When something was made: the time if it was today, else the date.
  *
- * @param {number} seconds Unix time; 0 if nobody knows.
+ * @param {number} seconds Unix time; 0 if unknown.
  */
 export function moment(seconds) {
   if (!seconds) return "";

@@ -1,6 +1,6 @@
 /**
  * Pictures of frames. The viewer says which frames it wants, most urgent first; this fetches them,
- * gives up what nobody wants any more, and keeps decoded pictures within a budget of bytes.
+ * drops requests that are no longer wanted, and keeps decoded pictures within a budget of bytes.
  */
 
 import { api } from "./api.js";
@@ -104,7 +104,7 @@ export class Frames {
     const now = performance.now();
     for (const [key, { abort, begun, wish, first }] of this.coming) {
       if (wanted.has(key) || useful(wish)) continue;
-      // A frame that a drag has passed is still shown on the way; else nothing would be until its end.
+      // Frames that a drag has passed are still shown; otherwise nothing would be until it ends.
       if (!first || now - begun > OVERDUE) abort.abort();
     }
     this.advance();

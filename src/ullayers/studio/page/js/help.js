@@ -47,7 +47,7 @@ export function buildHelp(table) {
     h(
       "p",
       { class: "note" },
-      "Wheel or pinch zooms the picture, drag pans it, and shift and the wheel step through frames. In the time lines, the wheel zooms, a drag moves in time, and shift and a drag mark a range.",
+      "In the picture, the wheel or a pinch zooms, dragging pans, and shift with the wheel steps through frames. In the time lines, the wheel zooms, dragging moves in time, and dragging with shift marks a range.",
     ),
   );
   dialog.addEventListener("click", (event) => {

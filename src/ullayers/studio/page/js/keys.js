@@ -60,14 +60,14 @@ export function keyTable({
       group: move,
       keys: ["u", "U"],
       shown: "u",
-      text: "Next uncertain stretch; with shift, the one before",
+      text: "Next uncertain stretch; with shift, the previous one",
       run: (event) => session.jumpUnsure(event.shiftKey ? -1 : 1),
     },
     {
       group: move,
       keys: ["c", "C"],
       shown: "c",
-      text: "Next crossing; with shift, the one before",
+      text: "Next crossing; with shift, the previous one",
       run: (event) => session.jumpCrossing(event.shiftKey ? -1 : 1),
     },
     {
@@ -110,7 +110,7 @@ export function keyTable({
       group: look,
       keys: ["i", "o", "x"],
       shown: "i o x",
-      text: "Range starts here, ends here, none",
+      text: "Start range here, end it here, clear it",
       run: (event) =>
         event.key === "x"
           ? store.set({ range: null })
@@ -121,7 +121,7 @@ export function keyTable({
       group: correct,
       keys: ["1", "2", "3", "4", "5", "6", "7", "8", "9"],
       shown: "1 – 9",
-      text: "Select an object; with shift, one more",
+      text: "Select an object; with shift, add it",
       run: (event) => pickNumber(store, session, event),
     },
     {
@@ -149,7 +149,7 @@ export function keyTable({
       group: correct,
       keys: ["m"],
       shown: "m",
-      text: "Move: then click, or arrows and Enter",
+      text: "Move: click, or use arrows and Enter",
       run: () => corrector.aim(),
     },
     {
@@ -163,7 +163,7 @@ export function keyTable({
       group: correct,
       keys: ["b"],
       shown: "b",
-      text: "Nothing here, or in the range",
+      text: "Mark the frame or range as empty",
       run: () => corrector.nothing(),
     },
     {
@@ -214,7 +214,7 @@ export function listenToKeys(table) {
 
 /**
  * Give the keyboard back to the page after a click. Else the space bar would press the button that
- * was clicked last, and the arrows would change a menu that nobody looks at.
+ * was clicked last, and the arrows would change a menu that is no longer used.
  */
 export function freeKeysAfterClicks() {
   let byPointer = false;

@@ -71,7 +71,7 @@ export class Library {
     this.noRuns = h(
       "p",
       { class: "hint" },
-      "Choose a video and learn from it: what was found is listed here.",
+      "Choose a video and learn from it. Runs are listed here.",
     );
     root.append(
       this.actions(),
@@ -313,7 +313,7 @@ export class Library {
   async deleteRun(run) {
     const sure = await ask(
       `Delete “${run.name}”?`,
-      "Its results, corrections and exports are deleted for good. The video stays.",
+      "Its results, corrections and exports are permanently deleted. The video is kept.",
       "Delete run",
     );
     if (!sure) return;
@@ -329,7 +329,7 @@ export class Library {
   async deleteSource(source) {
     const sure = await ask(
       `Delete “${source.name}”?`,
-      "The copy of the video in the studio's folder is deleted for good. Runs stay, without its pictures.",
+      "The copy of the video in the studio's folder is permanently deleted. Runs are kept, without its pictures.",
       "Delete video",
     );
     if (sure) await api.deleteSource(source.id).catch(sayError);

@@ -80,7 +80,7 @@ const uploads = new Uploads(store, (source) => {
   const { sources, open } = store.state;
   if (!sources.some((entry) => entry.id === source.id))
     store.set({ sources: [...sources, source] });
-  // Whoever is busy with something else is not taken away from it.
+  // If something else is open, stay there.
   if (open.kind === "none") session.openSource(source.id);
   else
     say(`${source.name} was added.`, { label: "Open", run: () => session.openSource(source.id) });
@@ -141,7 +141,7 @@ async function connected(state) {
   const first = !store.state.loaded;
   if (state === "lost" && camera.running) {
     endCamera();
-    say("The connection was lost. What the camera recorded until then is kept.");
+    say("The connection was lost. The recording up to this point is kept.");
   }
   try {
     if (state === "open") {
@@ -229,7 +229,7 @@ function emptyContent() {
     );
   if (!loaded) return h("div", { class: "empty-stage" });
   if (open.kind === "source" && store.openSource?.kind === "live")
-    return emptyStage("A camera of this computer", "Start to learn, and its picture appears here.");
+    return emptyStage("A camera of this computer", "Start learning to see its picture here.");
   if (open.kind === "source")
     return emptyStage("This video cannot be read", store.openSource?.error ?? "");
   if (open.kind === "run")
@@ -239,7 +239,7 @@ function emptyContent() {
     );
   return emptyStage(
     "Learn from video, without labels",
-    "Add a video and the studio finds what moves in it: where it is in every frame, how sure that is, and which of several objects is which. Everything stays on this computer.",
+    "Add a video, and the studio finds the moving objects: their position in each frame, a confidence, and which object is which. Everything stays on this computer.",
     h(
       "div",
       { class: "row" },

@@ -28,7 +28,7 @@ export function say(text, action = null) {
   root.append(toast);
   while (root.children.length > 4) root.firstChild?.remove();
   let timer = window.setTimeout(() => toast.remove(), STAY);
-  // Nobody has to read against the clock.
+  // It stays while the pointer is on it.
   toast.addEventListener("pointerenter", () => clearTimeout(timer));
   toast.addEventListener(
     "pointerleave",

@@ -20,7 +20,7 @@ export class Playhead extends EventTarget {
     this.scrubbing = false;
     this.stride = 1; // frames from one picture to the next while playing
     this.due = 0; // frame that the clock is at
-    /** @type {(frame: number) => boolean} Whether the pictures of a frame are at hand. */
+    /** @type {(frame: number) => boolean} Whether the pictures of a frame are loaded. */
     this.available = () => true;
     this.anchor = { frame: 0, time: 0 };
     this.shown = 0; // when the last new picture came

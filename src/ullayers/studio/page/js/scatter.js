@@ -120,7 +120,7 @@ function drawLabels(context, model, [left, top, wide, tall], height, palette) {
   context.fillText(model.picture ? `${short(x1)} px` : short(x1), left + wide, base);
   context.textAlign = "center";
   context.fillText(
-    model.picture ? "seen as in the frame" : `${model.labels[0]} across, ${model.labels[1]} up`,
+    model.picture ? "position in the frame" : `${model.labels[0]} across, ${model.labels[1]} up`,
     left + wide / 2,
     base,
   );

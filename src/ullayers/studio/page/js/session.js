@@ -168,7 +168,7 @@ export class Session {
     this.socket?.send({ type: "watch", run: id, after: this.next });
   }
 
-  /** After a new connection: what was missed is asked for. */
+  /** After a new connection: fetch what was missed. */
   async reconnect() {
     const { open } = this.store.state;
     this.takeState(await api.state());
@@ -198,7 +198,7 @@ export class Session {
     for (const { id } of running) this.announce(runs.find((run) => run.id === id));
   }
 
-  /** Say that a run has ended which nobody looks at. @param {import("./store.js").Run|undefined} run */
+  /** Say that a run which is not open has ended. @param {import("./store.js").Run|undefined} run */
   announce(run) {
     const { open } = this.store.state;
     if (!run || run.id === open.id) return;
@@ -271,7 +271,7 @@ export class Session {
     this.store.set({ live, ...(watching ? this.watchedRecords(live) : {}) });
   }
 
-  /** A run that watches keeps no records, but says its J now and then. @param {any} live */
+  /** A run that watches keeps no records, but reports J from time to time. @param {any} live */
   watchedRecords(live) {
     const { records } = this.store.state;
     const { done: step, objective, rank, features } = live;

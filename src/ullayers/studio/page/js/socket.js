@@ -22,7 +22,7 @@ export class Socket {
     this.heard = 0;
     this.timer = 0;
     setInterval(() => this.check(), 1000);
-    // Whoever comes back to the page, or plugs the network in again, does not want to wait.
+    // Reconnect at once when the page is shown again or the network is back.
     addEventListener("online", () => this.connectNow());
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) this.connectNow();

@@ -126,6 +126,11 @@ export class Store {
     return open.kind === "run" ? (runs.find((run) => run.id === open.id) ?? null) : null;
   }
 
+  /** Unit of the steps in `records`: what watches counts frames. */
+  get stepUnit() {
+    return this.openRun?.kind === "learn" ? "step" : "frame";
+  }
+
   /** @returns {Sequence|null} */
   get openSequence() {
     const { details, sequence } = this.state;

@@ -151,7 +151,7 @@ function jumpButton(name, what, key, jump) {
     {
       type: "button",
       class: `quiet jump ${name}`,
-      title: `Next ${what} (${key}); with shift, the one before`,
+      title: `Next ${what} (${key}); with shift, the previous one`,
       testid: `next-${name}`,
     },
     icon(name),

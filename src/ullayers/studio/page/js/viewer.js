@@ -89,7 +89,7 @@ export class Viewer {
   }
 
   /**
-   * Show a frame, now if its picture is at hand, else as soon as it is.
+   * Show a frame as soon as its picture is loaded.
    *
    * @param {number} frame
    */

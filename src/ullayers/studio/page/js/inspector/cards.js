@@ -26,7 +26,7 @@ export class CurveCard {
       "J of every training step; lower is better",
       "curve",
       (context, width, height, palette) =>
-        drawObjective(context, store.state.records, width, height, palette),
+        drawObjective(context, store.state.records, width, height, palette, store.stepUnit),
     );
     this.element = card("J, lower is better", this.value, this.chart.canvas, this.note);
   }

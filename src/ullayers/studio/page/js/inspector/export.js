@@ -1,4 +1,4 @@
-/** Everything that can be taken along: tables, video, report and figures. */
+/** The tab for exports: tables, video, report and figures. */
 
 import { api } from "../api.js";
 import { drawObjective } from "../charts.js";
@@ -44,8 +44,8 @@ export class ExportTab {
     this.asFound = h(
       "p",
       { class: "note", hidden: true, testid: "as-found" },
-      "These files show what was found, without corrections. Export writes tables, overlays and " +
-        "a report with them.",
+      "These files are the original results, without corrections. Export writes tables, overlays " +
+        "and a report with corrections applied.",
     );
     this.made = h("ul", { class: "files", testid: "exports" });
     this.error = h("p", {
@@ -217,7 +217,8 @@ export class ExportTab {
     const { records } = this.store.state;
     const save = kind === "png" ? savePng : saveSvg;
     save(
-      (context, width, height, palette) => drawObjective(context, records, width, height, palette),
+      (context, width, height, palette) =>
+        drawObjective(context, records, width, height, palette, this.store.stepUnit),
       640,
       360,
       `${this.stem} learning curve`,

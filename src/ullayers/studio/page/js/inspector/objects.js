@@ -35,7 +35,7 @@ export class ObjectsTab {
     this.noHistory = h(
       "p",
       { class: "note" },
-      "Corrections are kept beside the run and apply to tables and exports. What was found is never overwritten.",
+      "Corrections are stored beside the run and apply to tables and exports. The original results are never overwritten.",
     );
     this.relearn = /** @type {HTMLButtonElement} */ (
       h(
@@ -90,21 +90,21 @@ export class ObjectsTab {
         "Swap",
         "s",
         () => corrector.swap(),
-        "The two selected objects change their numbers from this frame on",
+        "Swap the numbers of the two selected objects from this frame on",
       ),
       merge: tool(
         "merge",
         "Merge",
         "g",
         () => corrector.merge(),
-        "The two selected objects are one",
+        "Merge the two selected objects into one",
       ),
       split: tool(
         "split",
         "Split",
         "d",
         () => corrector.split(),
-        "From this frame on, it is another object",
+        "Make it a new object from this frame on",
       ),
       move: tool(
         "move",
@@ -125,7 +125,7 @@ export class ObjectsTab {
         "Nothing",
         "b",
         () => corrector.nothing(),
-        "There is no object in the marked range, or in this frame",
+        "Mark the range, or this frame, as empty",
       ),
     };
   }
@@ -325,7 +325,7 @@ export class ObjectsTab {
     );
   }
 
-  /** Not at every frame of a playing video: nobody reads that fast. */
+  /** Not for every frame of a playing video, which would be too fast to read. */
   schedulePlaces() {
     this.timer ||= window.setTimeout(() => {
       this.timer = 0;
@@ -359,6 +359,6 @@ function hintText(count, only, moving, range) {
     return range
       ? "Delete removes it in the marked range."
       : "Shift-click a second object to swap or merge.";
-  if (only) return "Move its place, or mark a range (i, o) in which there is nothing.";
+  if (only) return "Move it, or mark a range (i, o) as empty.";
   return "Select an object here or in the picture.";
 }

@@ -41,7 +41,7 @@ export class WatchTab {
       "div",
       { class: "empty" },
       h("h2", {}, "Nothing is open"),
-      h("p", {}, "Open a video to learn from it, or a run to look at what it found."),
+      h("p", {}, "Open a video to learn from it, or a run to inspect its results."),
     );
     const cards = this.cards.map((card) => card.element);
     this.element = h("div", {}, this.empty, this.form, this.status, ...cards);
@@ -159,7 +159,7 @@ export class WatchTab {
           "h2",
           { class: good ? "good" : "doubtful" },
           icon(good ? "check" : "warning"),
-          good ? "Finished" : "Finished, but look twice",
+          good ? "Finished" : "Finished, but check the results",
         ),
       ),
       ...(run.reasons ?? []).map((reason) => h("p", { class: "note" }, reason)),
@@ -215,7 +215,7 @@ export class WatchTab {
   showCamera() {
     const { live } = this.store.state;
     const text =
-      "Move something in front of the camera. Stop keeps the recording and what was learned.";
+      "Move something in front of the camera. Stop saves the recording and the run.";
     this.show([
       h("header", {}, h("h2", {}, "Learning from the camera")),
       h("p", { class: "note" }, text),
@@ -234,8 +234,8 @@ function ended(run) {
   const text = failed
     ? (run.error ?? "It failed.")
     : run.state === "stopped"
-      ? "It was stopped and can go on where it was."
-      : "The computer or the program stopped in the middle; it can go on where it was.";
+      ? "It was stopped and can be resumed."
+      : "The computer or the program stopped unexpectedly; the run can be resumed.";
   const resume = h(
     "button",
     {
