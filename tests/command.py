@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import platform
 import subprocess
 import sys
 import time
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.films import files_in
+from tests.forked import ENVIRONMENT, Forked, hear_ctrl_c
 
+Process = subprocess.Popen[str] | Forked
 UlCommand = Callable[..., tuple[int, str, str]]  # arguments to exit code, stdout and stderr
 QUICK = ("--steps", "2", "--restarts", "1", "--size", "16", "--quiet")
 WRITTEN = {
@@ -30,8 +32,15 @@ WRITTEN = {
 STOPPED = "stopped; finished work is kept; continue with --resume"
 
 
-def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-    """Start the command with one thread.
+def start(*arguments: str | Path) -> Process:
+    """Start the command in a process of its own, forked from one that has imported everything."""
+    if platform.system() == "Linux":
+        return Forked(*map(str, arguments))
+    return start_python(*arguments)  # forking is not safe everywhere
+
+
+def start_python(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """Start the command in an interpreter of its own, for tests of how it starts.
 
     Args:
         *arguments: The command line.
@@ -39,7 +48,7 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """
     command = [sys.executable, "-m", "ullayers", *map(str, arguments)]
     settings: dict[str, Any] = {
-        "env": os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"},
+        "env": os.environ | ENVIRONMENT,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
         "text": True,
@@ -48,19 +57,20 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, **settings | options)
 
 
-def hear_ctrl_c() -> None:
-    """Undo that a shell has started the tests in the background, with SIGINT ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def ul(*arguments: str | Path, **options: Any) -> tuple[int, str, str]:
-    """Run the command; returns exit code, stdout and stderr."""
-    with start(*arguments, **options) as process:
+def ended(process: Process) -> tuple[int, str, str]:
+    """Wait until a process ends; returns exit code, stdout and stderr."""
+    with process:
         out, errors = process.communicate(timeout=120)
+        assert process.returncode is not None
         return process.returncode, out, errors
 
 
-def wait_until(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+def ul(*arguments: str | Path, **options: Any) -> tuple[int, str, str]:
+    """Run the command in an interpreter of its own; returns exit code, stdout and stderr."""
+    return ended(start_python(*arguments, **options))
+
+
+def wait_until(process: Process, happened: Callable[[], bool]) -> None:
     """Wait for something that a process does, which must not end before."""
     while not happened():
         assert process.poll() is None, f"ended before: {process.communicate()}"
@@ -81,7 +91,7 @@ def check_refused(result: tuple[int, str, str], *words: str) -> None:
         assert word in errors
 
 
-def check_stopped(process: subprocess.Popen[str], words: str = STOPPED) -> str:
+def check_stopped(process: Process, words: str = STOPPED) -> str:
     """Check that a process has been stopped by a signal and has printed one line; returns it."""
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), errors

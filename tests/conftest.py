@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import tests.plain_reports as plain_reports
 from tests.command import QUICK, UlCommand
 from tests.films import BALL, write_ball
 from tests.real_data import DATA
@@ -41,6 +42,20 @@ def pytest_collection_finish() -> None:
     """Keep imported modules and collected tests out of every later garbage collection."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def plain_reports_unless_asked() -> Iterator[None]:
+    """Draw little: charts and overlays take most of the time of a short run."""
+    with plain_reports.plain_reports():
+        yield
+
+
+@pytest.fixture(scope="module")
+def full_reports() -> Iterator[None]:
+    """Draw reports and overlays as users get them; for tests that look at them."""
+    with plain_reports.full_reports():
+        yield
 
 
 @pytest.fixture
@@ -83,6 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("place")
     film = write_ball(folder / "ball.mp4", 40, *BALL)
-    assert main(["learn", film, "--out", f"{folder}/run", *QUICK]) == 0
+    with plain_reports.full_reports():
+        assert main(["learn", film, "--out", f"{folder}/run", *QUICK]) == 0
     assert main(["learn", film, "--out", f"{folder}/codes", "--task", "orient", *QUICK]) == 0
     return folder

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import ullayers.output.cluster as cluster
-from tests.command import UlCommand, check_refused, check_stopped, start, ul, wait_until
+from tests.command import UlCommand, check_refused, check_stopped, start_python, ul, wait_until
 from tests.films import files_in, write_ball, write_truncated
 from ullayers.cli.fleet import _Rate
 
@@ -24,7 +24,7 @@ pytest.importorskip("pyarrow", reason="needs pip install 'ullayers[ray]'")
 
 
 def test_ctrl_c_keeps_what_is_finished(place: Path, tmp_path: Path, here: UlCommand) -> None:
-    """Everything on the way: Ctrl-C in the middle, then the rest, as the plain command does it."""
+    """Ctrl-C in the middle, then `--resume`; the result is that of the plain command."""
     videos = tmp_path / "in" / "deep"
     videos.mkdir(parents=True)
     film = write_ball(videos / "film0.mp4", 20)
@@ -34,7 +34,7 @@ def test_ctrl_c_keeps_what_is_finished(place: Path, tmp_path: Path, here: UlComm
     (videos / "film61.mp4").write_bytes(b"no video")
     command = ("apply", place / "codes", f"{tmp_path}/in/**/*.mp4", "--skip-bad", "--quiet")
     out, plain = tmp_path / "out", tmp_path / "plain"
-    process = start(*command, "--out", out, "--ray", start_new_session=True)
+    process = start_python(*command, "--out", out, "--ray", start_new_session=True)
     parts = out / "codes.partial.parquet"
     wait_until(process, lambda: any(parts.glob("*.parquet")))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, Ray's processes included
@@ -94,7 +94,7 @@ def test_a_dead_head_ends_the_command_and_keeps_what_is_finished(
     own = [line for line in errors.splitlines() if line.startswith("ul ")]
     assert process.returncode == 2, errors
     assert len(own) == 1
-    assert "does not answer any more; finished videos are kept" in own[0]
+    assert "no longer answers; finished videos are kept" in own[0]
     assert "--resume" in own[0]
     assert 1 <= len(files_in(parts)) < 400
     check_refused(here(*command[:-1]), "is not empty", "--resume")

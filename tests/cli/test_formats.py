@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import UlCommand, check_refused, ul
+from tests.command import UlCommand, check_refused, ended, start
 from tests.results import walk, write_results
 from ullayers.output.corrections import Corrections, Swap, write_corrections
 from ullayers.output.formats.names import FORMATS
@@ -31,7 +31,7 @@ def test_a_real_run_and_what_it_was_applied_to(
     here: UlCommand, place: Path, tmp_path: Path
 ) -> None:
     run, found = shutil.copytree(place / "run", tmp_path / "run"), tmp_path / "found"
-    code, out, errors = ul("export", run, "--format", "dlc")  # in a process of its own
+    code, out, errors = ended(start("export", run, "--format", "dlc"))
     assert (code, errors) == (0, "")
     assert out == f"wrote {run}/export/ball.dlc.csv\n"
     assert here("export", run, "--format", "csv", "--quiet") == (0, "", "")
@@ -81,7 +81,7 @@ def test_corrections_are_used_and_counted(here: UlCommand, run: Path, tmp_path: 
     code, out, errors = here("score", run, run / "tracks.csv")
     assert code == 0
     assert "IDF1                  1.000" in out
-    assert errors == "ul score: scores are of what was found; corrections are not used (1)\n"
+    assert errors == "ul score: the original tracks are scored; corrections are not used (1)\n"
     (run / "corrections.json").write_text("[]")
     check_refused(here("export", run, "--format", "csv", "--force"), "corrections.json: is damaged")
 

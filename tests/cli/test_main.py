@@ -28,6 +28,8 @@ from tests.films import (
     write_pictures,
     write_timed,
 )
+from tests.pages import check_self_contained
+from tests.pages import read as read_page
 from ullayers.learn.results import CROP
 from ullayers.video.reader import find_sources, read_all
 
@@ -86,7 +88,10 @@ def test_a_run_has_everything(place: Path) -> None:
     ]
     assert np.median(np.abs(column(run / "tracks.csv", "x", "y") - ball(40)[1])) < 0.05
     assert len(read_all(find_sources([str(run / "overlay.mp4")])[0]).index) == 40
-    assert "</html>" in (run / "report.html").read_text()
+    page = read_page(run / "report.html")
+    check_self_contained(page)
+    assert len(page.charts) == 8
+    assert "</html>" in page.text
 
 
 def test_settings_are_in_words(place: Path) -> None:

@@ -31,7 +31,7 @@ def paths() -> np.ndarray:
 
 
 def write_film(path: Path, places: np.ndarray, shake: float = 0.0) -> str:
-    """Write discs of different grey before a noisy wall; the camera shakes by some pixels."""
+    """Write discs of different grey in front of a noisy wall; the camera shakes by some pixels."""
     rng = np.random.default_rng(0)
     wall = cv2.GaussianBlur(rng.normal(170, 40, (140, 220, 3)).astype(np.float32), (0, 0), 3)
     with VideoWriter(path, fps=25) as video:
@@ -51,7 +51,7 @@ def write_film(path: Path, places: np.ndarray, shake: float = 0.0) -> str:
 
 
 def view(t: int, shake: float) -> np.ndarray:
-    """Return where a camera that is held by hand looks in a frame."""
+    """Return the view of a hand-held camera in a frame."""
     right, down = shake * np.sin(t / 11), shake * np.cos(t / 17)
     return np.array([[1, 0, right], [0, 1, down]])
 
@@ -171,7 +171,7 @@ def test_several_films_in_one_table(run: Path, film: str, tmp_path: Path, here: 
 
 
 def test_a_camera_that_moves(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
-    """Too short a film to know a still scene is treated like one of a moving camera."""
+    """A film too short to show a still scene is treated like one of a moving camera."""
     out = tmp_path / "short"
     arguments = "--max-frames", "40", "--objects", "2", "--out", out, "--quiet"
     (run / "scenes.safetensors").rename(tmp_path / "scenes")

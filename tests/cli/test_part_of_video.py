@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.command import QUICK, UlCommand, check_refused, ul
+from tests.command import QUICK, UlCommand, check_refused, ended, start
 from tests.films import ball, column, read_table, write_ball, write_pictures
 from ullayers.cli.main import main
 from ullayers.cli.options import clock_time, region
@@ -185,8 +185,8 @@ def test_refusals(
 
 
 def test_an_empty_range_in_a_process_of_its_own(film: str, part: Path, tmp_path: Path) -> None:
-    result = ul("apply", part, film, "--start", "1:00", "--out", tmp_path / "out")
-    check_refused(result, "has no frame from 60 s")
+    process = start("apply", part, film, "--start", "1:00", "--out", tmp_path / "out")
+    check_refused(ended(process), "has no frame from 60 s")
 
 
 def test_a_camera_has_no_start() -> None:

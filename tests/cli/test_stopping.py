@@ -25,6 +25,7 @@ from tests.command import (
     check_stopped,
     lines_of,
     start,
+    start_python,
     ul,
     unfinished,
     wait_until,
@@ -122,7 +123,7 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
     """The message says that work is kept only if there is any."""
     film, run, out = place / "ball.mp4", tmp_path / "run", tmp_path / "out"
     long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (5, 1, 1, 1)))
-    with start("learn", film, "--out", run, "--quiet") as process:
+    with start_python("learn", film, "--out", run, "--quiet") as process:
         wait_until(process, lambda: b"torch" in Path(f"/proc/{process.pid}/maps").read_bytes())
         process.send_signal(signal.SIGINT)
         said = check_stopped(process, "stopped; ")

@@ -111,7 +111,7 @@ def test_sequences_that_are_too_short_are_no_pieces(tmp_path: Path) -> None:
 
 
 def panned(count: int, right: int) -> torch.Tensor:
-    """A ball before a ground that moves to the right, uint8 (count, 3, 192, 256)."""
+    """A ball in front of a ground that moves to the right, uint8 (count, 3, 192, 256)."""
     generator = torch.Generator().manual_seed(0)
     scales = [torch.rand(1, 3, side, 3 * side, generator=generator) for side in (9, 24)]
     wide = sum(F.interpolate(x, (192, 640), mode="bicubic", align_corners=False) for x in scales)

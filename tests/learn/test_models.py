@@ -1,4 +1,4 @@
-"""The networks of `ul`: what they say of a frame, and what reaches their weights."""
+"""The networks of `ul`: their outputs, and the gradients of their weights."""
 
 from __future__ import annotations
 

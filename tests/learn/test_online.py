@@ -1,4 +1,4 @@
-"""Watching: an answer for every frame, learning that helps, states that go on exactly."""
+"""Watching: a result for every frame, training that helps, and exact resuming."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ul_watch(*arguments: str) -> list[str]:
 def test_learning_while_watching_helps(
     scene: Path, truth: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flickering lamp draws background subtraction away; what learns is drawn away less."""
+    """A flickering lamp distracts background subtraction more than a network that learns."""
 
     def last_third() -> float:
         config = Config(lr=1e-3)

@@ -1,4 +1,4 @@
-"""The run folder: whole or not there, continued exactly, and careful with what is not its own."""
+"""The run folder: complete or absent, resumed exactly, and files of others are not touched."""
 
 from __future__ import annotations
 

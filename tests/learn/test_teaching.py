@@ -1,4 +1,4 @@
-"""Learning from places that a person has given."""
+"""Learning from positions corrected by a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning: the best of all trials goes on, any step can be the last one, and it helps."""
+"""Training: the best trial continues, any step can be the last one, and the result is useful."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A square that moves before a textured wall, filmed by a moving camera, with its truth."""
+"""A square that moves in front of a textured wall, filmed by a moving camera, with ground truth."""
 
 from __future__ import annotations
 

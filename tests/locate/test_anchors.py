@@ -1,4 +1,4 @@
-"""Paths through places that a person has given."""
+"""Paths through positions corrected by a user."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ullayers.locate.anchors import NO_LABEL, Anchors, taught_path
 from ullayers.locate.flow import Floats
 from ullayers.locate.guided import guided_choices
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts
+from ullayers.locate.recording import PreparedWindow
 
 FRAMES, HEIGHT, WIDTH = 60, 40, 120
 
@@ -79,13 +80,9 @@ def test_frames_with_nothing_have_no_parts() -> None:
     assert [len(each.parts) for each in labelled[2:6]] == [2, 0, 0, 2]
 
 
-class Parts:
-    """A recording whose parts are known, in windows of 20 frames."""
-
-    def parts(self, frames: Floats, attention: None, anchors: Anchors | None) -> list[object]:
-        labelled = labelled_parts(frames)
-        chosen = labelled if anchors is None else anchors.choose(labelled, frames)
-        return [each.parts for each in chosen]
+def window(strength: Floats) -> PreparedWindow:
+    small = np.zeros((*strength.shape, 3), np.uint8)
+    return PreparedWindow(small, [], strength, labelled_parts(strength))
 
 
 def test_places_in_later_windows_count() -> None:
@@ -93,15 +90,14 @@ def test_places_in_later_windows_count() -> None:
     anchors = given({50: (52, 6)})
     windows = [
         (
-            strength[start : start + 20],
-            None,
+            window(strength[start : start + 20]),
             Anchors(anchors.places[start : start + 20], anchors.nothing[start : start + 20])
             if start == 40
             else None,
         )
         for start in (0, 20, 40)
     ]
-    choices = list(guided_choices(Parts(), windows))  # type: ignore[arg-type]
+    choices = list(guided_choices(windows))
     assert [len(choice or []) for choice in choices] == [20, 20, 20]
     labelled = anchors.choose(labelled_parts(strength), strength)
     every = [number for choice in choices for number in choice or []]

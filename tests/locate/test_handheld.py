@@ -1,4 +1,4 @@
-"""A camera that is held by hand shakes; what rests before it is found as well as what moves."""
+"""Hand-held cameras shake; objects at rest are found as well as moving ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAKE = 4.0  # pixels
 
 
 def shaken(frames: Frames, places: Places) -> tuple[Frames, Places]:
-    """Return the film as a hand would hold the camera, and where the object is in it."""
+    """Return the film with simulated hand shake, and the positions of the object in it."""
     t = np.arange(len(frames)) / 25
     right = SHAKE * np.sin(2 * np.pi * 0.31 * t) + np.sin(2 * np.pi * 1.7 * t)
     down = SHAKE * np.cos(2 * np.pi * 0.23 * t) + np.cos(2 * np.pi * 2.1 * t)

@@ -87,7 +87,7 @@ def test_outlines_and_labels_are_those_of_the_objects() -> None:
 
 
 def test_an_exchange_is_undone_by_the_appearance() -> None:
-    """The tracks are exchanged behind the back of what names them, as in a hidden crossing."""
+    """Two tracks are exchanged unnoticed, as in a crossing where one object hides the other."""
     paths = passing(340)
     live = LiveObjects(None, PATIENCE)
     frames = list(discs(paths, shades=(30, 90)))

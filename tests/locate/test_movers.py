@@ -1,4 +1,4 @@
-"""Objects that move are told from changes of the scene that stay where they are."""
+"""Moving objects are distinguished from changes of the scene that stay in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before a still camera, the object is found whatever the light does and wherever it rests."""
+"""With a still camera, the object is found in changing light and wherever it rests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves is found before a static, a panning and a zooming camera."""
+"""Moving objects are found with a static, a panning and a zooming camera."""
 
 from __future__ import annotations
 
@@ -63,6 +63,23 @@ def test_the_camera_is_told_from_the_object() -> None:
     wrong = background_flow(motion.matrix, HEIGHT, WIDTH) - background_flow(truth, HEIGHT, WIDTH)
     assert np.abs(wrong).max() < 0.5  # pixels
     assert motion.model in ("affine", "homography")
+
+
+@pytest.mark.parametrize("rows", [2, 4, 7])
+def test_a_narrow_strip_has_a_flow(rows: int) -> None:
+    """As in a video of a linear track; OpenCV refuses less than 8 pixels."""
+    rng = np.random.default_rng(0)
+    blurred = cv2.GaussianBlur(rng.normal(0, 1, (40, 170)), (0, 0), 2)
+    wall = (128 + 50 * blurred / blurred.std()).clip(0, 255).astype(np.uint8)[:rows]
+    flow = optical_flow(wall[:, 2:162].copy(), wall[:, :160].copy())
+    assert flow.shape == (rows, 160, 2)
+    assert np.median(flow[..., 0]) == pytest.approx(2, abs=0.25)
+    assert np.isfinite(camera_motion(flow).matrix).all()
+
+
+def test_a_single_pixel_has_no_flow() -> None:
+    pixel = np.full((1, 1), 90, np.uint8)
+    assert camera_motion(optical_flow(pixel, pixel)).model == "static"
 
 
 def test_a_static_camera_is_static() -> None:

@@ -16,6 +16,8 @@ from ullayers.output.identity_colours import identity_hex
 from ullayers.output.occupancy import heat_map, path_map, time_per_cell
 from ullayers.output.report import Contents, write_report
 
+pytestmark = pytest.mark.usefixtures("full_reports")
+
 ZONES = Zones({"nest <1>": [(60, 60), (230, 60), (230, 200), (60, 200)]})
 MAPS = 2  # a heat map and the paths
 

@@ -1,4 +1,4 @@
-"""What is written down: every frame once, whole or under another name, in step with the video."""
+"""Exports: every frame once, complete or under a temporary name, in step with the video."""
 
 from __future__ import annotations
 

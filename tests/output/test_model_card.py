@@ -159,5 +159,5 @@ def test_from_pretrained_says_what_is_wrong(place: Path, tmp_path: Path) -> None
         ul.from_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"result": {}}))
-    with pytest.raises(RunError, match="learning has not ended"):
+    with pytest.raises(RunError, match="training has not finished"):
         ul.from_pretrained(tmp_path)

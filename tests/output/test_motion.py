@@ -70,7 +70,7 @@ def test_single_jumps_do_not_count() -> None:
 
 
 def test_only_sure_frames_count() -> None:
-    """While it is lost, the position is nonsense; what it travelled meanwhile is not known."""
+    """While the object is lost, its position is meaningless and the distance travelled unknown."""
     path = circle(501, 25)
     confidence = np.ones(501)
     confidence[100:201] = 0.49

@@ -239,7 +239,7 @@ def test_a_run_that_has_not_ended_is_refused(place: Path, tmp_path: Path, here: 
     config = (place / "run" / "config.json").read_text()
     (tmp_path / "run" / "config.json").write_text(config.split('"result"')[0] + '"result": {}}')
     refused = here("export", tmp_path / "run", "--onnx", tmp_path / "net.onnx")
-    check_refused(refused, "learning has not ended", "--resume")
+    check_refused(refused, "training has not finished", "--resume")
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])

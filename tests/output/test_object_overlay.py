@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
-import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.output.made_tracks import FPS, HEIGHT, WIDTH, track_of, wanderers
+from tests.output.made_tracks import FPS, HEIGHT, WIDTH, track_of
 from ullayers.output.crossing_table import Crossing
 from ullayers.output.identity_colours import PALETTE, identity_colour, identity_marker
 from ullayers.output.object_overlay import draw_objects
@@ -180,14 +178,3 @@ def test_bad_input_is_refused(crossing_pair: list[Track]) -> None:
         draw_objects(frames, np.zeros((1, 9, 9), np.uint8), crossing_pair, numbers)
     with pytest.raises(ValueError, match="frame numbers"):
         draw_objects(frames, None, crossing_pair, numbers[:1])
-
-
-def test_five_objects_are_drawn_at_60_frames_per_second() -> None:
-    tracks, crossings = wanderers(5, frames=200)
-    labels = np.zeros((1, HEIGHT, WIDTH), np.uint8)
-    for number in range(1, 6):
-        cv2.circle(labels[0], (100 * number, 200), 25, number, -1)
-    frames = np.zeros((40, HEIGHT, WIDTH, 3), np.uint8)
-    start = time.thread_time()
-    draw_objects(frames, labels.repeat(40, 0), tracks, np.arange(100, 140), crossings)
-    assert 40 / (time.thread_time() - start) > 60

@@ -60,6 +60,7 @@ def learned(film: str, folder: Path, roi: Region | None) -> tuple[Run, list[Sour
     return run, sources
 
 
+@pytest.mark.usefixtures("full_reports")
 @pytest.mark.parametrize("roi", [ARENA, mask()], ids=["rectangle", "mask"])
 def test_what_moves_outside_is_ignored(film: str, tmp_path: Path, roi: Region) -> None:
     run, sources = learned(film, tmp_path / "run", roi)

@@ -59,7 +59,7 @@ def films(tmp_path_factory: pytest.TempPathFactory, paths: AnimalPaths) -> list[
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, films: list[str]) -> Run:
-    """A network that has hardly learned anything is enough before a still camera."""
+    """With a still camera, a hardly trained network is enough."""
     folder = tmp_path_factory.mktemp("watched")
     for _ in ul.watch(films[0], size=16, max_frames=5, folder=folder):
         pass

@@ -1,4 +1,4 @@
-"""Learning again from corrections, on a video whose larger mover is not the one that is meant."""
+"""Learning again from corrections, in a video where the larger moving object is the wrong one."""
 
 from __future__ import annotations
 
@@ -104,20 +104,20 @@ def test_three_corrections_lead_to_the_object_that_is_meant(
     config = json.loads((new.folder / "config.json").read_text())
     assert config["semi_supervised"]["places"]["two"][-1] == [159, None, None]
     assert config["learn"] == json.loads((run / "config.json").read_text())["learn"]
-    assert "4 corrections of a person" in (new.folder / "README.md").read_text()
+    assert "4 user corrections" in (new.folder / "README.md").read_text()
     changes = compare_runs(run, new.folder, corrections)
     assert changes.frames == FRAMES
     assert changes.share > 0.9
     assert changes.corrected_before_px is not None
     assert changes.corrected_after_px is not None
     assert changes.corrected_after_px < 3 < changes.corrected_before_px
-    assert "corrected places" in changes.sentence
+    assert "corrected positions" in changes.sentence
     same = compare_runs(run, run, corrections)
     assert (same.moved, same.median_px) == (0, 0)
 
 
 def test_learning_from_corrections_goes_on_after_a_kill(run: Path, tmp_path: Path) -> None:
-    """What is on the disk in the middle of training is what a process that is killed leaves."""
+    """The files in the middle of training are those that a killed process leaves behind."""
     small, _ = places()
     write_corrections(run, Corrections((Move("two", 1, 20, *small[20].tolist()),)))
     new, sources = plan_relearning(run, tmp_path / "new")

@@ -32,13 +32,15 @@ from ullayers.output.motion import measure_motion
 from ullayers.output.report import Contents, Sample, write_report
 from ullayers.video.reader import Info
 
+pytestmark = pytest.mark.usefixtures("full_reports")
+
 
 def test_a_full_report_has_everything(tmp_path: Path) -> None:
     page = make(tmp_path, replace(full(), samples=samples(8)))
     assert set(page.ids) >= SECTIONS
     assert page.tags.count("h1") == 1
     assert page.tags.count("h2") == len(SECTIONS)
-    for text in ("Where <it> goes & why", "10,000", "<1>", "1.2 %", "Against the truth", "0.003"):
+    for text in ("Where <it> goes & why", "10,000", "<1>", "1.2 %", "ground truth", "0.003"):
         assert text in page.said
     assert "a.mp4, b.mp4" in page.said
     assert "<b>" in page.said

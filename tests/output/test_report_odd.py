@@ -26,6 +26,8 @@ from tests.pages import (
 from ullayers.learn.results import TRACK, Answer
 from ullayers.output.report import Contents, Sample, write_report
 
+pytestmark = pytest.mark.usefixtures("full_reports")
+
 
 def test_codes(tmp_path: Path) -> None:
     shown = [replace(sample, mask=None, values=np.array([-1.0, 0.5])) for sample in samples(3)]

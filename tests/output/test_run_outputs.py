@@ -12,6 +12,8 @@ from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run, load_run, sources_of
 from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
 
+pytestmark = pytest.mark.usefixtures("full_reports")
+
 
 def test_everything_that_learn_writes(
     either: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]

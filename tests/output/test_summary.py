@@ -1,4 +1,4 @@
-"""What is said of an export: summary.json, summary lines and the report, without reading twice."""
+"""Summaries of an export: summary.json, summary lines and the report, without reading twice."""
 
 from __future__ import annotations
 
@@ -186,6 +186,7 @@ def test_only_the_overlay_reads_frames_again(either: Run, tmp_path: Path) -> Non
     assert len(images) > 8
 
 
+@pytest.mark.usefixtures("full_reports")
 def test_frames_kept_for_the_report_are_those_of_the_video(run: Run, tmp_path: Path) -> None:
     """Of files and of pictures, at the size and with the stride that they are shown with."""
     frames = ball(70, 48, 64)[0]

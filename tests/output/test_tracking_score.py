@@ -69,7 +69,7 @@ def test_dlc_table_truth(folder: Path, video: TrackedVideo, tmp_path: Path) -> N
 
 
 def test_dlc_labels_of_images(video: TrackedVideo, tmp_path: Path) -> None:
-    """Labels by hand have paths of images and no likelihood; the mean of the points counts."""
+    """Manual labels have image paths and no likelihood; the position is the mean of the points."""
     head = ["scorer,,,me,me,me,me", "bodyparts,,,nose,nose,tail,tail", "coords,,,x,y,x,y"]
     rows = ["labeled-data,arena,img0003.png,10,20,30,40", "labeled-data,arena,img0007.png,,,5,6"]
     (tmp_path / "a.csv").write_text("\n".join(head + rows) + "\n")

@@ -1,4 +1,4 @@
-"""What we are compared with must work where it should, or comparing means nothing."""
+"""Baselines must work where they should; otherwise comparisons with them mean nothing."""
 
 from __future__ import annotations
 

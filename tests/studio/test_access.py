@@ -67,7 +67,7 @@ def test_changes_need_an_origin(studio: Studio) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8420", "127.0.0.1", "127.0.0.1:80"])
 def test_other_host_names_are_refused(client: TestClient, host: str) -> None:
-    """A name that an attacker points at this computer does not help him (DNS rebinding)."""
+    """A host name that an attacker points at this computer is refused (DNS rebinding)."""
     assert client.get("/api/state", headers={"host": host}).status_code == 421
     with (
         pytest.raises(WebSocketDisconnect),

@@ -103,7 +103,7 @@ def check_names(tab: Tab) -> None:
 
 
 def check_contrast(tab: Tab) -> None:
-    """Every text that is shown can be read, as WCAG 2 has it for level AA."""
+    """All visible text has the contrast that WCAG 2 requires for level AA."""
     texts = tab.get(CONTRASTS)
     assert len(texts) > 10
     assert [entry for entry in texts if entry["ratio"] < entry["least"]] == []

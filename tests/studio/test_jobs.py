@@ -56,10 +56,11 @@ def run_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         worker.main([str(job.workspace.folder), job.name])
 
 
+@pytest.mark.usefixtures("full_reports")
 def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
     tmp_path: Path, scene: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One run through all of it: what is done is never done again, and nothing is lost."""
+    """One run through all stages: no work is repeated, and nothing is lost."""
     studio = Studio(Workspace.open(tmp_path / "studio"), [str(scene)])
     [entry] = studio.library.entries()
     job = studio.add_run({"sources": [entry.id], "objects": 1, "steps": STEPS})

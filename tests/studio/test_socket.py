@@ -1,4 +1,4 @@
-"""The WebSocket of the page: what it is told, and the camera of the browser."""
+"""The WebSocket of the page: messages to the page, and the camera of the browser."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import struct
 import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from starlette.testclient import TestClient, WebSocketTestSession
 
 from tests.studio.conftest import HOST
 from ullayers.output.track_table import read_tracks
+from ullayers.studio import run_view
 from ullayers.studio.editing import outlines_of
+from ullayers.studio.jobs import JobState, Request
 from ullayers.studio.studio import Studio
 
 OWN = {"origin": f"http://{HOST}"}
@@ -45,6 +48,32 @@ def test_pages_are_told_what_changes(client: TestClient, video: Path) -> None:
         for socket in (first, second):
             while len(receive(socket, "state")["sources"]) < 2:
                 pass
+
+
+def test_a_page_may_leave_a_run_while_its_records_are_read(
+    client: TestClient, studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets no error message; the text was "None"."""
+    reading, left = Event(), Event()
+
+    def records_after(folder: Path, after: int) -> tuple[list[dict[str, Any]], int]:
+        reading.set()
+        assert left.wait(10)
+        return [], after
+
+    monkeypatch.setattr(run_view, "records_after", records_after)
+    stopped = JobState(state="stopped")
+    studio.jobs.add(Request(name="first"), stopped)
+    with client, client.websocket_connect(SOCKET, headers=OWN) as socket:
+        socket.send_json({"type": "watch", "run": "first"})
+        assert reading.wait(10)
+        socket.send_json({"type": "watch", "run": None})
+        socket.send_text("[]")  # answered after the message before it was processed
+        assert receive(socket, "error")["error"] == "expected a JSON object"
+        left.set()
+        studio.jobs.add(Request(name="second"), stopped)
+        while len((message := socket.receive_json()).get("runs", [])) < 2:
+            assert message["type"] != "error"
 
 
 def frame(number: int) -> bytes:

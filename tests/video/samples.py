@@ -18,7 +18,7 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def pattern(number: int, height: int = 48, width: int = 64) -> Pixels:
-    """A grey level that tells the frame's number, and a bright square at the top left."""
+    """A grey level that encodes the frame's number, and a bright square at the top left."""
     picture = np.full((height, width, 3), 20 + 3 * number, np.uint8)
     picture[: height // 4, : width // 4] = (250, 30, 30)
     return picture

@@ -1,4 +1,4 @@
-"""A square around what moves: where it is cut, and `--follow` from frames to codes."""
+"""The square around the moving object: where it is cropped, and `--follow` from frames to codes."""
 
 from __future__ import annotations
 
