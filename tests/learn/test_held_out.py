@@ -10,11 +10,12 @@ import torch
 
 from tests.films import as_footage, still, turning
 from ullayers.learn.clip_trial import ClipTrial
-from ullayers.learn.code_clips import CodeClips, closes
+from ullayers.learn.code_clips import CodeClips
 from ullayers.learn.code_trial import CodeTrial
 from ullayers.learn.config import Config, Task
 from ullayers.learn.footage import Footage
 from ullayers.learn.held_out import held_out_correlation, held_out_frames
+from ullayers.learn.loops import closes
 from ullayers.learn.models import code_steps
 from ullayers.learn.trial import CHECK_STEPS, PATIENCE, Check, Trial
 

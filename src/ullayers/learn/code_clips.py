@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +13,11 @@ from torch import Tensor
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece
 from ullayers.learn.held_out import held_out_frames
+from ullayers.learn.loops import closes, turns
 
 MAX_SHIFT = 3  # pixels by which frames are shifted at random, so that a code ignores the position
 SHIFT_SHARE = 16  # small frames are shifted by at most the shorter side divided by this
 CHECKED_FRAMES = 512  # frames on which J is checked during training
-MIN_LOOP = 8  # least number of frames of a closed loop
-MAX_LOOP_STEP = 2.0  # distance from the last to the first frame of a loop, in median steps
-MAX_LOOP_SHARE = 0.5  # the same, in mean distances between two frames
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,17 @@ class CodeClips:
         whole = len(self.footage.of_source(piece.source)) == 1
         return whole and closes(piece.clip.frames)
 
+    @cached_property
+    def frames_per_turn(self) -> float | None:
+        """Frames per turn if the footage is one closed loop, otherwise None.
+
+        Several loops start in different orientations, so they have no common code in closed form.
+        """
+        if self.is_loop != [True]:
+            return None
+        [piece] = self.footage.pieces
+        return len(piece) / turns(piece.clip.frames)
+
     def draw(self, generator: torch.Generator, count: int | None = None) -> CodeBatch:
         """Draw clips; all training frames have equal probability.
 
@@ -141,23 +151,6 @@ class CodeClips:
         frames = [pieces[i].clip.frames[rows % len(pieces[i])] for i, rows in chosen]
         lengths = [len(rows) for _, rows in chosen]
         return CodeBatch(torch.cat(frames), lengths, torch.cat([rows for _, rows in chosen]))
-
-
-def closes(frames: Tensor) -> bool:
-    """Return whether the last frame is as close to the first one as consecutive frames are.
-
-    >>> turn = torch.arange(24) * 2 * torch.pi / 24
-    >>> frames = (127 + 99 * torch.stack([turn.cos(), turn.sin()], 1)).byte()[..., None, None]
-    >>> closes(frames), closes(frames[:18])
-    (True, False)
-    """
-    if len(frames) < MIN_LOOP:
-        return False
-    pixels = frames.flatten(1).float()
-    steps = pixels.diff(dim=0).square().mean(1)
-    seam = float((pixels[-1] - pixels[0]).square().mean())
-    distance = 2 * float((pixels - pixels.mean(0)).square().mean())
-    return seam <= MAX_LOOP_STEP * float(steps.median()) and seam <= MAX_LOOP_SHARE * distance
 
 
 def shifted(frames: Tensor, generator: torch.Generator) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.folding import folded_share
 from ullayers.learn.footage import Footage, LongMean
 from ullayers.learn.held_out import held_out_correlation
+from ullayers.learn.loops import ring_code
 from ullayers.learn.models import Encoder, code_objective
 from ullayers.learn.readout import (
     consecutive_parts,
@@ -18,6 +21,10 @@ from ullayers.learn.readout import (
     solve_readout,
 )
 from ullayers.learn.trial import Check, Trial
+
+
+RING_STEPS = 100  # steps in which the code of a closed loop is guided by its closed form
+RING_WEIGHT = 10.0  # of the squared distance from it; with a weight of 1, codes may still fold
 
 
 class CodeTrial(Trial):
@@ -47,7 +54,25 @@ class CodeTrial(Trial):
         frames = batch.frames.float() / 255
         if self.config.task == "orient":
             frames = shifted(frames, self.generator)
-        self.trainer.step(frames.to(self.config.device), batch.lengths, batch.rows)
+        frames = frames.to(self.config.device)
+        loss = None
+        if self.clips.frames_per_turn is not None and self._is_guided():
+            target = ring_code(batch.rows, self.clips.frames_per_turn).to(frames)
+            loss = partial(self._distance_from, frames, target)
+        self.trainer.step(frames, batch.lengths, batch.rows, loss)
+
+    def _is_guided(self) -> bool:
+        """Return whether the closed form of a loop guides this step.
+
+        From random weights, a code may settle where it goes around a turn twice, or back and forth.
+        """
+        started = len(self.history) >= RING_STEPS
+        return not started and self.config.task == "orient" and len(self.net.readout) >= 2
+
+    def _distance_from(self, frames: Tensor, target: Tensor) -> Tensor:
+        """Return the weighted mean squared distance of the first outputs from a target."""
+        outputs = self.net.embed(frames)[:, : target.shape[1]]
+        return RING_WEIGHT * (outputs - target).square().mean()
 
     def check(self) -> Check:
         """Return J of the code."""
