@@ -22,7 +22,6 @@ from ullayers.learn.readout import (
 )
 from ullayers.learn.trial import Check, Trial
 
-
 RING_STEPS = 100  # steps in which the code of a closed loop is guided by its closed form
 RING_WEIGHT = 10.0  # of the squared distance from it; with a weight of 1, codes may still fold
 
