@@ -162,9 +162,9 @@ def test_without_whitening_they_do_not() -> None:
         """What peers offer: zero mean and unit variance per feature."""
 
         def forward(self, x: Tensor) -> Tensor:
-            full, _ = ill_conditioned(condition=1.5e7)
             return (x - full.mean(0)) / full.std(0)
 
+    full, _ = ill_conditioned(condition=1.5e7)
     assert trained_r2(Standardise(), torch.float64, chunk=100, epochs=5) < 0.9
 
 
