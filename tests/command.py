@@ -41,7 +41,7 @@ def start(*arguments: str | Path, stdout: int | None = None) -> Process:
     """
     if platform.system() == "Linux":
         return Forked(*map(str, arguments), stdout=stdout)
-    options = {} if stdout is None else {"stdout": stdout}
+    options: dict[str, Any] = {} if stdout is None else {"stdout": stdout}
     return start_python(*arguments, **options)  # forking is not safe everywhere
 
 

@@ -59,9 +59,7 @@ class Forked:
         stdout: Descriptor of the file that it prints to, instead of a pipe.
     """
 
-    def __init__(
-        self, *arguments: str, code: str | None = None, stdout: int | None = None
-    ) -> None:
+    def __init__(self, *arguments: str, code: str | None = None, stdout: int | None = None) -> None:
         own, theirs = map(list, zip(*(os.pipe() for _ in range(3)), strict=True))
         self._news = os.fdopen(own[0])
         self.stdout, self.stderr = (os.fdopen(number) for number in own[1:])

@@ -16,9 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.parametrize(
     ("script", "package"), [("pytorch", "torch"), ("accelerate", "accelerate")]
 )
-def test_a_training_loop_learns(
-    script: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_loop_learns(script: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs the package {package}")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
