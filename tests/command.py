@@ -32,21 +32,37 @@ WRITTEN = {
 STOPPED = "stopped; finished work is kept; continue with --resume"
 
 
-def start(*arguments: str | Path) -> Process:
-    """Start the command in a process of its own, forked from one that has imported everything."""
+def start(*arguments: str | Path, stdout: int | None = None) -> Process:
+    """Start the command in a process of its own, forked from one that has imported everything.
+
+    Args:
+        *arguments: The command line.
+        stdout: Descriptor of the file that it prints to, instead of a pipe.
+    """
     if platform.system() == "Linux":
-        return Forked(*map(str, arguments))
-    return start_python(*arguments)  # forking is not safe everywhere
+        return Forked(*map(str, arguments), stdout=stdout)
+    options: dict[str, Any] = {} if stdout is None else {"stdout": stdout}
+    return start_python(*arguments, **options)  # forking is not safe everywhere
 
 
-def start_python(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+def run_code(code: str) -> tuple[int, str, str]:
+    """Run code in a process of its own, like `start`; returns exit code, stdout and stderr."""
+    if platform.system() == "Linux":
+        return ended(Forked(code=code))
+    return ended(start_python(program=("-c", code)))
+
+
+def start_python(
+    *arguments: str | Path, program: tuple[str, str] = ("-m", "ullayers"), **options: Any
+) -> subprocess.Popen[str]:
     """Start the command in an interpreter of its own, for tests of how it starts.
 
     Args:
         *arguments: The command line.
+        program: What the interpreter runs.
         **options: Further options of `subprocess.Popen`.
     """
-    command = [sys.executable, "-m", "ullayers", *map(str, arguments)]
+    command = [sys.executable, *program, *map(str, arguments)]
     settings: dict[str, Any] = {
         "env": os.environ | ENVIRONMENT,
         "stdout": subprocess.PIPE,

@@ -1,7 +1,8 @@
 """`ul` in processes forked from one that has imported everything, which saves seconds for each.
 
 A server (this file as a program) imports the command once and forks for each request. The forked
-process runs `main` as `python -m ullayers` does, and ends as an interpreter does.
+process runs `main` as `python -m ullayers` does, or given code as `python -c` does, and ends as an
+interpreter does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MODULES = (
     "ullayers.kernels.numba.stream",
     "matplotlib.font_manager",
     "torch._dynamo",  # imported by the first optimizer
-    "torch.distributed",
+    "torch.distributed.run",
     "torch.utils.tensorboard",
 )
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
@@ -44,6 +45,7 @@ class Request(TypedDict):
     """What to run."""
 
     arguments: list[str]
+    code: str | None
     environment: dict[str, str]
     folder: str
 
@@ -53,14 +55,19 @@ class Forked:
 
     Args:
         *arguments: The command line of `ul`.
+        code: Code to run instead of the command.
+        stdout: Descriptor of the file that it prints to, instead of a pipe.
     """
 
-    def __init__(self, *arguments: str) -> None:
-        own, theirs = zip(*(os.pipe() for _ in range(3)), strict=True)
+    def __init__(self, *arguments: str, code: str | None = None, stdout: int | None = None) -> None:
+        own, theirs = map(list, zip(*(os.pipe() for _ in range(3)), strict=True))
         self._news = os.fdopen(own[0])
         self.stdout, self.stderr = (os.fdopen(number) for number in own[1:])
+        if stdout is not None:
+            os.dup2(stdout, theirs[1])
         request = Request(
             arguments=list(arguments),
+            code=code,
             environment=os.environ | ENVIRONMENT,
             folder=os.getcwd(),
         )
@@ -180,7 +187,7 @@ def _keep(request: Request, streams: list[int]) -> NoReturn:
 
 
 def _become(request: Request, outputs: list[int]) -> NoReturn:
-    """Become the process: run the command as `python -m ullayers` does."""
+    """Become the process: run the command as `python -m ullayers` does, or the code."""
     from ullayers.cli.main import main
 
     for number, stream in zip(outputs, (1, 2), strict=True):
@@ -190,6 +197,9 @@ def _become(request: Request, outputs: list[int]) -> NoReturn:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     sys.argv = ["ul", *request["arguments"]]
+    if request["code"] is not None:
+        exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
+        sys.exit()
     sys.exit(main())
 
 

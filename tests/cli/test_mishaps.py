@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from tests.command import (
     QUICK,
     UlCommand,
     check_refused,
+    run_code,
     ul,
 )
 from tests.films import (
@@ -106,9 +105,9 @@ def test_a_real_process_prints_nothing_but_that_line(
         "import sys\nfrom ullayers.cli.main import main\n"
         f"sys.exit([main(command) for command in {commands!r}] != [2] * {len(names)})"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (shown.returncode, shown.stdout) == (0, "")
-    for line, name in zip(shown.stderr.splitlines(keepends=True), names, strict=True):
+    returned, out, errors = run_code(code)
+    assert (returned, out) == (0, ""), errors
+    for line, name in zip(errors.splitlines(keepends=True), names, strict=True):
         check_refused((2, "", line), bad[name][1])
 
 
@@ -187,7 +186,7 @@ def test_more_outputs_than_there_can_be(place: Path, tmp_path: Path, here: UlCom
 
 def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand) -> None:
     film, out = place / "ball.mp4", tmp_path / "run"
-    longer = write_ball(tmp_path / "longer.mp4", 240, 24, 32)  # watched, a step per eight frames
+    longer = write_ball(tmp_path / "longer.mp4", 160, 24, 32)  # watched, a step per eight frames
     for task in ("locate", "orient"):
         how = ("--task", task, "--out", out, "--size", "16", "--quiet", "--force", "--steps", "30")
         check_refused(here("learn", film, *how, "--lr", "1e5"), "diverged", "smaller --lr")

@@ -68,6 +68,11 @@ def run(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def film_of_one(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_film(tmp_path_factory.mktemp("one") / "one.mp4", paths()[:150, :1])
+
+
 def test_both_are_found_with_their_identities(run: Path) -> None:
     truth = paths()
     tracks = read_tracks(run / "tracks.csv")
@@ -136,30 +141,31 @@ def test_outlines_are_numbered(run: Path) -> None:
 
 def test_one_object_on_request(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
     out = tmp_path / "one"
-    status, _, errors = here("apply", run, film, "--objects", "1", "--out", out, "--quiet")
+    status, _, errors = here("apply", run, film, "--objects", "1", "--out", out, *PART)
     assert status == 0
     assert "track several with --objects" in errors
     with open(out / "tracks.csv") as file:
         rows = list(csv.reader(file))
     assert "object" not in rows[0]
-    assert len(rows) == FRAMES + 1
+    assert len(rows) == 150 + 1
     assert not (out / "crossings.csv").exists()
 
 
 def test_more_than_there_are(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
     out = tmp_path / "three"
-    status, _, errors = here("apply", run, film, "--objects", "3", "--out", out, "--quiet")
+    status, _, errors = here("apply", run, film, "--objects", "3", "--out", out, *PART)
     assert (status, errors) == (0, "ul apply: warning: two: 2 of 3 objects found\n")
     summary = json.loads((out / "summary.json").read_text())
     assert summary["notes"] == {"two": ["2 of 3 objects found."]}
     assert len(read_tracks(out / "tracks.csv")) == 2
 
 
-def test_several_films_in_one_table(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
+def test_several_films_in_one_table(
+    run: Path, film: str, film_of_one: str, tmp_path: Path, here: UlCommand
+) -> None:
     """A film with one object beside one with two: every row has the number of its object."""
-    one = write_film(tmp_path / "one.mp4", paths()[:150, :1])
     out = tmp_path / "both"
-    status, _, _ = here("apply", run, one, film, "--out", out, "--overlay", *PART)
+    status, _, _ = here("apply", run, film_of_one, film, "--out", out, "--overlay", *PART)
     assert status == 0
     found = [(track.sequence, track.object) for track in read_tracks(out / "tracks.csv")]
     assert found == [("one", 1), ("two", 1), ("two", 2)]
@@ -197,13 +203,12 @@ def test_codes_have_no_objects(film: str, here: UlCommand, tmp_path: Path) -> No
 
 
 def test_results_of_several_objects_are_replaced(
-    run: Path, film: str, tmp_path: Path, here: UlCommand
+    run: Path, film: str, film_of_one: str, tmp_path: Path, here: UlCommand
 ) -> None:
     out = tmp_path / "out"
     assert here("apply", run, film, "--out", out, *PART)[0] == 0
     assert (out / "crossings.csv").exists()
-    one = write_film(tmp_path / "one.mp4", paths()[:150, :1])
-    assert here("apply", run, one, "--out", out, "--force", *PART)[0] == 0
+    assert here("apply", run, film_of_one, "--out", out, "--force", *PART)[0] == 0
     assert not (out / "crossings.csv").exists()
     assert len(read_tracks(out / "tracks.csv")) == 1
 

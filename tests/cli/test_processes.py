@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import load_file
 
 from tests.command import UlCommand, check_refused, start, wait_until
 from tests.films import column, write_ball
+from tests.forked import Forked
 from ullayers.cli.main import main
 
 pytestmark = pytest.mark.long
@@ -36,18 +36,13 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def torchrun(port: int, *arguments: str) -> subprocess.Popen[str]:
+def torchrun(port: int, *arguments: str) -> Forked:
     """Start one of two agents, each with one process, as on two machines."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    options = ["--max-restarts", "1", "--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
-    options += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"]
+    options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
+    options += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", "--max-restarts", "1"]
     options += ["--rdzv-conf", "close_timeout=1,keep_alive_interval=1"]
-    return subprocess.Popen(
-        [*launcher, *options, "-m", "ullayers", *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [*options, "-m", "ullayers", *arguments]
+    return Forked(code=f"from torch.distributed.run import main\nmain({command!r})")
 
 
 def objectives(run: Path) -> list[float]:

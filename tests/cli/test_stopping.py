@@ -81,8 +81,9 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(
 ) -> None:
     """Stopped within a trial, and again after the best trial was chosen."""
     optimizer, number = STOPS[task]
-    seeds = "1" if task == "locate" else "2"  # two trials of 20 steps each
-    settings = ("--task", task, "--optimizer", optimizer, "--steps", "65", "--restarts", seeds)
+    # 65 steps in all: 65 from one random start, or 20 from each of two and 25 more of the better
+    steps, starts = ("65", "1") if task == "locate" else ("45", "2")
+    settings = ("--task", task, "--optimizer", optimizer, "--steps", steps, "--restarts", starts)
     options = (*settings, "--size", "12", "--quiet")
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert here("learn", place / "ball.mp4", "--out", whole, *options)[0] == 0

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import ullayers as ul
 import ullayers.kernels.numba.compiling as compiling
 import ullayers.kernels.numba.stream as small
+from tests.command import run_code
 from tests.nn.test_layers import gradient_of, relative
 from tests.running_layers import UL1d, UL2d
 from ullayers.kernels.dispatch import NUMBA, PYTORCH
@@ -57,7 +58,7 @@ def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
     eps=st.floats(1e-4, 0.5),
     offset=st.floats(-100, 100),
     paper=st.booleans(),
-    bad=st.lists(st.integers(0, 29), max_size=3),
+    bad=st.lists(st.integers(0, 15), max_size=3),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_single_frames_agree_with_pytorch(
@@ -66,7 +67,7 @@ def test_single_frames_agree_with_pytorch(
 ) -> None:  # fmt: skip
     mu = min(mu, 0.3) if paper else mu  # without a ridge W would have no inverse
     generator = torch.Generator().manual_seed(seed)
-    y = torch.randn(30, d, generator=generator).double() + (0 if paper else offset)
+    y = torch.randn(16, d, generator=generator).double() + (0 if paper else offset)
     y[bad, 0] = float("nan")
     y = y.to(dtype)
     choices: dict[str, Any] = {"start": "paper" if paper else "warm", "weight": 0.7}
@@ -373,12 +374,12 @@ from concurrent.futures import ThreadPoolExecutor
 def check(statistics):
     layer = ul.UL1d(6, statistics=statistics)
     def work(n):
-        for _ in range(100):
+        for _ in range(50):
             ul.backward(layer(torch.randn(n, 50, 6, requires_grad=True)))
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, (1, 2, 3, 4)))  # raises what they raised
     assert all(torch.isfinite(buffer).all() for buffer in layer.buffers())
-    assert int(layer.steps) == 400 * 50
+    assert int(layer.steps) == 200 * 50
 check("running")
 check("fresh")
 """
@@ -386,7 +387,8 @@ check("fresh")
 
 def test_threads_that_share_a_layer_do_no_harm() -> None:
     """The order of frames is undefined, but nothing else is overwritten."""
-    subprocess.run([sys.executable, "-c", THREADS], check=True)
+    code, _, errors = run_code(THREADS)
+    assert code == 0, errors
 
 
 def test_losses_of_old_statistics_raise() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import cycle
 
 import pytest
 import torch
@@ -154,7 +155,7 @@ def test_steps_without_an_inverse_are_counted_alike_with_and_without_gradients(c
 def test_a_scene_that_stops_moving(still: int, kind: str, dtype: torch.dtype) -> None:
     """W decays, but not below the rounding errors that would be divided by it."""
     torch.manual_seed(0)
-    frames = torch.randn(20, 4, 40, 40) if kind == "UL2d" else torch.randn(20, 3)
+    frames = torch.randn(20, 4, 16, 16) if kind == "UL2d" else torch.randn(20, 3)
     frames = torch.cat([frames, frames[-1:].expand(still, *frames.shape[1:])]).to(dtype)
 
     def layer() -> torch.nn.Module:
@@ -285,17 +286,16 @@ def test_an_interrupt_leaves_all_or_nothing(
     torch.manual_seed(0)
     layer, y, hits = make(4), torch.randn(shape, requires_grad=True), 0
     layer(y)
-    begin = time.perf_counter()
-    layer(y)
-    duration = time.perf_counter() - begin
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     gc.disable()  # an exception raised in its callbacks would be lost
     try:
-        for turn in range(180):
+        for moment in cycle(range(1, 61)):
             old, after = copy.deepcopy(layer.state_dict()), copy.deepcopy(layer)
+            begin = time.perf_counter()
             after(y)
+            duration = time.perf_counter() - begin
             try:
-                signal.setitimer(signal.ITIMER_REAL, duration * (turn % 60 + 1) / 60)
+                signal.setitimer(signal.ITIMER_REAL, duration * moment / 60)
                 layer(y)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
@@ -306,10 +306,11 @@ def test_an_interrupt_leaves_all_or_nothing(
                 torch.set_autocast_enabled("cpu", False)
             now, new = layer.state_dict(), after.state_dict()
             assert any(all(torch.equal(now[k], state[k]) for k in now) for state in (old, new))
+            if hits == 50:
+                break
     finally:
         gc.enable()
         signal.signal(signal.SIGALRM, before)
-    assert hits > 30
 
 
 @pytest.mark.parametrize("other", [(12, 4, 30, 30), (12, 4, 16, 36), (3, 4, 5, 5)])

@@ -500,7 +500,7 @@ def test_semi_supervised_training_uses_the_unlabelled_frames() -> None:
         hidden, cost = nn.Linear(20, 2), ul.UL1d(2, mu=0.1, weight=weight)
         head = nn.Linear(2, 2)
         optimizer = torch.optim.Adam([*hidden.parameters(), *head.parameters()], lr=0.02)
-        for _ in range(15):
+        for _ in range(6):
             for part in range(0, 1000, 50):
                 optimizer.zero_grad()
                 ul.backward(cost(hidden(x[part : part + 50])))

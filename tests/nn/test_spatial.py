@@ -99,8 +99,8 @@ def learn(seed: int, *, spatial: bool) -> tuple[float, float, float]:
 
 
 def test_mask_finds_the_object_and_j_tells_the_good_run() -> None:
-    """Most initialisations find everything but the object; their J is higher."""
-    runs = sorted(learn(seed, spatial=True) for seed in range(6))
+    """Some initialisations find everything but the object; their J is higher."""
+    runs = sorted(learn(seed, spatial=True) for seed in range(4))
     assert runs[0][1] < 1 / 24  # within a pixel
     assert runs[-1][1] > 0.2
     assert runs[-1][0] > runs[0][0] + 1

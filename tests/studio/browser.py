@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 30.0  # seconds
+PATIENCE = 120.0  # seconds; a busy computer is slow
 WIDE, NARROW = (1440, 900), (390, 844)
 
 # Nothing but this computer can be reached, so a page that needs more than its server breaks. One

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from tests.studio.browser import PATIENCE, OpenTab, Server
+from tests.studio.browser import OpenTab, Server
 from ullayers.output.identity_colours import identity_colour
 
 # Distance of what is drawn from the red ball, in radii of the ball; null if one is missing.
@@ -38,17 +38,15 @@ def test_the_camera_is_learned_from_and_kept(gallery: Server, open_tab: OpenTab)
     tab.wait("ulStudio.camera")
     tab.press("t")  # no trail, which is drawn in the same colour
     tab.wait("document.querySelector('.camera-numbers')?.textContent.includes('learning')")
-    tab.wait("ulStudio.cameraFrames > 40", 4 * PATIENCE)  # until then, an object may be uncertain
-    delays, offsets = [], []
+    tab.wait("ulStudio.cameraFrames > 40")  # until then, an object may be uncertain
+    offsets = []
     for _ in range(20):
         tab.page.wait_for_timeout(100)
-        delays.append(int(re.findall(r"^(\d+) ms", tab.part("camera-numbers").inner_text())[0]))
+        assert re.match(r"\d+ ms", tab.part("camera-numbers").inner_text())
         offsets.append(tab.get(OFFSET, identity_colour(1)))
-    print(f"from frame to outline: median {np.median(delays)} ms, worst {max(delays)} ms")
     found = [value for value in offsets if value is not None]
     assert len(found) > 0.8 * len(offsets)
     assert np.median(found) < 1  # it is on the ball
-    assert np.median(delays) < 1000  # the computer may be busy; docs/studio.md has a measurement
 
     tab.part("camera-stop").click()
     tab.wait("ulStudio.open.kind === 'run' && ulStudio.objects.length === 1 && ulStudio.ready")

@@ -121,7 +121,7 @@ def test_the_demo_from_the_first_click_to_the_end(
     assert offset(tab, "l") < REACH
 
     check_survival(tab)
-    tab.wait("ulStudio.objects.length === 1 && ulStudio.ready", 4 * PATIENCE)
+    tab.wait("ulStudio.objects.length === 1 && ulStudio.ready")
     assert not tab.studio("live")
     assert tab.part("status").inner_text().startswith("Finished")
     assert tab.texts("[data-testid=source] .item-name") == ["scene"]

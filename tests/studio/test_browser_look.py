@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.output.made_tracks import HEIGHT, WIDTH
-from tests.studio.browser import OpenTab, Server, Tab
+from tests.studio.browser import PATIENCE, OpenTab, Server, Tab
 from tests.studio.numbered import (
     FRAMES,
     OTHER_SEED,
@@ -192,15 +192,14 @@ def test_playing_shows_the_frames_it_says(gallery: Server, open_tab: OpenTab) ->
     tab = open_tab(gallery)
     tab.open_run("plain")
     tab.press(".", ".", " ")
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + PATIENCE
     seen = [0]
-    while time.monotonic() < end:
+    while seen[-1] <= 25 or len(set(seen)) <= 5:
         seen.append(shown_number(tab))
+        assert time.monotonic() < end, seen
     tab.press(" ")
     assert not tab.studio("playing")
     assert seen == sorted(seen)
-    assert seen[-1] > 25  # faster than real time, even if the computer is busy
-    assert len(set(seen)) > 5
 
 
 def test_the_page_keeps_little_in_memory(gallery: Server, open_tab: OpenTab) -> None:

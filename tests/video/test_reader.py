@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -199,7 +200,9 @@ def test_reading_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [source] = find_sources([write_video(tmp_path / "a.mp4", 70)])
     clips = source.clips(5, ahead=2)
     next(clips)
-    time.sleep(0.3)
+    while decoded < 5 * (2 + 2):
+        time.sleep(0.01)
+    time.sleep(0.1)
     assert decoded == 5 * (2 + 2)  # one in hand, two in the queue, one waiting to enter it
     clips.close()
 
@@ -236,14 +239,17 @@ def test_an_exit_in_the_thread_ends_the_reader() -> None:
 
 
 def test_a_slow_reader_of_a_camera_gets_the_newest(tmp_path: Path) -> None:
+    ended = threading.Event()
+
     def numbers() -> Generator[Clip, None, None]:
         for number in range(50):
             one = torch.tensor([number])
             yield Clip(one, one, one)
+        ended.set()
 
     clips = read_ahead(numbers(), 2, newest=True)
     first = next(clips)
-    time.sleep(0.2)
+    ended.wait()
     rest = [int(clip.index) for clip in clips]
     assert int(first.index) < 50
     assert rest[-1] == 49

@@ -11,6 +11,7 @@ cells where it is clear to similar cells where it is not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -44,6 +45,11 @@ class CellChain:
     to_landmarks: sp.csr_array
     landmarks: NDArray[np.int64]
 
+    @cached_property
+    def between_landmarks(self) -> sp.csr_array:
+        """(landmarks, landmarks) probabilities of a step from each landmark."""
+        return self.to_landmarks[self.landmarks]
+
     def walk(self, values: Floats, steps: int = STEPS) -> Floats:
         """Return the expectation of a function of the cells after some steps of the chain.
 
@@ -57,9 +63,8 @@ class CellChain:
                 f"{steps} steps"
             )
         flat = values.reshape(self.to_landmarks.shape[0], -1)[self.landmarks]
-        between = self.to_landmarks[self.landmarks]
         for _ in range(steps - 1):
-            flat = between @ flat
+            flat = self.between_landmarks @ flat
         result: Floats = (self.to_landmarks @ flat).reshape(values.shape).astype(np.float32)
         return result
 
@@ -76,11 +81,10 @@ class CellChain:
             high: Values above are an object.
         """
         found = values.ravel()[self.landmarks]
-        between = self.to_landmarks[self.landmarks]
         is_object, is_background = found > high, found < low
         chance = np.clip((found - low) / (high - low), 0, 1)
         for _ in range(REACH_STEPS):
-            chance = between @ chance
+            chance = self.between_landmarks @ chance
             chance[is_object] = 1
             chance[is_background] = 0
         result: Floats = (self.to_landmarks @ chance).reshape(values.shape).astype(np.float32)
@@ -143,8 +147,9 @@ def cell_chain(frames: Frames, cell: int, seed: int = 0) -> CellChain:
     scale = max(float(np.median(distance[:, -1])), 1e-6)
     weights = np.exp(-0.5 * np.square(distance / scale)) + 1e-12
     weights /= weights.sum(axis=1, keepdims=True)
-    rows = np.repeat(np.arange(count), k)
-    steps = sp.csr_array((weights.ravel(), (rows, near.ravel())), shape=(count, len(landmarks)))
+    starts = np.arange(0, count * k + 1, k)
+    steps = sp.csr_array((weights.ravel(), near.ravel(), starts), shape=(count, len(landmarks)))
+    steps.sort_indices()
     return CellChain(shape, steps, landmarks)
 
 

@@ -18,6 +18,7 @@ MAX_SHIFT = 0.25  # largest shift between two frames, as a share of the image's 
 REFINEMENTS = (0.5, 0.25, 0.1)  # step sizes in pixels
 SAMPLE_INTERVAL = 16  # frames between the pairs compared first, to see if the camera moves at all
 PAIRS_AT_ONCE = 64  # pairs of frames compared in one batch
+VALUES_AT_ONCE = 2**16  # for few small frames, several shifts are compared in one batch
 CHECK_INTERVAL = 4  # frames between checks whether a still live camera has moved
 MEDIAN_FRAMES = 128  # number of frames that is enough for a median
 # Largest change of a live background from frame to frame, in levels of 255. It falls with the
@@ -287,33 +288,42 @@ def _shifts(before: Tensor, after: Tensor) -> Tensor:
     still = _residual(before, after, before.new_zeros(len(before), 2))
     best = before.new_zeros(len(before), 2)
     score = still
-    for shift in _correlation_peaks(before.mean(1), after.mean(1)).unbind(1):
-        best, score = _better(before, after, shift, best, score)
+    peaks = _correlation_peaks(before.mean(1), after.mean(1)).transpose(0, 1)
+    best, score = _best_of(before, after, peaks, best, score)
     for step in REFINEMENTS:
-        centre = best
-        for down in (-step, 0.0, step):
-            for right in (-step, 0.0, step):
-                if down or right:  # the score of the centre itself is known
-                    moved = centre + centre.new_tensor([down, right])
-                    best, score = _better(before, after, moved, best, score)
+        offsets = torch.cartesian_prod(*[before.new_tensor([-step, 0.0, step])] * 2)
+        around = offsets[(offsets != 0).any(1)]  # the score of the centre itself is known
+        best, score = _best_of(before, after, best + around[:, None], best, score)
     return torch.where((score < MAX_RESIDUAL_RATIO * still)[:, None], best, 0)
 
 
-def _better(
-    before: Tensor, after: Tensor, shift: Tensor, best: Tensor, score: Tensor
+def _best_of(
+    before: Tensor, after: Tensor, shifts: Tensor, best: Tensor, score: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Keep, for each pair, the shift with the smaller residual."""
-    difference = _difference(before, after, shift)
-    # The median is below the score if half of the values are. Counting them is faster than
-    # computing the median, which is done only for the pairs that improve.
-    lower = (difference < score[:, None]).sum(1)
-    valid = (~difference.isnan()).sum(1)
-    wins = (lower >= (valid + 1) // 2) & (valid > 0)
-    if not bool(wins.any()):
-        return best, score
-    score = score.clone()
-    score[wins] = difference[wins].nanmedian(1).values
-    return torch.where(wins[:, None], shift, best), score
+    """Keep, for each pair, the shift with the smallest residual; `shifts` is (shifts, pairs, 2)."""
+    for some in shifts.split(max(1, VALUES_AT_ONCE // before.numel())):
+        first, second = (x.expand(len(some), *x.shape).flatten(0, 1) for x in (before, after))
+        difference = _difference(first, second, some.flatten(0, 1))
+        differences = difference.unflatten(0, some.shape[:2])
+        if len(some) > 1 and not bool(_is_lower(differences, score).any()):
+            continue
+        for shift, each in zip(some, differences, strict=True):
+            wins = _is_lower(each, score)
+            if bool(wins.any()):
+                score = score.clone()
+                score[wins] = each[wins].nanmedian(1).values
+                best = torch.where(wins[:, None], shift, best)
+    return best, score
+
+
+def _is_lower(differences: Tensor, score: Tensor) -> Tensor:
+    """Return whether the median over the pixels is below a score.
+
+    It is if half of the values are. Counting them is faster than computing the median.
+    """
+    lower = (differences < score[:, None]).sum(-1)
+    valid = (~differences.isnan()).sum(-1)
+    return (lower >= (valid + 1) // 2) & (valid > 0)
 
 
 def _residual(before: Tensor, after: Tensor, shift: Tensor) -> Tensor:
