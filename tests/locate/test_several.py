@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ullayers.locate.blobs import Blobs, find_blobs
+from ullayers.locate.blobs import Blobs, core_covariance, find_blobs
 from ullayers.locate.crossings import find_crossings
 from ullayers.locate.identity import resolve
 from ullayers.locate.parting import axes_of, fit_ellipses, mix_gaussians, separation
@@ -74,6 +74,19 @@ def test_blobs_are_measured() -> None:
     assert blobs.boxes[order][0].tolist() == pytest.approx([46, 44, 75, 57], abs=1)
     assert np.allclose(blobs.colours[:, 0], 60)
     assert len(blobs.pixels(int(order[0]))) == blobs.areas[order[0]]
+
+
+def test_the_axis_of_a_body_with_a_spread_wing() -> None:
+    frame, mask = picture([(60, 50, 0)])
+    body = mask.copy()
+    mask[56:86, 48:56] = True  # the wing
+    strength = np.where(body, 9.0, 3.6) * mask
+    blobs = find_blobs(frame, mask, strength.astype(np.float32), 3.0, typical=100)
+    assert abs(np.degrees(axes_of(blobs.spreads[0])[2])) > 30
+    assert abs(np.degrees(axes_of(blobs.cores[0])[2])) < 3
+    xx, xy, yy = core_covariance(mask, strength)
+    assert np.allclose([[xx, xy], [xy, yy]], blobs.cores[0])
+    assert np.isnan(core_covariance(mask & False, strength)).all()
 
 
 def test_a_frame_without_blobs() -> None:
