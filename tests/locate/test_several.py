@@ -271,3 +271,16 @@ def test_objects_that_hide_each_other_are_not_separated() -> None:
     spreads = np.stack([np.eye(2)] * 2)
     assert separation(np.zeros((2, 2)), spreads).tolist() == [0, 0]
     assert separation(np.array([(0.0, 0.0), (9.0, 0.0)]), spreads).tolist() == [1, 1]
+
+
+def test_confidence_after_hiding_needs_a_difference_in_appearance() -> None:
+    """Of animals that look the same, motion alone cannot tell which is which after they hid."""
+    paths = back_and_forth(4)
+    for shades, sure in (((60, 60), False), ((60, 75), True)):
+        found = choose_objects(track(paths, shades=shades), len(paths), SIZE)
+        hidden = [replace(each, apart=0.0) for each in find_crossings(found, pause=3)]
+        judged = resolve(found, hidden)[1]
+        assert len(judged) == 8
+        assert all((each.confidence > 0.9) == sure for each in judged)
+        if not sure:
+            assert max(each.confidence for each in judged) < 0.7
