@@ -12,7 +12,6 @@ from ullayers.locate.blobs import Blobs, core_covariance, find_blobs
 from ullayers.locate.crossings import find_crossings
 from ullayers.locate.identity import resolve
 from ullayers.locate.parting import axes_of, fit_ellipses, mix_gaussians, separation
-from ullayers.locate.recognition import join_returning
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
 
@@ -285,37 +284,3 @@ def test_confidence_after_hiding_needs_a_difference_in_appearance() -> None:
         assert all((each.confidence > 0.9) == sure for each in judged)
         if not sure:
             assert max(each.confidence for each in judged) < 0.7
-
-
-def visits(shades: tuple[int, int, int]) -> list[TrackedObject]:
-    """Track one object that stays, one that leaves, and one that enters later."""
-    rng = np.random.default_rng(0)
-    tracker = Tracker(patience=10)
-    for n in range(420):
-        shown = [(120 + 60 * np.cos(n / 30), 40.0, 0.0)]
-        own = [shades[0]]
-        if n < 180 or n >= 240:  # it leaves at the right, and enters at the right
-            away = n if n < 180 else 420 - n
-            shown.append((20 + 1.3 * away, 110.0, 0.0))
-            own.append(shades[1] if n < 180 else shades[2])
-        frame, mask = picture(shown, tuple(own))
-        noisy = (frame + rng.normal(0, 3, frame.shape)).clip(0, 255).astype(np.uint8)
-        step(tracker, find_blobs(noisy, mask, 9 * mask.astype(np.float32), 3.0, 100))
-    found = [one for one in tracker.finish() if one.alone > 100]
-    assert len(found) == 3
-    return found
-
-
-@pytest.mark.parametrize(("shades", "returned"), [((60, 90, 90), 2), ((60, 90, 130), 0)])
-def test_who_returns_is_recognised(shades: tuple[int, int, int], returned: int) -> None:
-    found = visits(shades)
-    objects, crossings = join_returning(found, [])
-    assert len(objects) == (2 if returned else 3)
-    assert [(each.objects, each.confidence >= 0.95) for each in crossings] == (
-        [((returned,), True)] if returned else []
-    )
-
-
-def test_who_looks_like_somebody_present_is_new() -> None:
-    objects, crossings = join_returning(visits((60, 60, 60)), [])
-    assert (len(objects), crossings) == (3, [])

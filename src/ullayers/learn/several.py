@@ -13,7 +13,7 @@ from ullayers.learn.results import TRACK, Answer
 from ullayers.locate.crossings import Crossing, find_crossings
 from ullayers.locate.identity import resolve
 from ullayers.locate.judge import covariance_in_world, in_world
-from ullayers.locate.recognition import Portrait, join_returning
+from ullayers.locate.recognition import Portrait
 from ullayers.locate.recording import MIN_STILL_FRAMES
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
@@ -91,7 +91,7 @@ class Several:
         chosen = choose_objects(tracked, len(frames.index), size, self.wanted)
         self.moving = len(choose_objects(tracked, len(frames.index), size))
         pause = max(MIN_PAUSE, tracker.patience // 5)
-        objects, found = join_returning(*resolve(chosen, find_crossings(chosen, pause)))
+        objects, found = resolve(chosen, find_crossings(chosen, pause))
         across = float(np.sqrt(scale[0] * scale[1]))
         self.portraits = [Portrait.of(each.sightings, across) for each in objects]
         if len(objects) < 2:

@@ -14,12 +14,12 @@ from ullayers.locate.tracking import TrackedObject
 
 @dataclass(frozen=True)
 class Crossing:
-    """Two objects that cannot be distinguished for a while, or one that is away.
+    """Two objects that cannot be distinguished for a while.
 
     Attributes:
         first: Number of the first frame among those read.
         last: Number of the last frame.
-        objects: Their numbers, from 1; a single number for an object that left and returned.
+        objects: Their numbers, from 1.
         confidence: Confidence that each object has the same number before and after, from 0 to 1.
         apart: How clearly they are separated when they are nearest, from 0 to 1.
         nearest: Number of the frame in which they are nearest.
@@ -27,7 +27,7 @@ class Crossing:
 
     first: int
     last: int
-    objects: tuple[int, ...]
+    objects: tuple[int, int]
     confidence: float
     apart: float
     nearest: int

@@ -1,22 +1,20 @@
-"""Identities across several videos, and of objects that return, from the appearance of objects.
+"""Identities across several videos, from the appearance of objects.
 
-An object is recognised as an earlier one only if its appearance fits that object, relative to how
-much appearances vary within a video, and clearly fits no other object as well.
+An object is recognised as one of an earlier video only if its appearance fits that object, relative
+to how much appearances vary within a video, and clearly fits no other object as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from ullayers.locate.crossings import Crossing
 from ullayers.locate.identity import APPEARANCE, MOST_COST, appearances, metric_of
 from ullayers.locate.sightings import ALONE, Sightings
-from ullayers.locate.tracking import TrackedObject
 
 BLOCK = 25  # frames over which an appearance is averaged
 MIN_BLOCKS = 4  # with fewer, no object can be recognised
@@ -134,16 +132,6 @@ class Cast:
             for row, number in recognised.items()
         ]
 
-    def recognise(self, portrait: Portrait) -> tuple[int, float]:
-        """Return the number of the known object that an object is, and the confidence.
-
-        The number is 0 if it is none of them, or if this is unclear.
-        """
-        known = list(self.portraits)
-        [column], [confidence] = self._compare([portrait], known)
-        is_known = column < len(known) and confidence >= SURE
-        return (known[column], confidence) if is_known else (0, confidence)
-
     def _add(self, portraits: dict[int, Portrait], video: str) -> None:
         known = {number: each for number, each in portraits.items() if each.blocks}
         self.portraits |= known
@@ -173,44 +161,6 @@ class Cast:
             gain = min(_assigned(other)[0] - best, LARGEST_GAIN)
             columns[number], confidence[number] = column, float(1 / (1 + np.exp(-gain)))
         return columns, confidence
-
-
-def join_returning(
-    objects: Sequence[TrackedObject], crossings: Sequence[Crossing]
-) -> tuple[list[TrackedObject], list[Crossing]]:
-    """Join objects that left with objects that appear later, where their appearance allows it.
-
-    Args:
-        objects: The objects of a video, in order of their first frames.
-        crossings: Their crossings.
-
-    Returns:
-        The objects, and the crossings with their new numbers; each return is added as a crossing of
-        a single object.
-    """
-    joined: list[TrackedObject] = []
-    numbers, returns = [], []
-    cast = Cast()
-    for one in objects:
-        portrait = Portrait.of(one.sightings, 1.0)
-        number, confidence = cast.recognise(portrait)
-        start = one.sightings[0].frame
-        if number and (end := joined[number - 1].sightings[-1].frame) < start:
-            before = joined[number - 1].sightings
-            joined[number - 1] = replace(one, sightings=Sightings.merged([before, one.sightings]))
-            portrait = Portrait.of(joined[number - 1].sightings, 1.0)
-            returns.append(Crossing(end, start, (number,), confidence, 0.0, start))
-        else:
-            joined.append(one)
-            number = len(joined)
-        numbers.append(number)
-        if portrait.blocks:
-            cast.portraits[number] = portrait
-    renamed = [
-        replace(each, objects=tuple(sorted({numbers[k - 1] for k in each.objects})))
-        for each in crossings
-    ]
-    return joined, renamed + returns
 
 
 def _in_metric_of_w(portraits: Sequence[Portrait]) -> Floats:

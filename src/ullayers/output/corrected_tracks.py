@@ -128,8 +128,7 @@ def _corrected(video: TrackedVideo, rows: CorrectedRows) -> TrackedVideo:
     ]
     numbers = _numbers(rows)
     crossings = [_crossing(crossing, numbers) for crossing in video.crossings]
-    pairs = zip(crossings, video.crossings, strict=True)
-    left = [new for new, old in pairs if len(new.objects) == len(old.objects)]
+    left = [crossing for crossing in crossings if len(crossing.objects) > 1]
     return replace(video, tracks=tracks, crossings=left, processed=rows.frames, numbers=numbers)
 
 
