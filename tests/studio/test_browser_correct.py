@@ -144,6 +144,7 @@ def check_figures(tab: Tab, folder: Path) -> None:
         assert [f">Object {number}<" in text for number in (1, 2, 3)] == [True] * 3
         svg = ElementTree.fromstring(text)
         picture = cv2.imread(str(folder / f"{figure}.png"))
+        assert picture is not None
         assert picture.shape[0] == 2 * float(svg.attrib["height"]), "with the legend"
 
 
