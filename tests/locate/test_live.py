@@ -235,3 +235,15 @@ def test_a_camera_that_moves_shows_the_main_object() -> None:
         counts.append(len(watcher.objects))
     assert counts[-20:] == [1] * 20
     assert watcher.objects[0].x == pytest.approx((20 + 2 * 59) / WIDTH, abs=0.15)
+
+
+def test_who_enters_the_frame_is_not_an_animal_that_hides() -> None:
+    t = np.arange(260.0)
+    resident = np.stack([80 + 50 * np.cos(t / 12), 56 + 30 * np.sin(t / 12)], 1)
+    resident[140:] = np.nan  # it hides
+    entering = np.stack([1.5 * (t - 160), np.full(len(t), 60.0)], 1)
+    entering[:160] = np.nan
+    live = LiveObjects(None, PATIENCE)
+    found = watch(live, discs(np.stack([resident, entering], 1)))
+    assert [one.number for one in found[130]] == [1]
+    assert [one.number for one in found[-1]] == [2]

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ullayers.locate.blobs import Blobs, find_blobs
+from ullayers.locate.blobs import Blobs, core_covariance, find_blobs
 from ullayers.locate.crossings import find_crossings
 from ullayers.locate.identity import resolve
 from ullayers.locate.parting import axes_of, fit_ellipses, mix_gaussians, separation
@@ -74,6 +74,19 @@ def test_blobs_are_measured() -> None:
     assert blobs.boxes[order][0].tolist() == pytest.approx([46, 44, 75, 57], abs=1)
     assert np.allclose(blobs.colours[:, 0], 60)
     assert len(blobs.pixels(int(order[0]))) == blobs.areas[order[0]]
+
+
+def test_the_axis_of_a_body_with_a_spread_wing() -> None:
+    frame, mask = picture([(60, 50, 0)])
+    body = mask.copy()
+    mask[56:86, 48:56] = True  # the wing
+    strength = np.where(body, 9.0, 3.6) * mask
+    blobs = find_blobs(frame, mask, strength.astype(np.float32), 3.0, typical=100)
+    assert abs(np.degrees(axes_of(blobs.spreads[0])[2])) > 30
+    assert abs(np.degrees(axes_of(blobs.cores[0])[2])) < 3
+    xx, xy, yy = core_covariance(mask, strength)
+    assert np.allclose([[xx, xy], [xy, yy]], blobs.cores[0])
+    assert np.isnan(core_covariance(mask & False, strength)).all()
 
 
 def test_a_frame_without_blobs() -> None:
@@ -258,3 +271,16 @@ def test_objects_that_hide_each_other_are_not_separated() -> None:
     spreads = np.stack([np.eye(2)] * 2)
     assert separation(np.zeros((2, 2)), spreads).tolist() == [0, 0]
     assert separation(np.array([(0.0, 0.0), (9.0, 0.0)]), spreads).tolist() == [1, 1]
+
+
+def test_confidence_after_hiding_needs_a_difference_in_appearance() -> None:
+    """Of animals that look the same, motion alone cannot tell which is which after they hid."""
+    paths = back_and_forth(4)
+    for shades, sure in (((60, 60), False), ((60, 75), True)):
+        found = choose_objects(track(paths, shades=shades), len(paths), SIZE)
+        hidden = [replace(each, apart=0.0) for each in find_crossings(found, pause=3)]
+        judged = resolve(found, hidden)[1]
+        assert len(judged) == 8
+        assert all((each.confidence > 0.9) == sure for each in judged)
+        if not sure:
+            assert max(each.confidence for each in judged) < 0.7

@@ -6,7 +6,9 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import cv2
 import numpy as np
 
 from tests.studio.browser import OpenTab, Server, Tab
@@ -109,6 +111,7 @@ def test_corrections_in_two_pages_and_in_exports(
     assert abs(last["y"] - 50) < 1
 
     check_export(one, tmp_path, frame, last)
+    check_figures(one, tmp_path)
     check_other_corrections(one)
     assert (run / "tracks.csv").read_bytes() == table
 
@@ -128,6 +131,21 @@ def check_export(tab: Tab, folder: Path, frame: int, last: dict[str, Any]) -> No
     assert math.dist(where[1], found[2]) < 0.01
     assert math.dist(where[2], found[1]) < 0.01
     assert places(list(tracks.values()), frame - 1)[3] == (last["x"], last["y"])
+
+
+def check_figures(tab: Tab, folder: Path) -> None:
+    """Saved figures have a legend of the colours of the objects."""
+    for figure in ("figure-timeline", "figure-scatter"):
+        for kind in ("svg", "png"):
+            with tab.page.expect_download() as download:
+                tab.part(f"{figure}-{kind}").click()
+            download.value.save_as(folder / f"{figure}.{kind}")
+        text = (folder / f"{figure}.svg").read_text(encoding="utf-8")
+        assert [f">Object {number}<" in text for number in (1, 2, 3)] == [True] * 3
+        svg = ElementTree.fromstring(text)
+        picture = cv2.imread(str(folder / f"{figure}.png"))
+        assert picture is not None
+        assert picture.shape[0] == 2 * float(svg.attrib["height"]), "with the legend"
 
 
 def check_other_corrections(tab: Tab) -> None:

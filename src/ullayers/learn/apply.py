@@ -197,7 +197,7 @@ def _with_masks(answer: Answer, found: Segments, scale: tuple[float, float]) -> 
         masks=found.soft,
         others=found.others,
         owners=found.owners,
-        moments=_moments(found.masks, scale),
+        moments=_moments(found, scale),
     )
 
 
@@ -245,12 +245,13 @@ def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
     return width * info.width / reading.size[1], height * info.height / reading.size[0]
 
 
-def _moments(masks: NDArray[np.bool_], scale: tuple[float, float]) -> NDArray[np.float64]:
-    """Return (time, 4) moments of masks as in `Answer`, in pixels of the source; NaN if empty."""
-    moments = np.array(in_parallel(mask_moments, masks))[:, 2:]
+def _moments(found: Segments, scale: tuple[float, float]) -> NDArray[np.float64]:
+    """Return (time, 7) moments as in `Answer`, in source pixels; NaN if the mask is empty."""
+    moments = np.array(in_parallel(mask_moments, found.masks))[:, 2:]
     across, down = scale
-    moments *= (across**2, across * down, down**2, across * down)
-    return moments
+    cores = moments[:, :3] if found.cores is None else found.cores
+    second = across**2, across * down, down**2
+    return np.column_stack([moments, cores]) * (*second, across * down, *second)
 
 
 @torch.no_grad()

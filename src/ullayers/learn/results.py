@@ -63,7 +63,8 @@ class Answer:
         box: Part of the frame that the masks cover; None for all of it.
         others: (time,) mass of the strongest other object, relative to this one; None if unknown.
         crops: (time, 4) part of each frame that was used, as in `CROP`; None for whole frames.
-        moments: (time, 4) variances xx, xy and yy of the mask, and its area, in source pixels.
+        moments: (time, 7) variances xx, xy and yy of the mask, its area, and the variances of its
+            core, which determine its axis; in source pixels.
         owners: (time, height, width) number of the track of each pixel, if all objects are tracked.
         shapes: (time, 5) as in `SHAPE`; if given, tables also contain them.
         objects: (time,) object number of each row, if there are several objects or the number is

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ullayers.learn.results import TRACK, Answer
 from ullayers.locate.crossings import Crossing, find_crossings
 from ullayers.locate.identity import resolve
-from ullayers.locate.judge import in_world
+from ullayers.locate.judge import covariance_in_world, in_world
 from ullayers.locate.recognition import Portrait
 from ullayers.locate.recording import MIN_STILL_FRAMES
 from ullayers.locate.selection import choose_objects
@@ -106,6 +106,8 @@ class Several:
         )
         if views is not None:
             values[:, :2] = in_world(values[:, :2] * size, views[time]) / size
+            for columns in (slice(3), slice(4, 7)):
+                moments[:, columns] = covariance_in_world(moments[:, columns], views[time])
         self.rows = Answer(
             frames.sequence,
             frames.index[time],
@@ -181,19 +183,23 @@ def _rows(
 
     Where it was not seen, its position is interpolated, with a confidence of 0.
     """
-    frame, x, y, clarity, spread, area = map(
-        one.sightings.column, ("frame", "x", "y", "clarity", "spread", "area")
-    )
+    names = "frame", "x", "y", "clarity", "spread", "area", "core"
+    frame, x, y, clarity, spread, area, core = map(one.sightings.column, names)
     time = np.arange(frame[0], min(frame[-1] + 1, len(frames.index)))
     columns = (
         x / size[0],
         y / size[1],
         clarity,
-        spread[:, 0, 0] * scale[0] ** 2,
-        spread[:, 0, 1] * scale[0] * scale[1],
-        spread[:, 1, 1] * scale[1] ** 2,
+        *_scaled(spread, scale),
         area * scale[0] * scale[1],
+        *_scaled(core, scale),
     )
     table = np.stack([np.interp(time, frame, column) for column in columns], 1)
     table[~np.isin(time, frame), 2] = 0.0
     return time, np.full(len(time), number), table[:, :3], table[:, 3:]
+
+
+def _scaled(spread: Floats, scale: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
+    """Return the variances xx, xy and yy of (time, 2, 2) covariances, in pixels of the source."""
+    across, down = scale
+    return spread[:, 0, 0] * across**2, spread[:, 0, 1] * across * down, spread[:, 1, 1] * down**2

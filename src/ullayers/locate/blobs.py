@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
 from ullayers.locate.objects import Labelled, label_parts
-from ullayers.locate.outline import EDGE, contrast_outline
+from ullayers.locate.outline import CORE, EDGE, contrast_outline
 from ullayers.locate.still import StillScene
 
 MOST_BLOBS = 64  # of a frame
@@ -23,6 +23,7 @@ UNCLEAR = 0.75  # an object at 1.5 times the threshold has a confidence of 0.5
 MOST_PIECES = 256  # components of a frame
 PIECE = 0.6  # of the area of a typical object: a smaller component may be a piece of one,
 WHOLE = 1.3  # if it and the rest of the object are not larger than this
+BODY = 0.5  # of the usual evidence of an object: its body has more, a spread wing less
 PIECE_GAP = 0.25  # of the root of the area of a typical object: largest gap between pieces
 
 
@@ -36,6 +37,7 @@ class Blobs:
         starts: (blobs + 1,) index of the first pixel of each blob, and the number of pixels.
         places: (blobs, 2) centroids x, y in pixels.
         spreads: (blobs, 2, 2) covariance of the pixels of each blob.
+        cores: (blobs, 2, 2) the same for its core, from `core_of`.
         areas: (blobs,) number of pixels.
         clarity: (blobs,) confidence that it is an object, from 0 to 1.
         colours: (blobs, features) appearance.
@@ -48,6 +50,7 @@ class Blobs:
     starts: NDArray[np.intp]
     places: NDArray[np.float64]
     spreads: NDArray[np.float64]
+    cores: NDArray[np.float64]
     areas: NDArray[np.float64]
     clarity: NDArray[np.float64]
     colours: NDArray[np.float64]
@@ -163,12 +166,64 @@ def find_blobs(
     starts -= starts[0]
     number = np.repeat(np.arange(len(boxes)), np.diff(starts))
     places, spreads, areas = _moments(rows, columns, number, len(boxes))
-    scale = np.array(strength.shape) / mask.shape
-    near = strength[(rows * scale[0]).astype(int), (columns * scale[1]).astype(int)]
+    near = _strength_at(rows, columns, strength, mask.shape)
     peaks = np.maximum.reduceat(near, starts[:-1]) if len(boxes) else np.zeros(0)
     clarity = np.clip(1 - UNCLEAR * threshold / np.maximum(peaks, 1e-9), 0, 1)
     colours = _appearance(frame[rows, columns], number, areas)
-    return Blobs(rows, columns, starts, places, spreads, areas, clarity, colours, boxes, typical)
+    core = core_of(near, number)
+    cores = _moments(rows[core], columns[core], number[core], len(boxes))[1]
+    return Blobs(
+        rows, columns, starts, places, spreads, cores, areas, clarity, colours, boxes, typical
+    )
+
+
+def core_of(near: Floats, number: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which pixels are in the core of their object: its body, without wings or fur.
+
+    The axis of an animal is that of its body. Its outline also covers parts of weaker contrast.
+
+    Args:
+        near: (pixels,) evidence.
+        number: (pixels,) object of each pixel, from 0, ascending.
+
+    Example:
+        >>> core_of(np.array([1.0, 5, 9, 9, 9, 9]), np.zeros(6, np.intp)).tolist()
+        [False, True, True, True, True, True]
+    """
+    if not len(number):
+        return np.zeros(0, bool)
+    order = np.lexsort((near, number))
+    starts = np.searchsorted(number, np.arange(number[-1] + 2))
+    usual = starts[:-1] + (CORE * (np.diff(starts) - 1)).astype(int)
+    core: NDArray[np.bool_] = near > BODY * near[order[usual]][number]
+    return core
+
+
+def core_covariance(mask: NDArray[np.bool_], strength: Floats) -> NDArray[np.float64]:
+    """Return the variances xx, xy and yy of the core of an object; NaN if the mask is empty.
+
+    Args:
+        mask: (height, width) pixels of the object.
+        strength: (rows, columns) evidence, of any size.
+    """
+    left, top, width, height = cv2.boundingRect(mask.view(np.uint8))
+    rows, columns = np.nonzero(mask[top : top + height, left : left + width])
+    near = _strength_at(rows + top, columns + left, strength, mask.shape)
+    core = core_of(near, np.zeros(len(rows), np.intp))
+    if not core.any():
+        return np.full(3, np.nan)
+    spread = _moments(rows[core], columns[core], np.zeros(core.sum(), np.intp), 1)[1]
+    variances: NDArray[np.float64] = spread[0].ravel()[[0, 1, 3]]
+    return variances
+
+
+def _strength_at(
+    rows: NDArray[np.intp], columns: NDArray[np.intp], strength: Floats, size: tuple[int, ...]
+) -> Floats:
+    """Return the evidence at pixels of a (height, width) frame."""
+    scale = np.array(strength.shape) / size
+    near: Floats = strength[(rows * scale[0]).astype(int), (columns * scale[1]).astype(int)]
+    return near
 
 
 def _pixels_of_pieces(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ullayers.locate.anchors import Anchors
 from ullayers.locate.flow import INLIER, MIN_INLIERS, Floats, Frames, Pixels, optical_flow
-from ullayers.locate.judge import in_world
+from ullayers.locate.judge import covariance_in_world, in_world
 from ullayers.locate.outline import EDGE
 from ullayers.locate.recording import (
     MAX_CHANGE,
@@ -280,7 +280,9 @@ class HandheldRecording(MovingRecording):
         owners = None
         if found.owners is not None:
             owners = _in_frames(found.owners, views, cv2.INTER_NEAREST)
-        return replace(found, soft=soft, positions=centroids(soft >= EDGE), owners=owners)
+        cores = None if found.cores is None else covariance_in_world(found.cores, views)
+        positions = centroids(soft >= EDGE)
+        return replace(found, soft=soft, positions=positions, owners=owners, cores=cores)
 
 
 def _in_frames(masks: NDArray[Number], views: Matrix, interpolation: int) -> NDArray[Number]:

@@ -8,7 +8,7 @@ Identities are the sequence of permutations with the lowest cost, one per crossi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -33,6 +33,8 @@ ALL_ORDERS = 5  # up to this many objects, all initial permutations are tried
 # separate.
 HIDDEN_COST, APART_COST = 0.5, 8.0
 FOLLOWED = 0.25  # least separation that counts when identities are chosen
+CLEAR = 0.6  # separation from which motion alone decides
+TRUSTS = np.linspace(0, 1, 21)  # possible weights of the appearance
 
 Floats = NDArray[np.float64]
 Order = tuple[int, ...]  # identity of each track
@@ -89,14 +91,17 @@ def resolve(
     for _ in range(ROUNDS):
         history = search.best(gallery)
         gallery = search.gallery(history)
+    search.trust = search.measured_trust(history)
+    if search.trust < 1:
+        history = search.best(gallery)
     names = np.argsort(history[0])  # an object has the number of the track with which it begins
-    gallery = gallery[np.array(history[0])]
+    confidence = [search.confidence(n, history) for n in range(len(crossings))]
     history = tuple(tuple(int(names[i]) for i in order) for order in history)
     found = [
         replace(
             each,
             objects=_pair(history[n + 1][k - 1] + 1 for k in each.objects),
-            confidence=search.confidence(n, history[n + 1], gallery),
+            confidence=confidence[n],
         )
         for n, each in enumerate(crossings)
     ]
@@ -172,6 +177,17 @@ def exchange_cost(apart: float) -> float:
     return HIDDEN_COST + (APART_COST - HIDDEN_COST) * apart
 
 
+def motion_gain(apart: float) -> float:
+    """Return the log odds that two objects were not confused, by how clearly they were separated.
+
+    Objects that hide each other are confused as often as not.
+
+    >>> motion_gain(0.0), motion_gain(1.0)
+    (0.0, 8.0)
+    """
+    return APART_COST * apart**2
+
+
 class _Search:
     """Search for the sequence of permutations with the lowest cost.
 
@@ -180,6 +196,9 @@ class _Search:
         stretches: From `_stretches`.
         metric: From `_metric_of_w`.
         tracks: Number of tracks, which is also the number of identities.
+
+    Attributes:
+        trust: Weight of the appearance, from 0 to 1; see `measured_trust`.
     """
 
     def __init__(
@@ -193,6 +212,7 @@ class _Search:
         self.stretches = stretches
         self.metric = metric
         self.tracks = tracks
+        self.trust = 1.0
         self.means = {key: metric @ each.mean for key, each in stretches.items()}
         self.usual = float(np.median([each.frames for each in stretches.values()]))
 
@@ -268,13 +288,22 @@ class _Search:
             return 0.0
         certainty = min(1.0, self.stretches[key].frames / self.usual)
         square = float(np.square(self.means[key] - gallery[identity]).sum())
-        return min(MOST_COST, certainty * square / 2)
+        return self.trust * min(MOST_COST, certainty * square / 2)
 
-    def gallery(self, history: tuple[Order, ...]) -> Floats:
-        """Return the mean appearance of each identity."""
+    def gallery(
+        self, history: tuple[Order, ...], without: Collection[tuple[int, int]] = ()
+    ) -> Floats:
+        """Return the mean appearance of each identity.
+
+        Args:
+            history: From `best`.
+            without: Stretches that are left out.
+        """
         total = np.zeros((self.tracks, len(self.metric)))
         weight = np.full((self.tracks, 1), 1e-9)
         for (k, n), mean in self.means.items():
+            if (k, n) in without:
+                continue
             identity = history[n + 1][k]
             total[identity] += self.stretches[k, n].frames * mean
             weight[identity] += self.stretches[k, n].frames
@@ -282,11 +311,29 @@ class _Search:
         known: Floats = np.where(weight > 1, total / weight, everyone)
         return known
 
-    def confidence(self, n: int, after: Order, gallery: Floats) -> float:
+    def measured_trust(self, history: tuple[Order, ...]) -> float:
+        """Return how far the appearance can be trusted, measured where motion alone decides.
+
+        W is the variation within a stretch. The appearance of an animal may vary more from one
+        stretch to another, and animals may look the same. At crossings of objects that remain
+        clearly separate, it is known who is who: the trust is the weight of the appearance with
+        which it predicts this best (maximum likelihood), for stretches that are not in the means.
+        """
+        clear = [n for n, crossing in enumerate(self.crossings) if crossing.apart >= CLEAR]
+        gains = np.array([self._gain(n, history) for n in clear])
+        likelihood = -np.logaddexp(0, -TRUSTS[:, None] * gains).sum(1)
+        return float(TRUSTS[len(TRUSTS) - 1 - likelihood[::-1].argmax()])
+
+    def _gain(self, n: int, history: tuple[Order, ...]) -> float:
+        """Return by how much the appearance after a crossing favours the chosen order."""
+        own = [(k - 1, n) for k in self.crossings[n].objects]
+        gallery = self.gallery(history, own)
+        kept, exchanged = self._orders(history[n + 1], self.crossings[n])
+        return self._looks(n, exchanged, gallery) - self._looks(n, kept, gallery)
+
+    def confidence(self, n: int, history: tuple[Order, ...]) -> float:
         """Return the probability of the order after a crossing, among all possible ones."""
-        kept, exchanged = self._orders(after, self.crossings[n])
-        gain = self._looks(n, exchanged, gallery) - self._looks(n, kept, gallery)
-        gain += exchange_cost(self.crossings[n].apart)
+        gain = self._gain(n, history) + motion_gain(self.crossings[n].apart)
         return float(1 / (1 + np.exp(-np.clip(gain, -50, 50))))
 
 

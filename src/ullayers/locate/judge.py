@@ -40,6 +40,26 @@ def in_world(positions: Positions, path: NDArray[np.float64]) -> Positions:
     return world
 
 
+def covariance_in_world(
+    covariance: NDArray[np.float64], path: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Map covariances in pixels of each frame to pixels of one frame, along the camera's path.
+
+    Args:
+        covariance: (time, 3) variances xx, xy and yy; NaN stays NaN.
+        path: (time, 3, 3) homographies; their perspective is neglected.
+
+    Example:
+        >>> quarter = np.array([[[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]])
+        >>> covariance_in_world(np.array([[9.0, 1, 4]]), quarter).tolist()
+        [[4.0, -1.0, 9.0]]
+    """
+    linear = path[:, :2, :2] / path[:, 2:, 2:]
+    matrices = covariance[:, [0, 1, 1, 2]].reshape(-1, 2, 2)
+    mapped = linear @ matrices @ linear.transpose(0, 2, 1)
+    return mapped.reshape(-1, 4)[:, [0, 1, 3]]
+
+
 def track_objective(positions: Positions) -> float:
     """Return J of a track: (log det W - log det B) / 2.
 

@@ -17,7 +17,6 @@ from ullayers.locate.live_scene import LiveScene, Look
 from ullayers.locate.live_tracks import LiveObject, LiveTrack
 from ullayers.locate.selection import (
     LARGEST_J,
-    LEAST_TRAVEL,
     RESIDENT,
     RESIDENT_J,
     RESIDENT_SHARE,
@@ -30,6 +29,8 @@ from ullayers.locate.tracking import CONFIRMED, Tracker
 RECENT = 64  # frames over which the size of a typical object is measured
 MOST_LOST = 64  # objects that are remembered after they were lost
 MOST_TRACKS = 2**15
+TRAVEL = 1.0  # of its length: an object has moved at least as far; a whole recording shows more
+MOST_ENTERED = 1  # objects that enter the frame of an arena: the experimenter
 TRIAL = (2, 10)  # times the patience: least and longest wait of a new track beside residents
 
 Floats = NDArray[np.float64]
@@ -92,8 +93,7 @@ class LiveObjects:
         owner = np.zeros(mask.shape, np.uint16)
         self.tracker.step(blobs, owner)
         self._remember()
-        height, width = mask.shape
-        self._name_new((width, height))
+        self._name_new()
         self.identity.decide(self.tracks, self.tracker.pairs)
         lookup = np.zeros(self.tracker.count + 1, np.int32)
         for track in self.tracks.values():
@@ -177,7 +177,7 @@ class LiveObjects:
             if not whole.name:
                 whole.name, part.name = part.name, 0
 
-    def _name_new(self, size: tuple[int, int]) -> None:
+    def _name_new(self) -> None:
         """Give numbers to the tracks that have turned out to be objects."""
         named = [track for track in self.tracks.values() if track.name]
         known = {one.number for one in self.tracker.active if one.alone >= CONFIRMED}
@@ -191,20 +191,18 @@ class LiveObjects:
         new = [track for track in new if self._is_object(track, named)]
         if not new:
             return
-        self._name_again(new, size)
+        self._name_again(new)
         for track in new:
             if not track.name and (self.wanted is None or self.names < self.wanted):
                 self.names += 1
                 track.name = self.names
 
     def _is_object(self, track: LiveTrack, named: list[LiveTrack]) -> bool:
-        objective = track.objective.value
-        far = track.travelled > LEAST_TRAVEL * track.length
-        if objective >= LARGEST_J or not far or not track.moves:
+        if not _has_travelled(track) or not track.moves:
             return False
         if not named or not self._is_home():
             return True
-        if objective > RESIDENT_J * min(each.objective.value for each in named):
+        if track.objective.value > RESIDENT_J * min(each.objective.value for each in named):
             return False
         # An experimenter who puts an animal into its arena is not another animal.
         shortest, longest = (times * self.tracker.patience for times in TRIAL)
@@ -215,30 +213,48 @@ class LiveObjects:
 
     def _hides(self, lost: LiveTrack) -> bool:
         """Return whether a lost object was present most of the time and did not leave."""
-        height, width = self.labels.shape
         is_resident = lost.seen >= RESIDENT * (lost.last.frame + 1)
-        return is_resident and not at_border(lost.last, (width, height))
+        return is_resident and not at_border(lost.last, self._size)
 
     def _is_home(self) -> bool:
-        """Return whether most objects so far were present most of the time, as in an arena."""
-        seen = np.array([each.seen for each in [*self.tracks.values(), *self.lost] if each.name])
+        """Return whether the scene is an arena.
+
+        Most objects so far were present most of the time, and they do not enter the frame.
+        """
+        known = [*self.tracks.values(), *self.lost]
+        entered = [each for each in known if each.name or _has_travelled(each)]
+        if sum(map(self._has_entered, entered)) > MOST_ENTERED:
+            return False
+        seen = np.array([each.seen for each in known if each.name])
         return bool(2 * seen[seen >= RESIDENT * self.tracker.frame].sum() >= seen.sum())
 
-    def _name_again(self, new: list[LiveTrack], size: tuple[int, int]) -> None:
+    def _has_entered(self, track: LiveTrack) -> bool:
+        """Return whether an object appeared at the border of the frame, after the first second."""
+        return track.first.frame >= self.tracker.patience and at_border(track.first, self._size)
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """(width, height) of the frames."""
+        height, width = self.scene.level.shape
+        return width, height
+
+    def _name_again(self, new: list[LiveTrack]) -> None:
         """Let new tracks continue lost objects.
 
         With a known number of objects, they must. An animal that hides in an arena is still there,
-        wherever it is.
+        wherever it is, but does not enter the frame.
         """
         closed = self.wanted is not None and self.names >= self.wanted
         home = self._is_home()
-        longest = self.tracker.frame if closed or home else SHORT_GAP
         cost = np.full((len(new), len(self.lost)), np.inf)
         for i, track in enumerate(new):
+            stayed = home and not self._has_entered(track)
+            longest = self.tracker.frame if closed or stayed else SHORT_GAP
             for j, lost in enumerate(self.lost):
                 if track.first.frame - lost.last.frame <= longest:
-                    cost[i, j] = link_cost(lost.last, track.first, lost.length, lost.speed, size)
-                    must = closed or (home and self._hides(lost))
+                    ends = lost.last, track.first
+                    cost[i, j] = link_cost(*ends, lost.length, lost.speed, self._size)
+                    must = closed or (stayed and self._hides(lost))
                     if must and not np.isfinite(cost[i, j]):
                         away = np.hypot(track.first.x - lost.last.x, track.first.y - lost.last.y)
                         cost[i, j] = 1e3 + away
@@ -250,7 +266,7 @@ class LiveObjects:
         self.lost = [each for j, each in enumerate(self.lost) if j not in again]
 
     def _shown(self) -> tuple[LiveObject, ...]:
-        height, width = self.labels.shape
+        width, height = self._size
         found = []
         for one in self.tracker.active:
             track = self.tracks[one.number]
@@ -277,3 +293,8 @@ class LiveObjects:
         longest = max(edges, key=len)[:, 0].astype(float)
         outline: Floats = (longest + 0.5) / mask.shape[::-1]
         return outline
+
+
+def _has_travelled(track: LiveTrack) -> bool:
+    """Return whether the path of a track is that of an object."""
+    return track.objective.value < LARGEST_J and track.travelled > TRAVEL * track.length

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.anchors import NO_LABEL, Anchors
-from ullayers.locate.blobs import LEAST_MASS, clear_labels
+from ullayers.locate.blobs import LEAST_MASS, clear_labels, core_covariance
 from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.judge import track_objective
@@ -279,7 +279,8 @@ class StillRecording:
         confidence = _clarity(evidence, parts, self.threshold)
         confidence[in_parallel(lies_between, masks, places)] *= UNSURE
         confidence[~moved | in_parallel(self._is_lit, small, parts)] *= UNSURE
-        return Segments(soft, places, confidence, others, objective, owners)
+        cores = np.stack(in_parallel(core_covariance, masks, evidence))
+        return Segments(soft, places, confidence, others, objective, owners, cores)
 
     def _is_lit(self, frame: Pixels, part: NDArray[np.bool_]) -> bool:
         """Return whether a part shows the scene in different light: a lamp, or a shadow."""

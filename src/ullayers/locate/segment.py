@@ -51,6 +51,8 @@ class Segments:
         objective: J of the track; NaN if the window is too short for it.
         owners: (time, height, width) number of the track of each pixel, if all objects are
             followed.
+        cores: (time, 3) variances xx, xy and yy of the core of the object, as in `Blobs`, in pixels
+            of the frames; None if only its mask is known.
     """
 
     soft: NDArray[np.uint8]
@@ -59,6 +61,7 @@ class Segments:
     others: NDArray[np.float64]
     objective: float
     owners: NDArray[np.uint16] | None = None
+    cores: NDArray[np.float64] | None = None
 
     @property
     def masks(self) -> NDArray[np.bool_]:

@@ -30,6 +30,7 @@ RECORD = np.dtype(
         ("company", np.int32),
         ("box", np.float64, (4,)),
         ("apart", np.float64),
+        ("core", np.float64, (2, 2)),
     ]
 )
 
@@ -49,6 +50,7 @@ class Sighting(NamedTuple):
         company: Numbers of the tracks that share its blob.
         box: (4,) left, top, right, bottom in pixels.
         apart: How clearly it is separated from the others in its blob, from 0 to 1.
+        core: (2, 2) covariance of the pixels of its core, as in `Blobs`.
     """
 
     number: int
@@ -62,6 +64,7 @@ class Sighting(NamedTuple):
     company: tuple[int, ...]
     box: Floats
     apart: float
+    core: Floats
 
 
 class SightingLog:

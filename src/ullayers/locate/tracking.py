@@ -246,6 +246,7 @@ class Tracker:
                 (),
                 blobs.boxes[blob],
                 1.0,
+                blobs.cores[blob],
             ),
         )
 
@@ -289,6 +290,7 @@ class Tracker:
                     tuple(n for n in company if n != each.number),
                     _box_of(pixels[chosen == i], each),
                     float(apart[i]),
+                    spreads[i],
                 ),
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,32 +79,26 @@ class CorrectedRows:
             case Nothing():
                 self._clear(correction.first, correction.last)
 
-    def column(self, name: str, rows: Integers) -> NDArray[np.floating[Any]]:
-        """Return the original values of rows; do not modify them.
+    def columns(self, names: Sequence[str], rows: Integers) -> dict[str, NDArray[np.floating[Any]]]:
+        """Return a copy of the original values of rows, by column.
 
         Args:
-            name: Name of a column of a track.
+            names: Names of columns of a track.
             rows: The rows.
         """
-        columns = [getattr(track, name) for track in self.video.tracks]
-        whole = self._whole_track(rows)
-        if whole is not None:
-            return np.asarray(columns[whole])
+        tracks = self.video.tracks
+        kinds = {
+            name: np.result_type(np.float32, *(getattr(track, name) for track in tracks))
+            for name in names
+        }
+        found = {name: np.empty(len(rows), kind) for name, kind in kinds.items()}
         owner = self._owner(rows)
-        values = np.empty(len(rows), np.result_type(np.float32, *columns))
-        for place in np.unique(owner):
-            own = owner == place
-            start = self.ends[place] - len(columns[place])
-            values[own] = columns[place][rows[own] - start]
-        return values
-
-    def _whole_track(self, rows: Integers) -> int | None:
-        """Return the index of the track that has exactly these rows in this order, or None."""
-        if not len(rows) or (np.diff(rows) != 1).any():
-            return None
-        place = int(self._owner(rows[:1])[0])
-        start = int(self.ends[place]) - len(self.video.tracks[place].frame)
-        return place if rows[0] == start and rows[-1] + 1 == self.ends[place] else None
+        for place in np.flatnonzero(np.bincount(owner)):
+            own = np.flatnonzero(owner == place)
+            chosen = rows[own] - (self.ends[place] - len(tracks[place].frame))
+            for name, values in found.items():
+                values[own] = getattr(tracks[place], name)[chosen]
+        return found
 
     def _owner(self, rows: Integers) -> Integers:
         return np.searchsorted(self.ends, rows, side="right")
@@ -135,9 +130,9 @@ class CorrectedRows:
             consecutive rows, and after the last row.
         """
         kept = ~self.placed[chosen] & (chosen < self.count)
-        starts = np.concatenate([[0], self.ends])
-        between = (np.diff(chosen) == 1) & ~np.isin(chosen[1:], starts) & kept[1:] & kept[:-1]
-        first = np.isin(chosen[:1], starts) & kept[:1]
+        same = np.diff(self._owner(chosen)) == 0
+        between = (np.diff(chosen) == 1) & same & kept[1:] & kept[:-1]
+        first = np.isin(chosen[:1], [0, *self.ends]) & kept[:1]
         last = np.isin(chosen[-1:] + 1, self.ends) & kept[-1:]
         return np.concatenate([first, between, last])
 
@@ -152,10 +147,9 @@ class CorrectedRows:
 
     def _merge(self, one: int, other: int) -> None:
         self._check_pair(one, other)
-        is_other = self.number == other
-        both = is_other & np.isin(self.frame, self.frame[self.number == one])
-        self.number[is_other] = one
-        self.number[both] = 0
+        is_other = np.flatnonzero(self.number == other)
+        both = np.isin(self.frame[is_other], self.frame[self.number == one])
+        self.number[is_other] = np.where(both, 0, one)
 
     def _split(self, number: int, first: int) -> None:
         own = self._rows_of(number)
@@ -202,8 +196,8 @@ class CorrectedRows:
         """Return whether a row is at most half a length from its original position."""
         if row >= self.count:
             return False
-        rows = np.array([row])
-        x, y, length = (float(self.column(name, rows)[0]) for name in ("x_px", "y_px", "length"))
+        found = self.columns(("x_px", "y_px", "length"), np.array([row]))
+        x, y, length = (float(values[0]) for values in found.values())
         return math.dist(self._moved[row], (x, y)) <= length / 2
 
     def _new_row(self, frame: int, number: int) -> int:

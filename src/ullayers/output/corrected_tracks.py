@@ -136,12 +136,11 @@ def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
     chosen = np.flatnonzero(rows.number == number)
     chosen = chosen[np.argsort(rows.frame[chosen], kind="stable")]  # it is nearly sorted
     found = chosen < rows.count
-    columns: dict[str, Any] = {}
-    for name in NAMES:
-        values = rows.column(name, chosen[found])
-        columns[name] = np.full(len(chosen), np.nan, np.result_type(np.float32, values))
-        columns[name][found] = values
+    columns: dict[str, Any] = rows.columns(NAMES, chosen[found])
     if not found.all():
+        for name, values in columns.items():
+            columns[name] = np.full(len(chosen), np.nan, values.dtype)
+            columns[name][found] = values
         columns["time"][~found] = _times(video, rows.frame[chosen[~found]])
     placed = rows.placed[chosen]
     x_px, y_px = rows.places(chosen[placed]).T

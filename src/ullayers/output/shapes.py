@@ -39,9 +39,10 @@ def _shapes(answer: Answer, size: tuple[int, int]) -> np.ndarray:
     """Return (time, 5) as in `SHAPE`."""
     assert answer.moments is not None
     x, y = (answer.values[:, :2] * size).T
-    length, width, axis = ellipse(answer.moments[:, :3])
+    length, width, _ = ellipse(answer.moments[:, :3])
+    *body, axis = ellipse(answer.moments[:, 4:])
     motion = velocity(x, y, answer.seconds)
-    heading = oriented(axis, motion, answer.seconds, length, width).round(2) % 360
+    heading = oriented(axis, motion, answer.seconds, *body).round(2) % 360
     return np.stack(
         [np.hypot(*motion.T), heading, length, width, answer.moments[:, 3]],
         axis=1,

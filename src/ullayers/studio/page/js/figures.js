@@ -1,10 +1,45 @@
 /** Copies of figures as PNG and SVG, on white and in colours that print well. */
 
+import { chartColour, css } from "./colours.js";
 import { h } from "./dom.js";
 import { PAPER } from "./palette.js";
 import { SvgContext } from "./svg_context.js";
 
 /** @typedef {(context: any, width: number, height: number, palette: import("./palette.js").Palette) => void} Paint */
+
+const ENTRY = { width: 86, height: 20, line: 16 }; // of the legend
+
+/**
+ * A figure with a legend of the colours of objects below it.
+ *
+ * @param {Paint} paint
+ * @param {number[]} objects Their numbers; the legend has no entry if there is only one.
+ * @param {number} width
+ * @param {number} height Without the legend.
+ * @returns {{paint: Paint, height: number}} The height includes the legend.
+ */
+export function withLegend(paint, objects, width, height) {
+  if (objects.length < 2) return { paint, height };
+  const columns = Math.max(1, Math.floor((width - ENTRY.line) / ENTRY.width));
+  const rows = Math.ceil(objects.length / columns);
+  return {
+    paint: (context, _width, _height, palette) => {
+      paint(context, width, height, palette);
+      context.font = `12px ${palette.font}`;
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      objects.forEach((object, place) => {
+        const x = ENTRY.line + (place % columns) * ENTRY.width;
+        const y = height + (Math.floor(place / columns) + 0.5) * ENTRY.height;
+        context.fillStyle = css(chartColour(object, palette));
+        context.fillRect(x, y - 2, ENTRY.line, 4);
+        context.fillStyle = palette.ink;
+        context.fillText(`Object ${object}`, x + ENTRY.line + 6, y);
+      });
+    },
+    height: height + (rows + 0.5) * ENTRY.height,
+  };
+}
 
 /**
  * @param {Paint} paint

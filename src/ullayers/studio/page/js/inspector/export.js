@@ -3,7 +3,7 @@
 import { api } from "../api.js";
 import { drawObjective } from "../charts.js";
 import { fill, h, icon, setText } from "../dom.js";
-import { saveCanvas, savePng, saveSvg } from "../figures.js";
+import { saveCanvas, savePng, saveSvg, withLegend } from "../figures.js";
 import { fileSize } from "../format.js";
 import { drawScatter } from "../scatter.js";
 import { drawTimeline } from "../timeline_draw.js";
@@ -189,27 +189,30 @@ export class ExportTab {
   saveTimeline(kind) {
     const { model } = this.timeline;
     const save = kind === "png" ? savePng : saveSvg;
-    if (model)
-      save(
-        (context, width, height, palette) =>
-          drawTimeline(context, { ...model, picked: [], range: null }, width, height, palette),
-        900,
-        420,
-        `${this.stem} time lines`,
-      );
+    if (!model) return;
+    const objects = model.results.objects.map(({ object }) => object);
+    const figure = withLegend(
+      (context, width, height, palette) =>
+        drawTimeline(context, { ...model, picked: [], range: null }, width, height, palette),
+      objects.filter((object) => !model.hidden.includes(object)),
+      900,
+      420,
+    );
+    save(figure.paint, 900, figure.height, `${this.stem} time lines`);
   }
 
   /** @param {"png"|"svg"} kind */
   saveScatter(kind) {
     const model = this.points();
     const save = kind === "png" ? savePng : saveSvg;
-    if (model)
-      save(
-        (context, width, height, palette) => drawScatter(context, model, width, height, palette),
-        520,
-        520,
-        `${this.stem} scatter`,
-      );
+    if (!model) return;
+    const figure = withLegend(
+      (context, width, height, palette) => drawScatter(context, model, width, height, palette),
+      model.series.map(({ object }) => object),
+      520,
+      520,
+    );
+    save(figure.paint, 520, figure.height, `${this.stem} scatter`);
   }
 
   /** @param {"png"|"svg"} kind */
