@@ -30,7 +30,7 @@ from ullayers.locate.anchors import Anchors
 from ullayers.locate.guided import Window, guided_choices
 from ullayers.locate.handheld import HandheldRecording
 from ullayers.locate.judge import fill_gaps
-from ullayers.locate.outline import mask_moments
+from ullayers.locate.outline import EDGE, mask_moments
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.recording import MovingRecording, StillRecording
 from ullayers.locate.segment import Segments
@@ -197,7 +197,7 @@ def _with_masks(answer: Answer, found: Segments, scale: tuple[float, float]) -> 
         masks=found.soft,
         others=found.others,
         owners=found.owners,
-        moments=_moments(found.masks, scale),
+        moments=_moments(found.soft, scale),
     )
 
 
@@ -245,9 +245,9 @@ def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
     return width * info.width / reading.size[1], height * info.height / reading.size[0]
 
 
-def _moments(masks: NDArray[np.bool_], scale: tuple[float, float]) -> NDArray[np.float64]:
+def _moments(soft: NDArray[np.uint8], scale: tuple[float, float]) -> NDArray[np.float64]:
     """Return (time, 4) moments of masks as in `Answer`, in pixels of the source; NaN if empty."""
-    moments = np.array(in_parallel(mask_moments, masks))[:, 2:]
+    moments = np.array(in_parallel(lambda mask: mask_moments(mask >= EDGE), soft))[:, 2:]
     across, down = scale
     moments *= (across**2, across * down, down**2, across * down)
     return moments

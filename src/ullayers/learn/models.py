@@ -91,6 +91,8 @@ class Locator(nn.Module):
         relative = energy / mean
         seen = torch.cat([foreground / mean.sqrt(), relative.clamp(max=MAX_ENERGY).sqrt()], 1)
         seen = F.avg_pool2d(seen, POOLING, ceil_mode=True)
+        # With few channels, convolutions take half the time in this memory format.
+        seen = seen.contiguous(memory_format=torch.channels_last)
         first = torch.tanh(self.local1(self.conv1(seen)))
         second = torch.tanh(self.local2(self.conv2(first)))
         correction = MAX_REWEIGHT * torch.tanh(self.last(second) / MAX_REWEIGHT)
