@@ -157,7 +157,8 @@ def _locate(
     told: Told,
 ) -> Generator[Answer, None, None]:
     outlines = outline_reading(source.probe(), reading)
-    recording = open_recording(source, outlines, read_scenes(run.folder))
+    survey = run.surveys.pop((source, outlines), None)  # it takes much memory
+    recording = open_recording(source, outlines, read_scenes(run.folder), survey)
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
     scene = recording.scene if isinstance(recording, HandheldRecording) else recording

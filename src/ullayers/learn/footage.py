@@ -245,7 +245,7 @@ def gather(
     for number, source in enumerate(sources):
         try:
             for own, clip in _cut_with_reading(source, reading, natural):
-                footage.readings[number] = own
+                footage.readings[number] = replace(own, passing=None)
                 footage.seen += len(clip.index)
                 progress(footage.seen)
                 if len(clip.index) < MIN_PIECE_FRAMES:
@@ -283,7 +283,8 @@ def _cut_with_reading(
                 raise
         if not waiting:
             return
-        own = reading  # there are fewer frames than the header says: read all of them
+        # There are fewer frames than the header says: read all of them.
+        own = replace(reading, passing=None)
     yield from ((own, clip) for clip in cut(source, own))
 
 
