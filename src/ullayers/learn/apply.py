@@ -200,10 +200,14 @@ def _windows(
     outlines: Reading,
     recording: StillRecording | MovingRecording,
 ) -> Generator[tuple[Clip, Located, Frames], None, None]:
-    """Yield the windows of a source, with the masks of the network and the pixels."""
+    """Yield the windows of a source without frames, the masks of the network, and the frames."""
+
+    def attended(clip: Clip) -> tuple[Clip, Located, Frames]:
+        rest = replace(clip, frames=clip.frames[:0].clone())  # they are returned as pixels
+        return rest, attend(net, clip, run, recording), to_pixels(clip.frames)
+
     with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
-        for clip in clips:
-            yield clip, attend(net, clip, run, recording), to_pixels(clip.frames)
+        yield from map(attended, clips)  # a loop would keep the last window in memory
 
 
 def _with_masks(answer: Answer, found: Segments, scale: tuple[float, float]) -> Answer:

@@ -173,7 +173,7 @@ def cut(
     finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None
-    clips = source.clips(length, reading)
+    clips = source.clips(length, reading, ahead=1)  # one clip waits here, too
     try:
         for clip in clips:
             if waiting is not None and 2 * len(clip.index) < length:
