@@ -10,10 +10,9 @@ from typing import TypeVar
 
 EVERY = 16  # parts of a video between two returns
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-# Larger blocks, such as windows of frames, are returned once they are free; glibc's largest value.
-LARGE = 2**25  # bytes
-# Freed memory of smaller blocks is kept until the next return: the system clears every page that it
-# gives out, which took a fifth of the time when it was returned after each frame.
+LARGE = 2**23  # bytes: larger blocks, such as windows of frames, are returned once they are free
+# Smaller blocks are kept until the next return. Returning them after each frame costs time, because
+# the system clears every page that it gives out.
 KEPT = 2**30  # bytes
 
 T = TypeVar("T")
