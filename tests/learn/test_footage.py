@@ -33,7 +33,9 @@ from ullayers.learn.footage import (
     natural_reading,
     open_sources,
 )
-from ullayers.video.reader import Clip, Info, Reading, VideoError, find_sources
+from ullayers.learn.survey import open_recording, outline_reading, plan_survey
+from ullayers.locate.recording import StillRecording
+from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
 
 
 def clip_of(frames: torch.Tensor, first: int = 0) -> Clip:
@@ -274,3 +276,23 @@ def test_expected_frames_are_those_that_are_read(
 
 def test_expected_frames_are_unknown_if_a_header_does_not_tell() -> None:
     assert expected_frames([Info(64, 48, 25.0, 9), Info(64, 48, 25.0, None)], Reading()) is None
+
+
+def test_survey_is_taken_while_frames_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scene is the same as from a survey of its own, and nothing is read again."""
+    [source] = find_sources([write_ball(tmp_path / "film.mp4", 400)])
+    reading = outline_reading(source.probe(), Reading())
+    alone = open_recording(source, reading)
+    survey = plan_survey(source, reading)
+    assert survey is not None
+    assert survey.step > 1
+    gather([source], Reading(longest=32, stride=3, passing=survey))
+    monkeypatch.setattr(Source, "clips", None)
+    shared = open_recording(source, reading, survey=survey)
+    assert isinstance(alone, StillRecording)
+    assert isinstance(shared, StillRecording)
+    np.testing.assert_array_equal(shared.scene.backdrop, alone.scene.backdrop)
+    np.testing.assert_array_equal(shared.scene.noise, alone.scene.noise)
+    assert shared.threshold == alone.threshold

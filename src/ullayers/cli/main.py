@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command != "bench":  # benchmarks must run under the same conditions as other programs
         # Waiting threads must sleep: on a busy machine, spinning makes training ten times slower.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        # Frames are processed in two threads already; OpenCV's own threads would wait in a loop.
+        os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     try:
         with stop_with_interrupt(), together(parsed), _lock(parsed):
             return _function(parsed.command)(parsed) or 0

@@ -27,15 +27,17 @@ from ullayers.learn.several import Several
 from ullayers.learn.survey import open_recording, outline_reading, patience_of, to_pixels
 from ullayers.learn.teaching import Teaching
 from ullayers.locate.anchors import Anchors
+from ullayers.locate.flow import Frames
 from ullayers.locate.guided import Window, guided_choices
 from ullayers.locate.handheld import HandheldRecording
 from ullayers.locate.judge import fill_gaps
-from ullayers.locate.outline import mask_moments
+from ullayers.locate.outline import EDGE, mask_moments
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.recording import MovingRecording, StillRecording
 from ullayers.locate.segment import Segments
 from ullayers.locate.still import StillScene
 from ullayers.video.frames import Render
+from ullayers.video.read_ahead import read_ahead
 from ullayers.video.reader import Clip, Reading, Source, VideoError
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
@@ -155,7 +157,8 @@ def _locate(
     told: Told,
 ) -> Generator[Answer, None, None]:
     outlines = outline_reading(source.probe(), reading)
-    recording = open_recording(source, outlines, read_scenes(run.folder))
+    survey = run.surveys.pop((source, outlines), None)  # it takes much memory
+    recording = open_recording(source, outlines, read_scenes(run.folder), survey)
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
     scene = recording.scene if isinstance(recording, HandheldRecording) else recording
@@ -168,13 +171,12 @@ def _locate(
     with RowFile() as done:
         try:
             with (
-                closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips,
+                closing(read_ahead(_windows(run, net, source, outlines, recording))) as windows,
                 closing(_choices(run, net, source, outlines, recording, told)) as choices,
             ):
-                for clip in clips:
+                for clip, located, pixels in windows:
                     anchors = None if told is None else told(clip.index.numpy())
-                    located = attend(net, clip, run, recording)
-                    pixels, attention = to_pixels(clip.frames), located.mask.numpy()
+                    attention = located.mask.numpy()
                     found = recording.segment(pixels, attention, anchors, next(choices))
                     answer = _answer(source, clip, TRACK, _values(found, located, anchors))
                     answer = _with_masks(answer, found, scale)
@@ -189,6 +191,23 @@ def _locate(
                 if isinstance(recording, HandheldRecording):
                     views = np.concatenate(recording.views)
                 several.finish(scene.finder.tracker, done.read(), (width, height), scale, views)
+
+
+def _windows(
+    run: Run,
+    net: Locator,
+    source: Source,
+    outlines: Reading,
+    recording: StillRecording | MovingRecording,
+) -> Generator[tuple[Clip, Located, Frames], None, None]:
+    """Yield the windows of a source without frames, the masks of the network, and the frames."""
+
+    def attended(clip: Clip) -> tuple[Clip, Located, Frames]:
+        rest = replace(clip, frames=clip.frames[:0].clone())  # they are returned as pixels
+        return rest, attend(net, clip, run, recording), to_pixels(clip.frames)
+
+    with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
+        yield from map(attended, clips)  # a loop would keep the last window in memory
 
 
 def _with_masks(answer: Answer, found: Segments, scale: tuple[float, float]) -> Answer:
@@ -225,15 +244,10 @@ def _ahead(
     told: Callable[[NDArray[np.int64]], Anchors | None],
 ) -> Generator[Window, None, None]:
     """Read a source before its results are computed, as far as it can be read."""
-    reading = replace(outlines, tap=None)
-    with (
-        suppress(VideoError),  # reading it for the answers raises it again
-        closing(cut(source, reading, WINDOW_FRAMES, WINDOW_BYTES)) as clips,
-    ):
-        for clip in clips:
-            attention = attend(net, clip, run, recording).mask.numpy()
-            prepared = recording.prepare(to_pixels(clip.frames), attention)
-            yield prepared, told(clip.index.numpy())
+    windows = _windows(run, net, source, replace(outlines, tap=None), recording)
+    with suppress(VideoError), closing(windows):  # reading it for the answers raises it again
+        for clip, located, pixels in windows:
+            yield recording.prepare(pixels, located.mask.numpy()), told(clip.index.numpy())
 
 
 def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
@@ -247,7 +261,7 @@ def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
 
 def _moments(found: Segments, scale: tuple[float, float]) -> NDArray[np.float64]:
     """Return (time, 7) moments as in `Answer`, in source pixels; NaN if the mask is empty."""
-    moments = np.array(in_parallel(mask_moments, found.masks))[:, 2:]
+    moments = np.array(in_parallel(lambda mask: mask_moments(mask >= EDGE), found.soft))[:, 2:]
     across, down = scale
     cores = moments[:, :3] if found.cores is None else found.cores
     second = across**2, across * down, down**2

@@ -173,7 +173,7 @@ def cut(
     finish = follow if reading.follow else lambda clip: clip
     waiting: Clip | None = None
     error: VideoError | None = None
-    clips = source.clips(length, reading)
+    clips = source.clips(length, reading, ahead=1)  # one clip waits here, too
     try:
         for clip in clips:
             if waiting is not None and 2 * len(clip.index) < length:
@@ -245,7 +245,7 @@ def gather(
     for number, source in enumerate(sources):
         try:
             for own, clip in _cut_with_reading(source, reading, natural):
-                footage.readings[number] = own
+                footage.readings[number] = replace(own, passing=None)
                 footage.seen += len(clip.index)
                 progress(footage.seen)
                 if len(clip.index) < MIN_PIECE_FRAMES:
@@ -283,7 +283,8 @@ def _cut_with_reading(
                 raise
         if not waiting:
             return
-        own = reading  # there are fewer frames than the header says: read all of them
+        # There are fewer frames than the header says: read all of them.
+        own = replace(reading, passing=None)
     yield from ((own, clip) for clip in cut(source, own))
 
 

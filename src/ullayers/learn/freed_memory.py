@@ -9,8 +9,11 @@ from functools import cache
 from typing import TypeVar
 
 EVERY = 16  # parts of a video between two returns
-M_MMAP_THRESHOLD = -3  # of glibc's mallopt
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 LARGE = 2**23  # bytes: larger blocks, such as windows of frames, are returned once they are free
+# Smaller blocks are kept until the next return. Returning them after each frame costs time, because
+# the system clears every page that it gives out.
+KEPT = 2**30  # bytes
 
 T = TypeVar("T")
 
@@ -27,6 +30,7 @@ def returning_memory(parts: Iterator[T]) -> Iterator[T]:
     library = _glibc()
     if library is not None:
         library.mallopt(M_MMAP_THRESHOLD, LARGE)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT)
     for number, part in enumerate(parts, 1):
         yield part
         if number % EVERY == 0 and library is not None:

@@ -91,10 +91,12 @@ class Locator(nn.Module):
         relative = energy / mean
         seen = torch.cat([foreground / mean.sqrt(), relative.clamp(max=MAX_ENERGY).sqrt()], 1)
         seen = F.avg_pool2d(seen, POOLING, ceil_mode=True)
+        # With few channels, convolutions take half the time in this memory format.
+        seen = seen.contiguous(memory_format=torch.channels_last)
         first = torch.tanh(self.local1(self.conv1(seen)))
         second = torch.tanh(self.local2(self.conv2(first)))
         correction = MAX_REWEIGHT * torch.tanh(self.last(second) / MAX_REWEIGHT)
-        correction = F.interpolate(correction, energy.shape[-2:], mode="bilinear")
+        correction = _enlarged(correction, *energy.shape[-2:])
         logits = correction + F.softplus(self.gain) * torch.log(relative + MIN_ENERGY)
         return {"conv1": first, "conv2": second, "mask": logits}
 
@@ -142,6 +144,21 @@ class Locator(nn.Module):
         return (1 - radius * 6**0.5).clamp(
             0, 1
         )  # a uniform mask has a variance of 1/12 in x and in y
+
+
+def _enlarged(maps: Tensor, height: int, width: int) -> Tensor:
+    """Enlarge maps bilinearly; two matrix products are faster than `F.interpolate`.
+
+    >>> maps = torch.rand(2, 1, 3, 4)
+    >>> same = F.interpolate(maps, (6, 7), mode="bilinear")
+    >>> torch.allclose(_enlarged(maps, 6, 7), same, atol=1e-6)
+    True
+    """
+    rows, columns = (
+        F.interpolate(torch.eye(small).to(maps)[None], (large,), mode="linear")[0]
+        for small, large in zip(maps.shape[-2:], (height, width), strict=True)
+    )
+    return rows.T @ maps @ columns
 
 
 class Encoder(nn.Module):

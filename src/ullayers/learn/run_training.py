@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ullayers.learn.regular_files import read_regular
 from ullayers.learn.run_config import MAX_METRICS_BYTES
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run
+from ullayers.learn.survey import Survey, outline_reading, plan_survey
 from ullayers.learn.teaching import read_taught
 from ullayers.learn.trainer import check_weights
 from ullayers.learn.training import Learner, LearnerState, Record
@@ -84,18 +85,37 @@ def learn_run(
 
 
 def _gather(run: Run, sources: Sequence[Source], progress: Callable[[int], None]) -> Footage:
+    survey = _plan_survey(run, sources)
     footage = gather(
         sources,
-        run.reading,
+        replace(run.reading, passing=survey),
         natural=run.natural,
         skip_bad=run.skip_bad,
         progress=progress,
     )
     run.bad |= footage.bad
+    if survey is not None and not footage.bad:
+        run.surveys[sources[0], _outlines(run, sources[0])] = survey
     remedies = _remedies(run.reading, run.max_frames)
     if not footage.pieces and remedies:
         raise VideoError(_too_few(remedies))
     return footage
+
+
+def _plan_survey(run: Run, sources: Sequence[Source]) -> Survey | None:
+    """Return the survey to take while frames are read, so that they are decoded only once.
+
+    Surveys of several sources would take too much memory.
+    """
+    if run.config.task != "locate" or len(sources) > 1:
+        return None
+    return plan_survey(sources[0], _outlines(run, sources[0]))
+
+
+def _outlines(run: Run, source: Source) -> Reading:
+    """Return how the frames of a source will be read for the results."""
+    reading = replace(run.reading, stride=1, max_frames=run.max_frames)
+    return outline_reading(source.probe(), reading)
 
 
 def _remedies(reading: Reading, max_frames: int | None) -> dict[str, str]:

@@ -25,6 +25,7 @@ from ullayers.learn.run_config import (
     read_metrics,
 )
 from ullayers.learn.run_result import RunResult
+from ullayers.learn.survey import Survey
 from ullayers.learn.teaching import Teaching
 from ullayers.learn.trainer import build
 from ullayers.learn.zones import Zones, check_measures
@@ -60,6 +61,7 @@ class Run:
         fresh: Whether training starts from the beginning, regardless of the content of the folder.
         natural: Whether each source has its own stride, chosen from its header.
         pieces: Frames by source and reading, if training has just read and kept all of them.
+        surveys: Surveys by source and reading, if training has just taken them.
         teaching: Corrections of an earlier run to train with; None for none.
     """
 
@@ -78,6 +80,7 @@ class Run:
     fresh: bool = False
     natural: bool = False
     pieces: dict[tuple[Source, Reading], list[Piece]] = field(default_factory=dict)
+    surveys: dict[tuple[Source, Reading], Survey] = field(default_factory=dict)
     teaching: Teaching | None = None
 
     @property

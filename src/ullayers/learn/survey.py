@@ -21,7 +21,7 @@ from ullayers.locate.recording import (
     find_still_scene,
     fits,
 )
-from ullayers.video.frames import kept_frames
+from ullayers.video.frames import Render, kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError
 
 OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
@@ -31,8 +31,71 @@ PATIENCE_SECONDS = 1.0  # an object that is unseen for longer has left; if it re
 MIN_PATIENCE = 5  # frames
 
 
+class Survey:
+    """A sample of the frames of a source, and of the frames that follow them.
+
+    As the attribute `passing` of a `Reading`, it is taken while frames are read for training.
+
+    Args:
+        size: (height, width) of the frames.
+        step: Use every `step`-th frame.
+    """
+
+    def __init__(self, size: tuple[int, int], step: int) -> None:
+        self.size = size
+        self.step = step
+        self._passed = 0
+        self._last: Tensor | None = None
+        self._kept = Spread[tuple[Tensor, Tensor]](SAMPLE_FRAMES)
+
+    def __call__(self, render: Render) -> None:
+        """Process the next frame, which is rendered only if it is used."""
+        if self._passed % self.step == 0:
+            self.add(render(self.size))
+        self._passed += 1
+
+    def add(self, frame: Tensor) -> None:
+        """Add the next frame (3 or 1, height, width) that is used."""
+        if self._last is not None:
+            self._kept.extend([(self._last, frame)])
+        self._last = frame
+
+    def frames(self) -> tuple[int, Frames, Frames]:
+        """Return the number of frames that were used, the sample, and the frames after it."""
+        pairs = list(self._kept.items.values())
+        if self._last is None:
+            return 0, np.zeros((0, 1, 1, 3), np.uint8), np.zeros((0, 1, 1, 3), np.uint8)
+        pairs = pairs or [(self._last, self._last)]  # a single frame
+        sample, after = (to_pixels(torch.stack(each)) for each in zip(*pairs, strict=True))
+        return self._kept.count + 1, sample, after
+
+
+def plan_survey(source: Source, reading: Reading) -> Survey | None:
+    """Return a survey to be taken while a source is read for training; None if it cannot be.
+
+    Args:
+        source: The source.
+        reading: From `outline_reading`.
+    """
+    total = expected_frames([source.probe()], reading)
+    is_plain = reading.roi is None and not reading.grey and reading.max_frames is None
+    if source.kind != "video" or not is_plain or total is None or total < MIN_STILL_FRAMES:
+        return None
+    assert reading.size is not None
+    return Survey(reading.size, _step(total))
+
+
+def _step(total: int | None) -> int:
+    """Return the number of frames of a source from one that is used to the next."""
+    # Of three times the sample, about every third frame is kept; the rest is not converted.
+    return 1 if total is None else max(1, total // (3 * SAMPLE_FRAMES))
+
+
 def open_recording(
-    source: Source, reading: Reading, known: Sequence[StillRecording] = ()
+    source: Source,
+    reading: Reading,
+    known: Sequence[StillRecording] = (),
+    survey: Survey | None = None,
 ) -> StillRecording | MovingRecording:
     """Return the recording of a source, for a still, hand-held or moving camera.
 
@@ -40,13 +103,13 @@ def open_recording(
         source: The source.
         reading: Which frames to use, and their size.
         known: Scenes of longer recordings; a short source may show one of them.
+        survey: From `plan_survey`, after the source was read; None to read it here.
     """
     total = expected_frames([source.probe()], reading)
     if total is not None and total < MIN_STILL_FRAMES:
         return _in_known_scene(_sample(source, reading)[1], known) if known else MovingRecording()
-    # Of three times the sample, about every third frame is kept; the rest is not converted.
-    step = 1 if total is None else max(1, total // (3 * SAMPLE_FRAMES))
-    frames, sample, after = _sample(source, _every(reading, step))
+    step = _step(total)
+    frames, sample, after = survey.frames() if survey else _sample(source, _every(reading, step))
     if frames * step < MIN_STILL_FRAMES:
         return _in_known_scene(sample, known)
     scene = find_still_scene(sample, after)
@@ -107,21 +170,13 @@ def _every(reading: Reading, step: int) -> Reading:
 
 def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
     """Read a source; return the number of frames, a sample, and the frames after the sample."""
-    kept = Spread[tuple[Tensor, Tensor]](SAMPLE_FRAMES)
-    last: Tensor | None = None
+    assert reading.size is not None
+    survey = Survey(reading.size, 1)
     with closing(source.clips(FRAMES_AT_ONCE, reading)) as clips:
         try:
             for clip in clips:
-                before = clip.frames[:-1] if last is None else [last, *clip.frames[:-1]]
-                later = clip.frames[1:] if last is None else clip.frames
-                kept.extend(zip(before, later, strict=True))
-                last = clip.frames[-1]
+                for frame in clip.frames:
+                    survey.add(frame)
         except VideoError:  # reading it for the results raises it again, after the readable frames
             pass
-    pairs = list(kept.items.values())
-    if not pairs and last is not None:  # a single frame
-        pairs = [(last, last)]
-    if not pairs:
-        return 0, np.zeros((0, 1, 1, 3), np.uint8), np.zeros((0, 1, 1, 3), np.uint8)
-    sample, after = (to_pixels(torch.stack(each)) for each in zip(*pairs, strict=True))
-    return kept.count + 1, sample, after
+    return survey.frames()

@@ -26,6 +26,7 @@ from ullayers.locate.flow import (
     chain,
     optical_flow,
 )
+from ullayers.locate.parallel import in_parallel
 
 LARGEST_MOSAIC = 3.0  # largest side of the mosaic, in sides of a frame; the rest is cut off
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
@@ -106,22 +107,21 @@ def _residual_flow(frames: Frames) -> tuple[Floats, list[CameraMotion]]:
     """
     grey = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames]
     smallest = np.full(frames.shape[:3], np.inf, np.float32)
-    motions = []
-    for t in range(len(frames) - 1):
-        forward = optical_flow(grey[t], grey[t + 1])
-        motion = camera_motion(forward)
-        motions.append(motion)
-        np.minimum(smallest[t], _residual(forward, motion), out=smallest[t])
-        backward = optical_flow(grey[t + 1], grey[t])
-        residual = _residual(backward, camera_motion(backward))
-        np.minimum(smallest[t + 1], residual, out=smallest[t + 1])
-    return smallest, motions
+    forward = in_parallel(_residual, grey[:-1], grey[1:])
+    backward = in_parallel(_residual, grey[1:], grey[:-1])
+    for t, ((ahead, _), (back, _)) in enumerate(zip(forward, backward, strict=True)):
+        np.minimum(smallest[t], ahead, out=smallest[t])
+        np.minimum(smallest[t + 1], back, out=smallest[t + 1])
+    return smallest, [motion for _, motion in forward]
 
 
-def _residual(flow: Floats, motion: CameraMotion) -> Floats:
+def _residual(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> tuple[Floats, CameraMotion]:
+    """Return the flow between two grey images that the camera does not explain, and its motion."""
+    flow = optical_flow(first, second)
+    motion = camera_motion(flow)
     rest = flow - background_flow(motion.matrix, *flow.shape[:2])
     length: Floats = np.hypot(rest[..., 0], rest[..., 1])
-    return length
+    return length, motion
 
 
 def _deviation(frames: Frames, path: NDArray[np.float64]) -> Floats:
@@ -129,12 +129,12 @@ def _deviation(frames: Frames, path: NDArray[np.float64]) -> Floats:
     height, width = frames.shape[1:3]
     to_mosaic, size = _mosaic_frame(path, height, width)
     mosaic = _median_mosaic(frames, to_mosaic, size)
-    found = np.empty(frames.shape[:3], np.float32)
-    for t, frame in enumerate(frames):
-        back = np.linalg.inv(to_mosaic[t])
-        background = cv2.warpPerspective(mosaic, back, (width, height))
-        found[t] = _smallest_difference(frame, cast("Floats", background))
-    return found
+
+    def difference(frame: NDArray[np.uint8], matrix: NDArray[np.float64]) -> Floats:
+        background = cv2.warpPerspective(mosaic, np.linalg.inv(matrix), (width, height))
+        return _smallest_difference(frame, cast("Floats", background))
+
+    return np.stack(in_parallel(difference, frames, to_mosaic))
 
 
 def _mosaic_frame(

@@ -120,8 +120,9 @@ def lasting_parts(labelled: list[Labelled], stays: Mask) -> list[list[bool]]:
     """
     found = []
     for each, pixels in zip(labelled, stays, strict=True):
-        area = np.bincount(each.labels.ravel())
-        kept = np.bincount(each.labels[pixels], minlength=len(area))
+        inside = each.labels > 0
+        area = np.bincount(each.labels[inside])
+        kept = np.bincount(each.labels[inside & pixels], minlength=len(area))
         found.append([bool(2 * kept[part.label] >= area[part.label]) for part in each.parts])
     return found
 

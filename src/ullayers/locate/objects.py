@@ -68,7 +68,7 @@ def label_parts(strength: Floats, threshold: float, attention: Floats | None = N
     joined = cv2.dilate(mask, BRIDGE)
     count, joined_labels = cv2.connectedComponents(joined, connectivity=8, ltype=cv2.CV_32S)
     labels = np.asarray(joined_labels * mask, np.int32)
-    pixels = np.flatnonzero(mask)
+    pixels = np.flatnonzero(mask.view(np.bool_))  # far faster than with bytes
     rows, columns = np.divmod(pixels, labels.shape[1])
     numbers = labels.ravel()[pixels]
     weight = strength.ravel()[pixels].astype(float)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
-from ullayers.locate.still import StillScene
+from ullayers.locate.still import StillScene, divided
 
 GUIDE_RADIUS = 1 / 54  # of the longer side
 GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not followed
@@ -80,9 +80,9 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
         part: (rows, columns) the object at a smaller size.
     """
     box = _box(part, *frame.shape[:2])
-    rows = gain if gain.shape[0] == 1 else _enlarge(gain[:, :, 0], frame)[:, :1, None]
+    rows = gain if len(gain) == 1 else _enlarge(gain[:, :, 0], frame)[box[0], :1, None]
     crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
-    levelled = np.asarray(frame[box] / (rows if len(rows) == 1 else rows[box[0]]), np.float32)
+    levelled = divided(np.ascontiguousarray(frame[box]), rows)
     blurred = cv2.GaussianBlur(crop.distance(levelled), (0, 0), NOISE_BLUR)
     difference = np.asarray(blurred, np.float32)
     inside = _enlarged_part(part, box, *frame.shape[:2])

@@ -22,7 +22,6 @@ from ullayers.locate.segment import (
     FITTING,
     Segments,
     centroids,
-    label_all,
     other_masses,
     part_masks,
     part_places,
@@ -239,11 +238,11 @@ class StillRecording:
             attention: As in `segment_motion`.
         """
         small = resized(frames, STILL_SIDE)
-        gains = in_parallel(self.view.gain, small)
-        evidence = np.stack(in_parallel(self._evidence, small, gains))
-        return PreparedWindow(
-            small, gains, evidence, label_all(evidence, self.threshold, attention)
-        )
+        evidence = np.empty(small.shape[:3], np.float32)
+        masks = [None] * len(small) if attention is None else attention
+        found = in_parallel(self._stands_out, small, masks, evidence)
+        gains, labelled = (list(each) for each in zip(*found, strict=True))
+        return PreparedWindow(small, gains, evidence, labelled)
 
     def segment(
         self,
@@ -274,13 +273,12 @@ class StillRecording:
         objective = track_objective(part_places(labelled, chosen))
         others = other_masses(labelled, chosen)
         owners = None if self.finder is None else self.finder.follow(frames, everything, evidence)
-        masks = soft >= EDGE
-        places = centroids(masks)
+        places, between = zip(*in_parallel(_place, soft), strict=True)
         confidence = _clarity(evidence, parts, self.threshold)
-        confidence[in_parallel(lies_between, masks, places)] *= UNSURE
+        confidence[list(between)] *= UNSURE
         confidence[~moved | in_parallel(self._is_lit, small, parts)] *= UNSURE
-        cores = np.stack(in_parallel(core_covariance, masks, evidence))
-        return Segments(soft, places, confidence, others, objective, owners, cores)
+        cores = np.stack(in_parallel(_core, soft, evidence))
+        return Segments(soft, np.array(places), confidence, others, objective, owners, cores)
 
     def _is_lit(self, frame: Pixels, part: NDArray[np.bool_]) -> bool:
         """Return whether a part shows the scene in different light: a lamp, or a shadow."""
@@ -296,8 +294,13 @@ class StillRecording:
         images = (texture(image[box].astype(np.float32)) for image in (frame, self.view.backdrop))
         return correlation(*(image[inside] for image in images)) > SAME_TEXTURE
 
-    def _evidence(self, frame: Pixels, gain: Floats) -> Floats:
-        return without_common(self.view.evidence(frame, gain), self.usual)
+    def _stands_out(
+        self, frame: Pixels, attention: Floats | None, evidence: Floats
+    ) -> tuple[Floats, Labelled]:
+        """Fill `evidence` with that of a frame; return the gain of the light, and the parts."""
+        gain = self.view.gain(frame)
+        evidence[:] = without_common(self.view.evidence(frame, gain), self.usual)
+        return gain, label_parts(evidence, self.threshold, attention)
 
     def _outline(
         self,
@@ -338,6 +341,18 @@ def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> ND
     clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
     found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)
     return found
+
+
+def _place(soft: Pixels) -> tuple[NDArray[np.float64], bool]:
+    """Return the position of an object with this mask, and whether it lies between its pieces."""
+    mask = soft >= EDGE
+    [place] = centroids(mask[None])
+    return place, lies_between(mask, place)
+
+
+def _core(soft: Pixels, evidence: Floats) -> NDArray[np.float64]:
+    """Return `core_covariance` of an object with this mask."""
+    return core_covariance(soft >= EDGE, evidence)
 
 
 def lies_between(mask: NDArray[np.bool_], place: NDArray[np.float64]) -> bool:

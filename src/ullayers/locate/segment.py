@@ -125,9 +125,7 @@ def segment_motion(
         anchors,
     )
     best = _best_hypothesis(window)
-    soft = np.stack(
-        [edge_outline(*each) for each in zip(frames, best.chance, best.parts, strict=True)]
-    )
+    soft = np.stack(in_parallel(edge_outline, frames, best.chance, best.parts))
     objective = best.objective if np.isfinite(best.objective) else np.nan
     shares = [explained_share(strength, best.parts) for strength in window.strengths]
     confidence = CALIBRATION * np.max(shares, axis=0) * contrast(best.strength, best.parts)

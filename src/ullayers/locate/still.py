@@ -86,7 +86,7 @@ class StillScene:
 
     def levelled(self, frame: Pixels) -> Pixels:
         """Remove changes of light from a frame."""
-        return (frame / self.gain(frame)).round().clip(0, 255).astype(np.uint8)
+        return divided(frame, self.gain(frame)).round().clip(0, 255).astype(np.uint8)
 
     def difference(self, frame: Pixels, gain: Floats | None = None) -> Floats:
         """Return the difference of a frame from the scene in grey levels, without changes of light.
@@ -96,7 +96,7 @@ class StillScene:
             gain: From `gain`, if it is known.
         """
         gain = self.gain(frame) if gain is None else gain
-        return self.distance(np.asarray(frame / gain, np.float32))
+        return self.distance(divided(frame, gain))
 
     def distance(self, levelled: Floats) -> Floats:
         """Return the difference of a levelled frame from the scene, in grey levels.
@@ -106,7 +106,7 @@ class StillScene:
         """
         values = levelled - self.backdrop
         squares = np.asarray(cv2.transform(np.square(values, out=values), MEAN), np.float32)
-        return np.sqrt(squares)
+        return np.sqrt(squares, out=squares)
 
     def evidence(self, frame: Pixels, gain: Floats | None = None) -> Floats:
         """Return the (height, width) difference of a frame in units of the noise.
@@ -124,9 +124,23 @@ class StillScene:
             >>> bool(found[10:14, 10:14].min() > 5), bool(np.median(found) < 2)
             (True, True)
         """
-        squares = np.square(self.difference(frame, gain) / self.noise)
+        relative = self.difference(frame, gain)
+        relative /= self.noise
+        squares = np.square(relative, out=relative)
         blurred = np.asarray(cv2.GaussianBlur(squares, (0, 0), ENERGY_BLUR), np.float32)
-        return np.sqrt(blurred)
+        return np.sqrt(blurred, out=blurred)
+
+
+def divided(frame: Pixels, gain: Floats) -> Floats:
+    """Divide a frame by a gain, given as (1, 1, 1) or as (height, 1, 1).
+
+    >>> divided(np.full((2, 2, 3), 6, np.uint8), np.full((1, 1, 1), 4, np.float32))[0, 0].tolist()
+    [1.5, 1.5, 1.5]
+    """
+    if len(gain) > 1:
+        return np.asarray(frame / gain, np.float32)
+    # Looking up 256 quotients takes a third of the time of dividing all pixels.
+    return np.asarray(cv2.LUT(frame, BYTES / gain[0, 0]), np.float32)
 
 
 def common_evidence(evidence: Floats) -> float:
@@ -160,6 +174,7 @@ def without_common(evidence: Floats, usual: float) -> Floats:
     return np.where(evidence < MIN_STILL_EVIDENCE * raised, np.float32(0), evidence)
 
 
+BYTES = np.arange(256, dtype=np.float32)
 MEAN = np.full((1, 3), 1 / 3, np.float32)
 GREY = np.array([[0.299, 0.587, 0.114]], np.float32)
 

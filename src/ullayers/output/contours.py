@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.outline import EDGE
+from ullayers.locate.parallel import in_parallel
 
 TOLERANCE = 0.75  # pixels of the video by which a polygon may differ from the outline ...
 MASK_TOLERANCE = 0.5  # ... or pixels of the mask, where these are larger
@@ -45,11 +46,11 @@ class Contours:
 
     def of_masks(self, masks: NDArray[np.uint8]) -> list[list[Points]]:
         """Return the polygons of each soft mask (time, height, width)."""
-        return [self._of_mask(mask) for mask in masks]
+        return in_parallel(self._of_mask, masks)
 
     def of_tracks(self, owners: NDArray[np.uint16]) -> list[dict[int, list[Points]]]:
         """Return the polygons of each track in each image of track numbers."""
-        return [self._of_labels(labels) for labels in owners]
+        return in_parallel(self._of_labels, owners)
 
     def _of_mask(self, mask: Mask) -> list[Points]:
         found: list[Points] = []

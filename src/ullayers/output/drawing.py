@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -67,14 +68,17 @@ class MaskPainter:
             canvas: (height, width, 3) float.
             mask: uint8, 255 where the object is.
         """
-        levels = torch.from_numpy(mask).float() / 255
-        visible = levels > MASK_THRESHOLD / 2
-        if not visible.any():
+        left, top, width, height = cv2.boundingRect(mask)
+        box = slice(top, top + height), slice(left, left + width)
+        visible = np.zeros(mask.shape, bool)
+        np.greater(mask[box], 255 * MASK_THRESHOLD / 2, out=visible[box])
+        if not visible[box].any():
             return
         canvas = canvas[self.part]
-        rows = _window(visible.any(1), canvas.shape[0])
-        columns = _window(visible.any(0), canvas.shape[1])
-        level = self.rows[rows] @ levels @ self.columns[columns].T
+        rows = _window(torch.from_numpy(visible.any(1)), canvas.shape[0])
+        columns = _window(torch.from_numpy(visible.any(0)), canvas.shape[1])
+        levels = torch.from_numpy(mask[box]).float() / 255
+        level = self.rows[rows, box[0]] @ levels @ self.columns[columns, box[1]].T
         _blend(canvas[rows, columns], self.colour[rows, columns], self._alpha(level))
 
     def _alpha(self, level: Tensor) -> Tensor:
@@ -139,7 +143,8 @@ class Trail:
         """Move to a position in pixels; positions with low confidence interrupt the line."""
         if opacity < SURE:
             position = np.full(2, np.nan)
-        np.maximum(self.alpha - np.float32(1 / TRAIL_FRAMES), 0, out=self.alpha)
+        self.alpha -= np.float32(1 / TRAIL_FRAMES)
+        np.maximum(self.alpha, 0, out=self.alpha)
         if np.isfinite([self.last, position]).all():
             reach = self.radius + 1
             window, distance = _distance(self.alpha.shape, self.last, position, reach)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.learn.results import Answer
 from ullayers.learn.several import Several
+from ullayers.locate.parallel import in_parallel
 from ullayers.output.crossing_table import Crossing, crossing_rows
 from ullayers.video.region import Box
 
@@ -19,12 +21,17 @@ def identities(part: Answer, several: Several) -> NDArray[np.uint8]:
         several: All objects of the sequence.
     """
     assert part.owners is not None
-    return np.stack(
-        [
-            several.object_of_track(frame, int(owners.max()))[owners]
-            for frame, owners in zip(part.index.tolist(), part.owners, strict=True)
-        ]
-    )
+    labels = np.zeros(part.owners.shape, np.uint8)
+
+    def fill(frame: int, owners: NDArray[np.uint16], place: NDArray[np.uint8]) -> None:
+        left, top, width, height = cv2.boundingRect((owners > 0).view(np.uint8))
+        if width:
+            box = slice(top, top + height), slice(left, left + width)
+            tracks = owners[box]
+            place[box] = several.object_of_track(frame, int(tracks.max()))[tracks]
+
+    in_parallel(fill, part.index.tolist(), part.owners, labels)
+    return labels
 
 
 def in_whole_frame(labels: NDArray[np.uint8], box: Box | None) -> NDArray[np.uint8]:

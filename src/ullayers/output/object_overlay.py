@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.learn.results import SURE
+from ullayers.locate.parallel import in_parallel
 from ullayers.output.crossing_table import Crossing
 from ullayers.output.drawing import TRAIL_FRAMES, dot_radius, line_radius
 from ullayers.output.identity_colours import (
@@ -69,20 +70,27 @@ def draw_objects(
     _check(frames, labels, tracks, frame_numbers)
     objects = [_Path.of(track, frame_numbers, frames.shape[1:3]) for track in tracks]
     drawn = frames.copy()
-    for n, picture in enumerate(drawn):
+
+    def draw(n: int) -> None:
         if labels is not None:
-            _paint_masks(picture, labels[n], objects)
-        _paint_trails(picture, objects, n)
-        number = int(frame_numbers[n])
-        crossed = {
-            each
-            for crossing in crossings
-            if crossing.first_frame <= number <= crossing.last_frame
-            for each in crossing.objects
-        }
+            _paint_masks(drawn[n], labels[n], objects)
+        _paint_trails(drawn[n], objects, n)
+        crossed = _crossed(crossings, int(frame_numbers[n]))
         for path in objects:
-            path.paint(picture, n, path.number in crossed)
+            path.paint(drawn[n], n, path.number in crossed)
+
+    in_parallel(draw, range(len(drawn)))
     return drawn
+
+
+def _crossed(crossings: Sequence[Crossing], frame: int) -> set[int]:
+    """Return the numbers of the objects that cross in a frame."""
+    return {
+        each
+        for crossing in crossings
+        if crossing.first_frame <= frame <= crossing.last_frame
+        for each in crossing.objects
+    }
 
 
 @dataclass(frozen=True)
@@ -150,10 +158,12 @@ def _paint_masks(picture: Pixels, labels: Labels, objects: Sequence[_Path]) -> N
     height, width = picture.shape[:2]
     scale = np.array([width / labels.shape[1], height / labels.shape[0]])
     outlines = [(path.colour, _outlines(labels, path.number, scale)) for path in objects]
-    tinted = picture.copy()
+    part, corner = _around([each for _, contours in outlines for each in contours], picture, 1)
+    tinted = part.copy()
     for colour, contours in outlines:
-        cv2.fillPoly(tinted, contours, colour, cv2.LINE_8, SHIFT)
-    cv2.addWeighted(tinted, FILL_OPACITY, picture, 1 - FILL_OPACITY, 0, dst=picture)
+        cv2.fillPoly(tinted, [each - corner for each in contours], colour, cv2.LINE_8, SHIFT)
+    if part.size:
+        cv2.addWeighted(tinted, FILL_OPACITY, part, 1 - FILL_OPACITY, 0, dst=part)
     thickness = max(1, round(line_radius(height, width)))
     for colour, contours in outlines:
         for line, shade in ((thickness + 2, BLACK), (thickness, colour)):
@@ -182,15 +192,45 @@ def _outlines(labels: Labels, number: int, scale: Floats) -> list[NDArray[np.int
 
 def _paint_trails(picture: Pixels, objects: Sequence[_Path], n: int) -> None:
     thickness = max(1, round(1.6 * line_radius(*picture.shape[:2])))
-    colours, opacity = picture.copy(), np.zeros(picture.shape[:2], np.uint8)
-    for part, share in enumerate(TRAIL_OPACITIES):
-        for path in objects:
-            lines = [_fixed(piece) for piece in path.trail(n, part)]
-            # The colour extends beyond the opacity, so that soft edges have this colour only.
-            cv2.polylines(colours, lines, False, path.colour, thickness + 2, cv2.LINE_8, SHIFT)
-            cv2.polylines(opacity, lines, False, 255 * share, thickness, cv2.LINE_AA, SHIFT)
+    trails = [
+        (255 * share, path.colour, [_fixed(piece) for piece in path.trail(n, part)])
+        for part, share in enumerate(TRAIL_OPACITIES)
+        for path in objects
+    ]
+    everything = [line for *_, lines in trails for line in lines]
+    under, corner = _around(everything, picture, thickness + 2)
+    if not under.size:
+        return
+    colours, opacity = under.copy(), np.zeros(under.shape[:2], np.uint8)
+    for strength, colour, lines in trails:
+        moved = [line - corner for line in lines]
+        # The colour extends beyond the opacity, so that soft edges have this colour only.
+        cv2.polylines(colours, moved, False, colour, thickness + 2, cv2.LINE_8, SHIFT)
+        cv2.polylines(opacity, moved, False, strength, thickness, cv2.LINE_AA, SHIFT)
     weights = opacity.astype(np.float32) / 255
-    cv2.blendLinear(colours, picture, weights, 1 - weights, dst=picture)
+    cv2.blendLinear(colours, under, weights, 1 - weights, dst=under)
+
+
+def _around(
+    lines: Sequence[NDArray[np.int32]], picture: Pixels, margin: int
+) -> tuple[Pixels, NDArray[np.int32]]:
+    """Return the part of a picture around lines, as a view, and its corner.
+
+    Args:
+        lines: (points, 2) fixed points.
+        picture: (height, width, 3).
+        margin: Pixels on each side of the lines.
+
+    Returns:
+        The part, which is empty if no line is in the picture, and its top left corner as a fixed
+        point.
+    """
+    points = np.concatenate([np.zeros((0, 2), np.int32), *lines]) >> SHIFT
+    if not len(points):
+        return picture[:0, :0], np.zeros(2, np.int32)
+    left, top = np.maximum(points.min(0) - margin, 0).tolist()
+    right, bottom = np.maximum(points.max(0) + margin + 2, 0).tolist()
+    return picture[top:bottom, left:right], np.array([left, top], np.int32) << SHIFT
 
 
 def _paint_marker(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.survey import to_pixels
 from ullayers.output.crossing_table import Crossing
 from ullayers.output.drawing import (
     TRAIL_FRAMES,
@@ -205,9 +206,8 @@ class Overlay:
             self._trail = None
         if self._size is None:
             self._size = frames.shape[2], frames.shape[3]
-        pictures = _fit(frames.cpu(), self._size).expand(-1, 3, -1, -1)
-        pictures = pictures.permute(0, 2, 3, 1).contiguous()
-        for frame in self._draw(pictures.numpy(), answer, self._size):
+        pictures = to_pixels(_fit(frames.cpu(), self._size))
+        for frame in self._draw(pictures, answer, self._size):
             self._video.write(frame)
         before = answer.values[:0] if self._trail is None else self._trail
         self._trail = np.concatenate([before, answer.values])[-TRAIL_FRAMES:]
@@ -233,8 +233,7 @@ class Overlay:
         """
         if self._size is None:
             self._size = frames.shape[2], frames.shape[3]
-        pictures = _fit(frames.cpu(), self._size).expand(-1, 3, -1, -1)
-        pixels = pictures.permute(0, 2, 3, 1).contiguous().numpy()
+        pixels = to_pixels(_fit(frames.cpu(), self._size))
         whole = in_whole_frame(labels, answer.box)
         drawn = draw_objects(pixels, whole, tracks, answer.index, crossings)
         for frame in _pad(drawn, self._size):

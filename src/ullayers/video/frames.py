@@ -93,6 +93,7 @@ class Reading:
             `video.follow`).
         tap: Called in the reader's thread for each kept frame of a file, with a function that
             renders the whole frame at another size. This avoids decoding the file again.
+        passing: The same for each frame of a video file, including those that `stride` leaves out.
 
     Example:
         >>> Reading(longest=64).target(height=480, width=640)
@@ -111,6 +112,7 @@ class Reading:
     mixed: bool = True
     follow: bool = False
     tap: Callable[[Render], None] | None = field(default=None, compare=False)
+    passing: Callable[[Render], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.size is not None and self.longest is not None:

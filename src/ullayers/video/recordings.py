@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from fractions import Fraction
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ullayers.video.decoding import decode_frames, frame_to_tensor, quarter_turns, upright_size
-from ullayers.video.frames import Reading, TimedFrame
+from ullayers.video.frames import Reading, Render, TimedFrame
 from ullayers.video.opening import is_recorded, load_av, open_video
 from ullayers.video.region import Cut, resize
 from ullayers.video.remote import without_password
@@ -37,14 +37,23 @@ def read_video(
     Raises:
         VideoError: At the end, if frames are damaged or missing, or if none is in the time range.
     """
-    tap_reformatter = load_av().video.reformatter.VideoReformatter()
     convert: _Converter | None = None
-    kept = islice(_frames_in_range(path, live, reading, stop), 0, None, reading.stride)
-    for frame, seconds, index in islice(kept, reading.max_frames):
+    frames = _tapped(_frames_in_range(path, live, reading, stop), path, reading.passing)
+    kept = islice(frames, 0, None, reading.stride)
+    for frame, seconds, index in _tapped(islice(kept, reading.max_frames), path, reading.tap):
         convert = convert or _Converter(path, reading, frame)
-        if reading.tap is not None:
-            reading.tap(partial(frame_to_tensor, path, tap_reformatter, frame, grey=False))
         yield convert(frame), seconds, index
+
+
+def _tapped(
+    frames: Iterator[Decoded], path: str, tap: Callable[[Render], None] | None
+) -> Iterator[Decoded]:
+    """Yield decoded frames after calling a tap of a `Reading` for each of them."""
+    reformatter = load_av().video.reformatter.VideoReformatter()
+    for decoded in frames:
+        if tap is not None:
+            tap(partial(frame_to_tensor, path, reformatter, decoded[0], grey=False))
+        yield decoded
 
 
 def _frames_in_range(

@@ -65,7 +65,8 @@ class VideoWriter:
         height, width = pixels.shape[:2]
         # The colour planes of yuv420p have half the height and width, so both must be even.
         padding = [(0, height % 2), (0, width % 2), (0, 0)]
-        padded = np.ascontiguousarray(np.pad(pixels, padding, mode="edge"))
+        is_even = height % 2 == width % 2 == 0
+        padded = np.ascontiguousarray(pixels if is_even else np.pad(pixels, padding, mode="edge"))
         self._container.mux(self._stream.encode(load_av().VideoFrame.from_ndarray(padded)))
 
     def _add_stream(self, shape: tuple[int, ...]) -> None:

@@ -94,7 +94,7 @@ Training starts from the closed form of a turn, a circle: for 100 steps, the squ
 it is added to J. From random weights alone, the code of objects 6, 9, 10 and 11 folded or went
 around more than once (86, 34, 41 and 22 degrees; 18.4 over all objects), and J on held-out frames
 did not show it. Crops of object 12 are rescaled so unevenly that its turn does not seem to close.
-The weight of the distance, and how close the ends of a turn must be, were chosen on these sequences.
+The weight of the distance and the rule for closed turns were chosen on these sequences.
 """
 
 
