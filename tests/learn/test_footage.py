@@ -296,3 +296,17 @@ def test_survey_is_taken_while_frames_are_read(
     np.testing.assert_array_equal(shared.scene.backdrop, alone.scene.backdrop)
     np.testing.assert_array_equal(shared.scene.noise, alone.scene.noise)
     assert shared.threshold == alone.threshold
+
+
+def test_survey_of_a_source_with_fewer_frames_than_its_header_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [source] = find_sources([write_ball(tmp_path / "film.mp4", 160)])
+    reading = outline_reading(source.probe(), Reading())
+    honest = open_recording(source, reading)
+    monkeypatch.setattr("ullayers.learn.survey.expected_frames", lambda *_: 20_000)
+    misled = open_recording(source, reading)
+    assert isinstance(honest, StillRecording)
+    assert isinstance(misled, StillRecording)
+    np.testing.assert_array_equal(misled.scene.backdrop, honest.scene.backdrop)
+    assert misled.threshold == honest.threshold

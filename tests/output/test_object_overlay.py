@@ -161,6 +161,14 @@ def test_lost_objects_have_no_number(crossing_pair: list[Track]) -> None:
     assert not draw_objects(frames, None, crossing_pair, np.array([99])).any()
 
 
+def test_frames_without_any_mask(crossing_pair: list[Track]) -> None:
+    frames = np.zeros((2, HEIGHT, WIDTH, 3), np.uint8)
+    labels = np.zeros((2, HEIGHT, WIDTH), np.uint8)
+    numbers = np.array([30, 31])
+    drawn = draw_objects(frames.copy(), labels, crossing_pair, numbers)
+    np.testing.assert_array_equal(drawn, draw_objects(frames, None, crossing_pair, numbers))
+
+
 def test_objects_at_the_edge_and_far_outside() -> None:
     x = np.array([0.0, 640.0, 1e9, -1e9])
     drawn = draw_objects(

@@ -110,6 +110,9 @@ def open_recording(
         return _in_known_scene(_sample(source, reading)[1], known) if known else MovingRecording()
     step = _step(total)
     frames, sample, after = survey.frames() if survey else _sample(source, _every(reading, step))
+    if step > 1 and frames < SAMPLE_FRAMES:  # there are fewer frames than the header says
+        step = 1
+        frames, sample, after = _sample(source, reading)
     if frames * step < MIN_STILL_FRAMES:
         return _in_known_scene(sample, known)
     scene = find_still_scene(sample, after)

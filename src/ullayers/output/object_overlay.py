@@ -159,11 +159,12 @@ def _paint_masks(picture: Pixels, labels: Labels, objects: Sequence[_Path]) -> N
     scale = np.array([width / labels.shape[1], height / labels.shape[0]])
     outlines = [(path.colour, _outlines(labels, path.number, scale)) for path in objects]
     part, corner = _around([each for _, contours in outlines for each in contours], picture, 1)
+    if not part.size:
+        return
     tinted = part.copy()
     for colour, contours in outlines:
         cv2.fillPoly(tinted, [each - corner for each in contours], colour, cv2.LINE_8, SHIFT)
-    if part.size:
-        cv2.addWeighted(tinted, FILL_OPACITY, part, 1 - FILL_OPACITY, 0, dst=part)
+    cv2.addWeighted(tinted, FILL_OPACITY, part, 1 - FILL_OPACITY, 0, dst=part)
     thickness = max(1, round(line_radius(height, width)))
     for colour, contours in outlines:
         for line, shade in ((thickness + 2, BLACK), (thickness, colour)):
