@@ -45,11 +45,17 @@ def start(*arguments: str | Path, stdout: int | None = None) -> Process:
     return start_python(*arguments, **options)  # forking is not safe everywhere
 
 
-def run_code(code: str) -> tuple[int, str, str]:
-    """Run code in a process of its own, like `start`; returns exit code, stdout and stderr."""
+def run_code(code: str, *arguments: str, bare: bool = False) -> tuple[int, str, str]:
+    """Run code in a process of its own, like `start`; returns exit code, stdout and stderr.
+
+    Args:
+        code: The code.
+        *arguments: Its command line.
+        bare: Start with torch imported, and nothing of the package.
+    """
     if platform.system() == "Linux":
-        return ended(Forked(code=code))
-    return ended(start_python(program=("-c", code)))
+        return ended(Forked(*arguments, code=code, bare=bare))
+    return ended(start_python(*arguments, program=("-c", code)))
 
 
 def start_python(

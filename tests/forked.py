@@ -2,7 +2,8 @@
 
 A server (this file as a program) imports the command once and forks for each request. The forked
 process runs `main` as `python -m ullayers` does, or given code as `python -c` does, and ends as an
-interpreter does.
+interpreter does. A second server has imported torch only, for code that looks at what the package
+imports.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
@@ -56,10 +58,17 @@ class Forked:
     Args:
         *arguments: The command line of `ul`.
         code: Code to run instead of the command.
+        bare: Start with torch imported, and nothing of the package.
         stdout: Descriptor of the file that it prints to, instead of a pipe.
     """
 
-    def __init__(self, *arguments: str, code: str | None = None, stdout: int | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        code: str | None = None,
+        bare: bool = False,
+        stdout: int | None = None,
+    ) -> None:
         own, theirs = map(list, zip(*(os.pipe() for _ in range(3)), strict=True))
         self._news = os.fdopen(own[0])
         self.stdout, self.stderr = (os.fdopen(number) for number in own[1:])
@@ -71,7 +80,8 @@ class Forked:
             environment=os.environ | ENVIRONMENT,
             folder=os.getcwd(),
         )
-        socket.send_fds(_server(), [json.dumps(request).encode()], theirs)
+        server = _servers()[1 if bare else 0]
+        socket.send_fds(server, [json.dumps(request).encode()], theirs)
         for number in theirs:
             os.close(number)
         self.pid = int(self._news.readline())
@@ -119,22 +129,26 @@ class Forked:
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """Start the server of this process; returns the connection to it."""
-    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _servers() -> list[socket.socket]:
+    """Start the servers of this process; returns the connections to them."""
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    own, theirs = map(list, zip(*pairs, strict=True))
+    numbers = [each.fileno() for each in theirs]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
-        pass_fds=[theirs.fileno()],
+        [sys.executable, "-m", "tests.forked", *map(str, numbers)],
+        pass_fds=numbers,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         cwd=Path(__file__).parents[1],
         env=os.environ | ENVIRONMENT,
         preexec_fn=hear_ctrl_c,
     )
-    theirs.close()
+    for each in theirs:
+        each.close()
 
     def end() -> None:
-        own.close()
+        for each in own:
+            each.close()
         process.wait()
 
     atexit.register(end)
@@ -146,9 +160,20 @@ def hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def serve(requests: socket.socket) -> None:
+def serve_both(full: socket.socket, bare: socket.socket) -> None:
+    """Fork the server that imports everything from the one that imports torch only."""
+    import_module("torch")
+    if os.fork() == 0:
+        bare.close()
+        serve(full, MODULES)
+    else:
+        full.close()
+        serve(bare)
+
+
+def serve(requests: socket.socket, modules: Sequence[str] = ()) -> None:
     """Fork for each request, until the tests have ended."""
-    for name in MODULES:
+    for name in modules:
         import_module(name)
     gc.collect()
     gc.freeze()
@@ -188,8 +213,6 @@ def _keep(request: Request, streams: list[int]) -> NoReturn:
 
 def _become(request: Request, outputs: list[int]) -> NoReturn:
     """Become the process: run the command as `python -m ullayers` does, or the code."""
-    from ullayers.cli.main import main
-
     for number, stream in zip(outputs, (1, 2), strict=True):
         os.dup2(number, stream)
         os.close(number)
@@ -200,9 +223,11 @@ def _become(request: Request, outputs: list[int]) -> NoReturn:
     if request["code"] is not None:
         exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
         sys.exit()
+    from ullayers.cli.main import main
+
     sys.exit(main())
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        serve(connection)
+    connections = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
+    serve_both(*connections)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import ullayers as ul
+from tests.command import run_code
 
 SOURCE = Path(ul.__file__).parent
 MAP = SOURCE.parents[1] / "CONTRIBUTING.md"
@@ -44,8 +43,7 @@ def test_import_is_light() -> None:
         "import sys, ullayers\n"
         "print([m for m in ('scipy', 'sklearn', 'matplotlib') if m in sys.modules])"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+    assert run_code(code, bare=True) == (0, "[]\n", "")
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: p.name)

@@ -18,8 +18,9 @@ from tests.command import (
     QUICK,
     UlCommand,
     check_refused,
+    ended,
     run_code,
-    ul,
+    start,
 )
 from tests.films import (
     ball,
@@ -164,7 +165,8 @@ def test_names_that_are_not_text(tmp_path: Path, here: UlCommand) -> None:
     assert "b??.mp4" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert {row["sequence"] for row in read_table(tmp_path / "run" / "tracks.csv")} == {"b"}
     assert here("learn", "--resume", "--out", tmp_path / "run", "--quiet") == (0, "", "")
-    check_refused(ul("learn", film, "--out", tmp_path / odd, *QUICK), "not UTF-8", "--out")
+    refused = ended(start("learn", film, "--out", tmp_path / odd, *QUICK))
+    check_refused(refused, "not UTF-8", "--out")
 
 
 def test_headers_that_do_not_know_how_long_they_are(tmp_path: Path, here: UlCommand) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,12 +35,13 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def torchrun(port: int, *arguments: str) -> Forked:
+def torchrun(port: int, *command: str | Path) -> Forked:
     """Start one of two agents, each with one process, as on two machines."""
     options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
     options += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", "--max-restarts", "1"]
     options += ["--rdzv-conf", "close_timeout=1,keep_alive_interval=1"]
-    command = [*options, "-m", "ullayers", *arguments]
+    options += ["--run-path", "--start-method", "fork"]  # need not import torch again
+    command = [*options, *map(str, command)]
     return Forked(code=f"from torch.distributed.run import main\nmain({command!r})")
 
 
@@ -79,27 +79,27 @@ def test_two_processes_learn_what_one_does(both: Learned, tmp_path: Path, here: 
     np.testing.assert_allclose(tracks[1], tracks[0], atol=1e-4)
 
 
-def kill_worker(launchers: list[int], rank: int) -> None:
-    """Kill one of the processes that torchrun has started."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = int(file.read_text().rpartition(")")[2].split()[1])
-            if parent in launchers and f"RANK={rank}" in (
-                (file.parent / "environ").read_text().split("\0")
-            ):
-                os.kill(int(file.parent.name), signal.SIGKILL)
-                return
-    raise AssertionError(f"no process of rank {rank}")
+PROCESS = """
+import os
+import sys
+from pathlib import Path
+from ullayers.cli.main import main
+
+Path(__file__).with_name("rank" + os.environ["RANK"]).write_text(str(os.getpid()))
+if status := main():
+    sys.exit(status)
+"""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_two_machines_lose_nothing_if_a_process_is_killed(both: Learned, tmp_path: Path) -> None:
     """Two agents of torchrun; the one of the process that writes is not the one that counts."""
-    out, port = tmp_path / "out", free_port()
-    command = ["learn", *both.inputs, "--out", str(out), *LEARN]
+    script, out, port = tmp_path / "process.py", tmp_path / "out", free_port()
+    script.write_text(PROCESS)
+    command = [script, "learn", *both.inputs, "--out", out, *LEARN]
     with torchrun(port, *command) as one, torchrun(port, *command) as two:
         wait_until(one, (out / "checkpoint" / "state.json").exists)
-        kill_worker([one.pid, two.pid], rank=1)
+        os.kill(int((tmp_path / "rank1").read_text()), signal.SIGKILL)
         errors = "".join(agent.communicate(timeout=120)[1] for agent in (one, two))
     assert (one.returncode, two.returncode) == (0, 0), errors
     assert "is not empty" not in errors, "continues without another restart"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import os
 import pickle
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -261,8 +259,9 @@ def test_results_are_the_same_without_numba() -> None:
     with_numba: dict[str, Any] = {}
     exec(code, with_numba)
     code = f"import sys; sys.modules['numba'] = None\n{code}print(*found)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    without = [float(number) for number in shown.stdout.split()]
+    status, out, errors = run_code(code, bare=True)
+    assert status == 0, errors
+    without = [float(number) for number in out.split()]
     assert without == pytest.approx(with_numba["found"], rel=1e-5)
 
 
@@ -483,21 +482,16 @@ def test_explain_names_the_kernel_that_runs() -> None:
         assert is_compiled(layer) == (name == NUMBA)
 
 
-def test_compilation_is_announced_once(tmp_path: Path) -> None:
+def test_compilation_is_announced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a new process with an empty cache. Two small loops: a layer's take ten seconds."""
     code = (
         "import numpy as np\n"
         "from ullayers.kernels.numba.stream_loops import count, trace\n"
         "assert trace(np.eye(2)) == count(np.ones(2, bool)) == 2"
     )
-    said = []
-    for _ in range(2):
-        shown = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True, text=True, check=True,
-            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-        )  # fmt: skip
-        said.append(shown.stderr)
-    assert said[0].startswith("compiling CPU kernels, once on this machine")
-    assert said[0].count("\n") == 1
-    assert said[1] == ""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    status, out, said = run_code(code, bare=True)
+    assert (status, out) == (0, "")
+    assert said.startswith("compiling CPU kernels, once on this machine")
+    assert said.count("\n") == 1
+    assert run_code(code, bare=True) == (0, "", "")

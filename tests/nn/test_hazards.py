@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import pickle
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ullayers as ul
 from tests import running_layers as running
+from tests.command import run_code
 from tests.nn.test_degenerate import all_finite
 from tests.nn.test_layers import gradient_of
 from ullayers.kernels.dispatch import PYTORCH
@@ -91,8 +89,9 @@ def test_tiny_maps_get_no_gradient_instead_of_nan() -> None:
     assert all_finite(layer)
 
 
-def test_numba_without_its_compiler_is_not_used() -> None:
+def test_numba_without_its_compiler_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
+        "import warnings\nwarnings.simplefilter('error')\n"
         "import torch, ullayers as ul\n"
         "for layer, shape in ((ul.UL1d(3), (4, 3)), (ul.UL2d(4), (64, 4, 64, 64))):\n"
         "    y = torch.randn(shape, requires_grad=True)\n"
@@ -100,14 +99,8 @@ def test_numba_without_its_compiler_is_not_used() -> None:
         "    ul.backward(layer(y))\n"
         "    assert y.grad.isfinite().all() and y.grad.norm() > 0\n"
     )
-    shown = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.splitlines() == [PYTORCH, PYTORCH]
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    assert run_code(code, bare=True) == (0, f"{PYTORCH}\n{PYTORCH}\n", "")
 
 
 STATES: dict[str, Callable[[nn.Module], nn.Module]] = {

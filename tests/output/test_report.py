@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 
 import ullayers.output.charts as charts
+from tests.command import run_code
 from tests.pages import (
     NASTY,
     SECTIONS,
@@ -188,8 +187,7 @@ def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:
         f"write_report({os.fspath(tmp_path / 'b.html')!r}, Contents('a', kernels={{}}))\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "False"
+    assert run_code(code, bare=True) == (0, "False\n", "")
 
 
 def test_the_page_says_why_results_are_not_to_be_trusted(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 import ullayers.research.experiments.gridworlds as gridworlds
 import ullayers.research.experiments.laplacian as laplacian
 import ullayers.research.experiments.slow_training as slow_training
+from tests.command import run_code
 from ullayers.research.experiments.common import Outcome, Setting
 from ullayers.research.experiments.gridworlds import (
     NAMES,
@@ -220,8 +219,7 @@ def test_training_needs_torch_and_numpy_only() -> None:
         "import sys, ullayers.research.experiments.slow_training\n"
         "print([m for m in ('scipy', 'sklearn', 'matplotlib', 'av') if m in sys.modules])"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+    assert run_code(code, bare=True) == (0, "[]\n", "")
 
 
 def test_small_version_from_end_to_end(small: Small) -> None:

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.films import ball
+from tests.forked import Forked
 from tests.servers import served
 from ullayers.errors import UserError
 from ullayers.output.track_table import read_tracks
@@ -48,6 +50,13 @@ def wait_for(job: Job, *states: str, stage: str | None = None) -> JobState:
     raise AssertionError(f"{job.state} after {PATIENCE} seconds")
 
 
+def fork_worker(command: list[str], **_: Any) -> SimpleNamespace:
+    """Start the process of a job without importing torch again."""
+    module, *arguments = command[2:]
+    code = f"import runpy\nrunpy.run_module({module!r}, run_name='__main__')"
+    return SimpleNamespace(wait=Forked(*arguments, code=code).communicate)
+
+
 def run_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do what the process of a job does, in this one, which has everything imported."""
     with monkeypatch.context() as patch:
@@ -61,6 +70,8 @@ def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
     tmp_path: Path, scene: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One run through all stages: no work is repeated, and nothing is lost."""
+    forking = SimpleNamespace(Popen=fork_worker, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr("ullayers.studio.jobs.subprocess", forking)
     studio = Studio(Workspace.open(tmp_path / "studio"), [str(scene)])
     [entry] = studio.library.entries()
     job = studio.add_run({"sources": [entry.id], "objects": 1, "steps": STEPS})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 import ullayers.video.capture as capture
+from tests.command import run_code
 from tests.video.samples import level, pattern, readers
 from ullayers.video.frames import Info, Reading, VideoError
 from ullayers.video.opening import has_cameras, is_camera, is_unpaused
@@ -303,8 +303,7 @@ def test_without_opencv(no_av_cameras: None, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_opencv_is_loaded_only_for_cameras() -> None:
     code = "import sys, ullayers.video.reader\nprint('cv2' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "False"
+    assert run_code(code, bare=True) == (0, "False\n", "")
 
 
 # What is a camera, and who reads it
