@@ -45,8 +45,8 @@ def start(*arguments: str | Path, stdout: int | None = None) -> Process:
     return start_python(*arguments, **options)  # forking is not safe everywhere
 
 
-def run_code(code: str, *arguments: str, bare: bool = False) -> tuple[int, str, str]:
-    """Run code in a process of its own, like `start`; returns exit code, stdout and stderr.
+def start_code(code: str, *arguments: str, bare: bool = False) -> Process:
+    """Start code in a process of its own, like `start`.
 
     Args:
         code: The code.
@@ -54,8 +54,13 @@ def run_code(code: str, *arguments: str, bare: bool = False) -> tuple[int, str, 
         bare: Start with torch imported, and nothing of the package.
     """
     if platform.system() == "Linux":
-        return ended(Forked(*arguments, code=code, bare=bare))
-    return ended(start_python(*arguments, program=("-c", code)))
+        return Forked(*arguments, code=code, bare=bare)
+    return start_python(*arguments, program=("-c", code))
+
+
+def run_code(code: str, *arguments: str, bare: bool = False) -> tuple[int, str, str]:
+    """Run code like `start_code`; returns exit code, stdout and stderr."""
+    return ended(start_code(code, *arguments, bare=bare))
 
 
 def start_python(

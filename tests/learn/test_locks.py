@@ -4,57 +4,56 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.command import Process, start_code
 from tests.films import files_in
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_free
 from ullayers.learn.locks import locked
 
 HOLD = """
-import sys
+import signal, sys
 from ullayers.learn.locks import locked
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 with locked(sys.argv[1]):
     print("held", flush=True)
-    sys.stdin.read()
+    signal.sigwait([signal.SIGUSR1])
 """
 
 
-def hold(folder: Path, temporary: Path) -> subprocess.Popen[str]:
+def hold(folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
     """A process with a TMPDIR of its own that holds the lock of a folder until it is told."""
     temporary.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"TMPDIR": str(temporary)},
-        text=True,
-    )
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    process = start_code(HOLD, str(folder), bare=True)
+    monkeypatch.undo()
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
 
 
-def test_processes_with_different_tmpdirs_exclude_each_other(tmp_path: Path) -> None:
+def test_processes_with_different_tmpdirs_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
-    with hold(folder, tmp_path / "tmp") as other:
+    with hold(folder, tmp_path / "tmp", monkeypatch) as other:
         with pytest.raises(RunError, match="another process is writing here; wait for it"):
             locked(folder).__enter__()
         assert folder.is_dir()
+        other.send_signal(signal.SIGUSR1)
         other.communicate()
     assert not folder.exists(), "nobody has written into it"
     with locked(folder):
         pass
 
 
-def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
-    with hold(folder, tmp_path / "tmp") as other:
+    with hold(folder, tmp_path / "tmp", monkeypatch) as other:
         other.send_signal(signal.SIGKILL)
     assert files_in(folder) == {".lock"}
     check_free(folder, force=False)

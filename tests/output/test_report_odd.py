@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("full_reports")
 
 def test_codes(tmp_path: Path) -> None:
     shown = [replace(sample, mask=None, values=np.array([-1.0, 0.5])) for sample in samples(3)]
-    page = make(tmp_path, replace(full(), answers=[codes()], samples=shown))
+    page = make(tmp_path, Contents("a", answers=[codes()], samples=shown))
     assert {"y0", "y1"} <= labels(chart_named(page, "over time"))
     assert {"y0", "y1", "time (s)"} <= labels(chart_named(page, "all frames"))
     assert "(\N{MINUS SIGN}1.00, 0.50)" in page.said
@@ -53,8 +53,9 @@ def test_many_numbers(tmp_path: Path, d: int) -> None:
 
 
 def test_one_frame_and_one_record(tmp_path: Path) -> None:
-    for answer in (track(1), codes(1), codes(1, 1), track(1, confidence=0.0)):
-        page = make(tmp_path, Contents("a", answers=[answer], records=records(1, 1)))
+    for number, answer in enumerate((track(1), codes(1), codes(1, 1), track(1, confidence=0.0))):
+        trained = records(1, 1) if number == 0 else []
+        page = make(tmp_path, Contents("a", answers=[answer], records=trained))
         chart = chart_named(page, "over time")
         assert len(list(chart.iter("use"))) > 0, "a mark where there is no line"
 
@@ -75,14 +76,14 @@ def test_some_finite_objectives(tmp_path: Path) -> None:
     rows[5] |= {"objective": float("nan")}
     for row in rows[40:]:
         row["objective"] = float("nan")
-    page = make(tmp_path, replace(full(), records=rows))
+    page = make(tmp_path, Contents("a", records=rows, winner=0))
     assert len(lines(chart_named(page, "J"), charts.KEPT)) == 1
     assert not lines(chart_named(page, "J"), "currentColor")
 
 
 def test_two_kinds_of_objective_are_told_apart(tmp_path: Path) -> None:
     rows = records(2) + [record | {"kind": "stream"} for record in records(2)]
-    page = make(tmp_path, replace(full(), records=rows))
+    page = make(tmp_path, Contents("a", records=rows, winner=0))
     assert {"kept: trial 0, clip", "kept: trial 0, stream"} <= labels(chart_named(page, "J"))
     assert "dashed ones" in page.said
 

@@ -14,7 +14,7 @@ import ullayers.research.bench.growth as growth
 from tests.command import UlCommand
 from ullayers.exact.markov import closed_form
 from ullayers.research.bench.curves import CURVES, Curve, grid
-from ullayers.research.bench.memory import RESET, peak_increase
+from ullayers.research.bench.memory import RESET, MemoryMeter, peak_increase
 from ullayers.research.bench.timing import Row
 
 
@@ -52,6 +52,16 @@ def test_the_peak_is_seen_after_it_is_gone() -> None:
     assert 0.95 < peak_increase(step) / 2**25 < 1.2
 
 
+@pytest.mark.skipif(not RESET.exists(), reason="the system does not tell")
+def test_memory_is_measured_in_another_process() -> None:
+    with MemoryMeter(threads=1) as meter:
+        peak = meter.peak("states", 1024)
+    assert peak is not None
+    assert peak > 8 * 1024  # at least a vector
+    assert meter.process is not None
+    assert meter.process.returncode == 0
+
+
 def test_the_command_measures_draws_and_writes(
     tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +71,13 @@ def test_the_command_measures_draws_and_writes(
         assert found.keys() == CURVES.keys()
         return draw(dict(list(found.items())[:1]), folder)
 
+    def peak(meter: MemoryMeter, curve: str, size: int) -> int:
+        return peak_increase(CURVES[curve].make(size))
+
     monkeypatch.setattr(chart, "draw", draw_first)
+    if RESET.exists():  # in this process, as another one takes seconds to start
+        monkeypatch.setattr(MemoryMeter, "__enter__", lambda meter: meter)
+        monkeypatch.setattr(MemoryMeter, "peak", peak)
     file, plots = tmp_path / "rows.json", tmp_path / "a" / "plots"
     code, out, errors = here("bench", "growth", "--quick", "--json", file, "--plots", plots)
     assert (code, errors) == (0, "")

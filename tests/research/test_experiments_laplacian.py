@@ -169,16 +169,6 @@ def test_worlds_side_by_side_are_those_alone() -> None:
         assert np.allclose(both.cosines, alone.cosines, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("row", "least"), [(FRESH, 0.95), (TRACE, 0.95), (GDO, 0.6), (GGDO, 0.6), (ALLO, 0.6)]
-)
-def test_networks_learn_a_small_maze(row: str, least: float) -> None:
-    run = Run("GridMaze-9", row, (0,), steps=300, samples=50_000)
-    (untrained,) = train([Run(run.world, UNTRAINED, (0,), steps=0)], "cpu")
-    (found,) = train([run], "cpu")
-    assert np.mean(found.cosines) > least > np.mean(untrained.cosines)
-
-
 def test_networks_learn_from_pictures() -> None:
     run = Run("GridMaze-9", FRESH, (0,), pixels=True, steps=200, samples=50_000)
     (found,) = train([run], "cpu")
@@ -202,6 +192,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
         patch.setattr("os.cpu_count", lambda: 1)  # each worker process takes seconds to start
         outcome = laplacian.run(Setting(Path(), folder, (0,), quick=True, progress=progress.append))
     return Small(folder, outcome, progress)
+
+
+@pytest.mark.parametrize(
+    ("row", "least"), [(FRESH, 0.95), (TRACE, 0.95), (GDO, 0.6), (GGDO, 0.6), (ALLO, 0.6)]
+)
+def test_networks_learn_a_small_maze(row: str, least: float, small: Small) -> None:
+    run = Run("GridMaze-9", row, (0,), steps=300, samples=50_000)
+    finished = slow_training.load(small.folder)
+    (untrained,) = (found for found in finished.values() if found.run.row == UNTRAINED)
+    found = finished.get(run.key) or train([run], "cpu")[0]
+    assert found.run == run
+    assert np.mean(found.cosines) > least > np.mean(untrained.cosines)
 
 
 def test_finished_runs_are_not_repeated(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:

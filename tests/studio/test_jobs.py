@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.command import start_code
 from tests.films import ball
-from tests.forked import Forked
 from tests.servers import served
 from ullayers.errors import UserError
 from ullayers.output.track_table import read_tracks
@@ -54,7 +54,7 @@ def fork_worker(command: list[str], **_: Any) -> SimpleNamespace:
     """Start the process of a job without importing torch again."""
     module, *arguments = command[2:]
     code = f"import runpy\nrunpy.run_module({module!r}, run_name='__main__')"
-    return SimpleNamespace(wait=Forked(*arguments, code=code).communicate)
+    return SimpleNamespace(wait=start_code(code, *arguments).communicate)
 
 
 def run_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
