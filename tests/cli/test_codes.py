@@ -59,8 +59,8 @@ def test_a_code_of_nothing_is_not_trusted(
 
 @pytest.mark.usefixtures("full_reports")
 def test_a_turning_thing_is_trusted_and_closes_to_a_ring(tmp_path: Path, here: UlCommand) -> None:
-    frames, angle = turning(300, SIDE)
-    summary, errors = learn(frames, tmp_path, here, "--restarts", "1", "--steps", "75")
+    frames, angle = turning(200, SIDE)
+    summary, errors = learn(frames, tmp_path, here, "--restarts", "1", "--steps", "50")
     assert (summary["trusted"], summary["reasons"]) == (True, [])
     assert "warning" not in errors
     assert summary["ring"]
@@ -71,7 +71,7 @@ def test_a_turning_thing_is_trusted_and_closes_to_a_ring(tmp_path: Path, here: U
     assert abs(np.corrcoef(turns, angle)[0, 1]) > 0.99
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    assert sum(record["held_out"] is not None for record in records) >= 75 // 25
+    assert sum(record["held_out"] is not None for record in records) >= 50 // 25
     report = (tmp_path / "run" / "report.html").read_text()
     assert "closed ring" in report
     assert "J on held-out frames" in report

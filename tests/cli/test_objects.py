@@ -174,6 +174,10 @@ def test_several_films_in_one_table(
         for entry in json.loads((out / "summary.json").read_text())["sequences"]
     }
     assert objects == {"one": 1, "two": 2}
+    assert (out / "crossings.csv").exists()
+    assert here("apply", run, film_of_one, "--out", out, "--force", *PART)[0] == 0
+    assert not (out / "crossings.csv").exists(), "results of several objects are replaced"
+    assert len(read_tracks(out / "tracks.csv")) == 1
 
 
 def test_a_camera_that_moves(run: Path, film: str, tmp_path: Path, here: UlCommand) -> None:
@@ -202,17 +206,6 @@ def test_codes_have_no_objects(film: str, here: UlCommand, tmp_path: Path) -> No
     check_refused(here("learn", film, *asked), "--objects is for --task locate")
 
 
-def test_results_of_several_objects_are_replaced(
-    run: Path, film: str, film_of_one: str, tmp_path: Path, here: UlCommand
-) -> None:
-    out = tmp_path / "out"
-    assert here("apply", run, film, "--out", out, *PART)[0] == 0
-    assert (out / "crossings.csv").exists()
-    assert here("apply", run, film_of_one, "--out", out, "--force", *PART)[0] == 0
-    assert not (out / "crossings.csv").exists()
-    assert len(read_tracks(out / "tracks.csv")) == 1
-
-
 def test_watching_several(film: str, tmp_path: Path, here: UlCommand) -> None:
     out = tmp_path / "watched"
     watch = "watch", film, "--size", "16", "--out", out
@@ -222,18 +215,18 @@ def test_watching_several(film: str, tmp_path: Path, here: UlCommand) -> None:
     columns = "sequence,frame,object,time,x,y,confidence,x_px,y_px"
     assert table.splitlines()[0] == columns
     check_refused(here(*watch, "--resume", "--objects", "2"), "leave --objects out")
-    assert here(*watch, "--resume", "--max-frames", "180", "--quiet") == (0, "", "")
+    assert here(*watch, "--resume", "--max-frames", "100", "--quiet") == (0, "", "")
     tracks = read_tracks(out / "tracks.csv")
     assert [track.object for track in tracks] == [1, 2]
     truth = paths()
     for track in tracks:
-        assert track.frame[-1] == FRAMES - 1
+        assert track.frame[-1] == 60 + 100 - 1, "after two meetings"
         found = np.stack([track.x_px, track.y_px], 1)
         distance = np.linalg.norm(found[:, None] - truth[track.frame] - 0.5, axis=2)
         assert np.median(distance[:, int(distance[0].argmin())]) < 1.5
     whole = tmp_path / "whole"
     again = "watch", film, "--size", "16", "--out", whole, "--objects", "auto", "--quiet"
-    assert here(*again) == (0, "", "")
+    assert here(*again, "--max-frames", "160") == (0, "", "")
     assert (whole / "tracks.csv").read_bytes() == (out / "tracks.csv").read_bytes()
 
 

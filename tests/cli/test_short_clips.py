@@ -17,7 +17,7 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.scenes import SCENES_FILE, read_scenes
 from ullayers.locate.recording import STILL_SIDE
 
-QUICK = "--steps", "2", "--restarts", "1", "--quiet"
+QUICK = "--steps", "2", "--restarts", "1", "--size", "32", "--quiet"
 
 
 @pytest.fixture(scope="module")

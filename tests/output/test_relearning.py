@@ -67,7 +67,7 @@ def fixture_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             noisy = frame + random.normal(0, 4, frame.shape)
             video.write(noisy.clip(0, 255).astype(np.uint8))
     config = Config(objects=1, steps=25, trial_steps=5, restarts=1)
-    run, sources = plan_run([str(folder / "two.mp4")], folder / "run", config)
+    run, sources = plan_run([str(folder / "two.mp4")], folder / "run", config, size=48)
     learn(run, sources)
     return folder / "run"
 
