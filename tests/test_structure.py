@@ -41,9 +41,11 @@ def test_only_one_module_imports_numba() -> None:
 def test_import_is_light() -> None:
     code = (
         "import sys, ullayers\n"
-        "print([m for m in ('scipy', 'sklearn', 'matplotlib') if m in sys.modules])"
+        "print([m for m in ('scipy', 'sklearn', 'matplotlib') if m in sys.modules])\n"
+        "import ullayers.cli.learn, ullayers.learn.run_training, ullayers.learn.readout\n"
+        "print([m for m in ('sklearn', 'matplotlib') if m in sys.modules])\n"
     )
-    assert run_code(code, bare=True) == (0, "[]\n", "")
+    assert run_code(code, bare=True) == (0, "[]\n[]\n", "")
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: p.name)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tests.plain_reports as plain_reports
+import ullayers.output.training_charts as training_charts
 from tests.command import UlCommand
 from tests.films import Pixels, column, turning, write_pictures
 
@@ -57,8 +59,11 @@ def test_a_code_of_nothing_is_not_trusted(
     assert reason in report
 
 
-@pytest.mark.usefixtures("full_reports")
-def test_a_turning_thing_is_trusted_and_closes_to_a_ring(tmp_path: Path, here: UlCommand) -> None:
+def test_a_turning_thing_is_trusted_and_closes_to_a_ring(
+    tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "held_out_chart"
+    monkeypatch.setattr(training_charts, name, plain_reports.REAL[training_charts, name])
     frames, angle = turning(200, SIDE)
     summary, errors = learn(frames, tmp_path, here, "--restarts", "1", "--steps", "50")
     assert (summary["trusted"], summary["reasons"]) == (True, [])

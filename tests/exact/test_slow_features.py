@@ -443,3 +443,24 @@ def test_tensors_that_require_gradients() -> None:
     assert_array_equal(SlowFeatures().fit_transform(tensor), expected)
     model = SlowFeatures().partial_fit(list(tensor[None]))
     assert_array_equal(model.transform([tensor])[0], expected)
+
+
+@given(SEEDS, st.integers(1, 4), st.booleans())
+def test_components_without_the_estimator_are_the_same(seed: int, n: int, dependent: bool) -> None:
+    x = walk(60, 4, seed)
+    if dependent:  # so that sums of squares are replaced by roots
+        x = np.column_stack([x, x[:, 0] * (1 + 1e-9)])
+    parts = [x[:20], x[20:21], x[21:]]
+    components = slow_moments.slowest_components(parts, n)
+    assert_array_equal(components, SlowFeatures(n).fit(parts).components_)
+
+
+def test_components_without_the_estimator_refuse_the_same() -> None:
+    x = np.outer(np.arange(9.0), [1, 2])
+    with pytest.raises(RankError, match="rank_=1"):
+        slow_moments.slowest_components([x], 2)
+    for bad in ([x[:1], x[1:2]], [np.full((3, 2), np.nan)], [np.full((3, 2), 1e200)]):
+        with np.errstate(over="ignore"), pytest.raises(ValueError, match="expected"):
+            slow_moments.slowest_components(bad, 1)
+    with pytest.raises(ValueError, match="need at least one array"):
+        slow_moments.slowest_components([], 1)

@@ -20,7 +20,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import assert_all_finite, validate_data
 
-from ullayers.exact.slow_moments import Bools, Moments, Solution, absorb, solve
+from ullayers.exact.slow_moments import TOL, Bools, Moments, Solution, absorb, solve
 from ullayers.exact.slow_moments import Floats as Floats
 from ullayers.exact.slow_moments import RankError as RankError
 
@@ -236,7 +236,7 @@ class SlowFeatures(
             moments = self._with_waiting()
             if self.tol is not None:  # the widths of all directions are known from roots only
                 moments = moments.to_roots()
-            self._solution = solve(moments, self.n_components, self.tol or 1e-12)
+            self._solution = solve(moments, self.n_components, self.tol or TOL)
             self._solved_for = parameters
         return self._solution
 

@@ -5,6 +5,7 @@ The solver needs two matrices: how the features vary, and how they step from row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ Bools = NDArray[np.bool_]
 
 TILE_VALUES = 100_000  # values processed at once: 800 kB, which fits a cache
 QR_COLUMNS = 8  # columns per block of a QR factorisation
+TOL = 1e-12  # directions narrower than this, relative to the widest, are ignored
 EPS = float(np.finfo(np.float64).eps)
 # Below these reciprocal condition numbers, sums of squares are replaced by QR factors. At the
 # limit, a mean squared step has a relative error of 1e-5.
@@ -171,6 +173,37 @@ def solve(m: Moments, n_components: int, tol: float) -> Solution:
     doubled = np.maximum(values * (m.weight / m.step_weight), EPS)  # 2 lambda; 0 has no optimum
     weights = (vectors / scale[:, None]).T * np.sqrt(m.weight / doubled)[:, None]
     return Solution(fix_signs(weights.T).T, m.mean, doubled / 2, rank)
+
+
+def slowest_components(sequences: Sequence[Floats], n_components: int) -> Floats:
+    """Return the `components_` of `SlowFeatures`, which needs scikit-learn, for a few sequences.
+
+    Args:
+        sequences: (rows, features) each, at least one of two rows; copied into one array.
+        n_components: Number of outputs.
+
+    Raises:
+        RankError: If the features vary in fewer directions than `n_components`.
+        ValueError: If there are no steps, or values are not finite.
+
+    Example:
+        >>> slow, fast = np.sin(np.arange(200) / 30), np.cos(np.arange(200) / 3)
+        >>> rows = np.column_stack([slow + fast, slow - fast])
+        >>> weights = slowest_components([rows[:90], rows[90:]], 1)
+        >>> bool(abs(weights[0, 0] / weights[0, 1] - 1) < 0.1)
+        True
+    """
+    rows = np.concatenate(sequences)
+    lengths = [len(sequence) for sequence in sequences]
+    starts = np.isin(np.arange(len(rows)), np.cumsum([0, *lengths]))
+    if starts.all() or not np.isfinite(np.vdot(rows, rows)):
+        raise ValueError("expected a sequence of two rows or more, and finite values")
+    none = np.zeros(rows.shape[1])
+    before = Moments(0.0, 0.0, none, none, np.diag(none), np.diag(none))
+    moments = absorb(before, rows, starts)
+    if not moments.trustworthy():
+        moments = absorb(before.to_roots(), rows, starts)
+    return solve(moments, n_components, TOL).components
 
 
 def _mean(z: Floats, shares: Floats) -> Floats:

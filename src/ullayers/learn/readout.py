@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from ullayers.exact.slow_moments import RankError, slowest_components
 from ullayers.learn.footage import Footage
 from ullayers.learn.models import Encoder
 from ullayers.video.reader import VideoError
@@ -35,16 +36,13 @@ def slow_directions(parts: Sequence[Tensor], codes: int) -> Tensor:
     Raises:
         VideoError: Too few outputs vary.
     """
-    # Imported here: scikit-learn takes a second to load, and only codes need it.
-    from ullayers.exact.slow_features import RankError, SlowFeatures
-
     try:
-        slow = SlowFeatures(codes).fit([part.double().numpy() for part in parts])
+        components = slowest_components([part.double().numpy() for part in parts], codes)
     except RankError as error:
         raise VideoError(
             f"fewer than {codes} features vary in this footage: ask for fewer"
         ) from error
-    return torch.from_numpy(slow.components_)
+    return torch.from_numpy(components)
 
 
 def consecutive_parts(
