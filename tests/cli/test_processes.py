@@ -35,14 +35,13 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def torchrun(port: int, *command: str | Path) -> Forked:
+def torchrun(port: int, *command: str) -> Forked:
     """Start one of two agents, each with one process, as on two machines."""
     options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
     options += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", "--max-restarts", "1"]
     options += ["--rdzv-conf", "close_timeout=1,keep_alive_interval=1"]
     options += ["--run-path", "--start-method", "fork"]  # need not import torch again
-    command = [*options, *map(str, command)]
-    return Forked(code=f"from torch.distributed.run import main\nmain({command!r})")
+    return Forked(code=f"from torch.distributed.run import main\nmain({[*options, *command]!r})")
 
 
 def objectives(run: Path) -> list[float]:
@@ -96,7 +95,7 @@ def test_two_machines_lose_nothing_if_a_process_is_killed(both: Learned, tmp_pat
     """Two agents of torchrun; the one of the process that writes is not the one that counts."""
     script, out, port = tmp_path / "process.py", tmp_path / "out", free_port()
     script.write_text(PROCESS)
-    command = [script, "learn", *both.inputs, "--out", out, *LEARN]
+    command = [str(script), "learn", *both.inputs, "--out", str(out), *LEARN]
     with torchrun(port, *command) as one, torchrun(port, *command) as two:
         wait_until(one, (out / "checkpoint" / "state.json").exists)
         os.kill(int((tmp_path / "rank1").read_text()), signal.SIGKILL)

@@ -134,7 +134,7 @@ def test_chunk_equals_loop(case: Case) -> None:
     assert_same(got, expected, TOLERANCE[torch.float64])
 
 
-@settings(max_examples=settings.default.max_examples // 2)  # its loop is slow
+@settings(max_examples=settings.get_profile("repeatable").max_examples // 2)  # its loop is slow
 @given(cases(wide=True, paper=False))
 def test_wide_chunk_equals_loop(case: Case) -> None:
     expected = reference(case.y, case.start(), case.rates, case.active)
