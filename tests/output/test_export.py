@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -280,10 +281,11 @@ def test_a_long_video_is_drawn_in_step(
     sources = find_sources([write_pictures(tmp_path / "in", frames, "bmp")])
     drawn: list[tuple[int, float]] = []
 
-    def record(_: Overlay, frames: Tensor, answer: Answer) -> None:
+    def record(_: Overlay, frames: Tensor, answer: Answer) -> NDArray[np.uint8]:
         drawn.extend(zip(answer.index.tolist(), frames[:, 0, 0, 0].tolist(), strict=True))
+        return np.zeros((0, 24, 32, 3), np.uint8)
 
-    monkeypatch.setattr(Overlay, "add", record)
+    monkeypatch.setattr(Overlay, "draw", record)
     with pytest.raises(VideoError, match="no frame was written"):
         export(run, sources, tmp_path / "out", ExportOptions(overlay=count))
     assert drawn == list(enumerate(levels.tolist()))

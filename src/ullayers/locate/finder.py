@@ -48,15 +48,15 @@ class ObjectFinder:
         """
         if self.typical is None:
             self.typical = _typical_area([look.pieces for look in looks if look.pieces])
-        blobs = in_parallel(self._blobs, frames, looks, evidence)
+        blobs = [look.blobs for look in looks if look.blobs is not None]
+        if len(blobs) < len(looks):
+            blobs = in_parallel(self._blobs, frames, looks, evidence)
         owners: Owners = recycled.zeros(frames.shape[:3], np.uint16)
         for each, owner in zip(blobs, owners, strict=True):
             self.tracker.step(each, owner)
         return owners
 
     def _blobs(self, frame: Pixels, look: Look, evidence: Floats) -> Blobs:
-        if look.blobs is not None:
-            return look.blobs
         assert look.pieces is not None, "expected all objects"
         return join_pieces(frame, look.pieces, evidence, self.threshold, self.typical or 0.0)
 

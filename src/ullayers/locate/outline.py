@@ -89,7 +89,7 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
         part: (rows, columns) the object at a smaller size.
     """
     box = _box(part, *frame.shape[:2])
-    rows = gain if len(gain) == 1 else _enlarge(gain[:, :, 0], frame)[box[0], :1, None]
+    rows = gain if len(gain) == 1 else _rows_of(gain, box[0], len(frame))
     crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
     levelled = divided(np.ascontiguousarray(frame[box]), rows)
     blurred = cv2.GaussianBlur(crop.distance(levelled), (0, 0), NOISE_BLUR)
@@ -108,6 +108,12 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     fringe = cv2.dilate(body.view(np.uint8), SQUARE) * np.float32(0.49)
     soft = np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe))
     return Outlined(box, _to_bytes(soft))
+
+
+def _rows_of(gain: Floats, rows: slice, height: int) -> Floats:
+    """Return the gain (rows, 1, 1) of some rows of a frame, from that of a smaller frame."""
+    large = cv2.resize(gain[:, :, 0], (1, height), interpolation=cv2.INTER_LINEAR)
+    return np.asarray(large, np.float32)[rows, :, None]
 
 
 def _contrast_of_parts(difference: Floats, inside: Mask, area: int, core: float) -> Floats:

@@ -56,6 +56,7 @@ CLEAR_EDGES = 0.9  # quantile of the edges of a frame; motion is invisible on pl
 # Share of its confidence that a position keeps between two pieces of an object, or on something
 # that was never seen to move.
 UNSURE = 0.5
+TINY = np.float32(1e-30)  # attention: processors take much longer for the smallest numbers
 UNCLEAR = 0.75  # an object at 1.5 times the threshold has a confidence of 0.5
 
 
@@ -264,7 +265,7 @@ class StillRecording:
         small = resized(frames, STILL_SIDE)
         evidence = recycled.empty(small.shape[:3], np.float32)
         labels = recycled.empty(small.shape[:3], np.int32)
-        masks = [None] * len(small) if attention is None else attention
+        masks = repeat(None) if attention is None else np.where(attention < TINY, 0, attention)
         arguments = small, masks, evidence, labels
         notable = for_each(self.looker, "stand_out", *arguments, helper=self.helper, here=here)
         return PreparedWindow(small, evidence, notable)
