@@ -171,11 +171,12 @@ def _locate(
         else:
             several.camera_moves = True
     scale = _source_pixels(source, outlines)
+    ahead = _windows(run, net, source, outlines, recording)
     with RowFile() as done:
         try:
             with (
                 _help(scene, source, outlines),
-                closing(read_ahead(_windows(run, net, source, outlines, recording))) as windows,
+                closing(read_ahead(ahead, lean=True)) as windows,
                 closing(_choices(run, net, source, outlines, recording, told)) as choices,
             ):
                 for clip, located, pixels, prepared in windows:
