@@ -7,6 +7,7 @@ import numpy as np
 from ullayers.locate.anchors import NO_LABEL, Anchors, taught_path
 from ullayers.locate.flow import Floats
 from ullayers.locate.guided import guided_choices
+from ullayers.locate.looking import Notable
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts
 from ullayers.locate.recording import PreparedWindow
 
@@ -82,7 +83,9 @@ def test_frames_with_nothing_have_no_parts() -> None:
 
 def window(strength: Floats) -> PreparedWindow:
     small = np.zeros((*strength.shape, 3), np.uint8)
-    return PreparedWindow(small, [], strength, labelled_parts(strength))
+    gain = np.ones((1, 1, 1), np.float32)
+    parts = zip(strength, labelled_parts(strength), strict=True)
+    return PreparedWindow(small, strength, [Notable(gain, *each) for each in parts])
 
 
 def test_places_in_later_windows_count() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -23,11 +24,13 @@ from tests.films import (
     write_pictures,
     write_timed,
 )
+from ullayers.learn import apply
 from ullayers.learn.apply import answers
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.footage import PIECE, LongMean
 from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer
 from ullayers.learn.runs import Run
+from ullayers.locate.helper import Helper, can_help
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.overlay import Overlay
 from ullayers.output.run_report import report_run
@@ -280,10 +283,36 @@ def test_a_long_video_is_drawn_in_step(
     sources = find_sources([write_pictures(tmp_path / "in", frames, "bmp")])
     drawn: list[tuple[int, float]] = []
 
-    def record(_: Overlay, frames: Tensor, answer: Answer) -> None:
+    def record(_: Overlay, frames: Tensor, answer: Answer) -> NDArray[np.uint8]:
         drawn.extend(zip(answer.index.tolist(), frames[:, 0, 0, 0].tolist(), strict=True))
+        return np.zeros((0, 24, 32, 3), np.uint8)
 
-    monkeypatch.setattr(Overlay, "add", record)
+    monkeypatch.setattr(Overlay, "draw", record)
     with pytest.raises(VideoError, match="no frame was written"):
         export(run, sources, tmp_path / "out", ExportOptions(overlay=count))
     assert drawn == list(enumerate(levels.tolist()))
+
+
+@pytest.mark.skipif(not can_help(), reason="one core, or no shared memory on this system")
+def test_a_second_process_does_not_change_results(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    film = write_ball(tmp_path / "film.mp4", 300)
+    started = []
+    starting = Helper.__init__
+
+    def start(self: Helper, worker: object) -> None:
+        started.append(self)
+        starting(self, worker)
+
+    monkeypatch.setattr(Helper, "__init__", start)
+    for name, frames in (("one", 301), ("two", 300)):
+        monkeypatch.setattr(apply, "HELP_FRAMES", frames)
+        options = ExportOptions(objects=None, masks=True)
+        export(run, find_sources([film]), tmp_path / name, options)
+        assert len(started) == (name == "two")
+    assert started[0]._process.poll() is not None
+    files = [each.relative_to(tmp_path / "one") for each in (tmp_path / "one").rglob("*.*")]
+    assert len(files) > 300
+    for each in files:
+        assert (tmp_path / "one" / each).read_bytes() == (tmp_path / "two" / each).read_bytes()

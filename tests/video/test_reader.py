@@ -256,6 +256,36 @@ def test_a_slow_reader_of_a_camera_gets_the_newest(tmp_path: Path) -> None:
     assert len(rest) <= 3
 
 
+@pytest.mark.parametrize("grey", [False, True])
+def test_interleaved_frames_are_the_same(tmp_path: Path, grey: bool) -> None:
+    for path in (write_video(tmp_path / "a.mp4"), write_images(tmp_path / "images")):
+        plain, interleaved = (
+            read(path, size=(24, 32), grey=grey, interleaved=each) for each in (False, True)
+        )
+        assert torch.equal(plain.frames, interleaved.frames)
+        assert plain.frames.is_contiguous()
+        assert interleaved.frames.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_lean_reader_prepares_only_what_there_is_room_for() -> None:
+    made: list[int] = []
+    next_made = threading.Semaphore(0)
+
+    def numbers() -> Generator[int, None, None]:
+        for number in range(5):
+            made.append(number)
+            next_made.release()
+            yield number
+
+    items = read_ahead(numbers(), lean=True)
+    for number in range(3):
+        assert next(items) == number
+        for _ in range(2 if number == 0 else 1):
+            assert next_made.acquire(timeout=120)
+        assert made == list(range(number + 2))  # the one that was taken, and the next
+    assert list(items) == [3, 4]
+
+
 def test_live_file(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", 30)
     source = open_live(path)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.footage import PIECE, Piece, cut, make_piece
+from ullayers.learn.footage import PIECE, Piece, cut, expected_frames, make_piece
 from ullayers.learn.freed_memory import returning_memory
 from ullayers.learn.models import Encoder, Located, Locator
 from ullayers.learn.readout import FRAMES_PER_CALL
@@ -30,10 +31,11 @@ from ullayers.locate.anchors import Anchors
 from ullayers.locate.flow import Frames
 from ullayers.locate.guided import Window, guided_choices
 from ullayers.locate.handheld import HandheldRecording
+from ullayers.locate.helper import can_help
 from ullayers.locate.judge import fill_gaps
 from ullayers.locate.outline import EDGE, mask_moments
 from ullayers.locate.parallel import in_parallel
-from ullayers.locate.recording import MovingRecording, StillRecording
+from ullayers.locate.recording import MovingRecording, PreparedWindow, StillRecording
 from ullayers.locate.segment import Segments
 from ullayers.locate.still import StillScene
 from ullayers.video.frames import Render
@@ -42,6 +44,7 @@ from ullayers.video.reader import Clip, Reading, Source, VideoError
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
+HELP_FRAMES = 1000  # a second process takes as long to start as a few hundred frames
 
 Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # positions given by the user, by frame
 
@@ -168,16 +171,21 @@ def _locate(
         else:
             several.camera_moves = True
     scale = _source_pixels(source, outlines)
+    ahead = _windows(run, net, source, outlines, recording)
     with RowFile() as done:
         try:
             with (
-                closing(read_ahead(_windows(run, net, source, outlines, recording))) as windows,
+                _help(scene, source, outlines),
+                closing(read_ahead(ahead, lean=True)) as windows,
                 closing(_choices(run, net, source, outlines, recording, told)) as choices,
             ):
-                for clip, located, pixels in windows:
+                for clip, located, pixels, prepared in windows:
                     anchors = None if told is None else told(clip.index.numpy())
-                    attention = located.mask.numpy()
-                    found = recording.segment(pixels, attention, anchors, next(choices))
+                    attention, chosen = located.mask.numpy(), next(choices)
+                    if isinstance(recording, StillRecording):
+                        found = recording.segment(pixels, attention, anchors, chosen, prepared)
+                    else:
+                        found = recording.segment(pixels, attention, anchors, chosen)
                     answer = _answer(source, clip, TRACK, _values(found, located, anchors))
                     answer = _with_masks(answer, found, scale)
                     if several is not None:
@@ -193,20 +201,52 @@ def _locate(
                 several.finish(scene.finder.tracker, done.read(), (width, height), scale, views)
 
 
+class _Window(NamedTuple):
+    """A window of frames.
+
+    Attributes:
+        clip: Times and numbers, without the frames.
+        located: Masks of the network.
+        pixels: The frames.
+        prepared: What stands out in them, if it is found ahead.
+    """
+
+    clip: Clip
+    located: Located
+    pixels: Frames
+    prepared: PreparedWindow | None
+
+
+def _help(
+    recording: StillRecording | MovingRecording, source: Source, outlines: Reading
+) -> AbstractContextManager[None]:
+    """Use a second process, if the source is so long that it saves time."""
+    total = expected_frames([source.probe()], outlines)
+    is_long = total is None or total >= HELP_FRAMES
+    if isinstance(recording, StillRecording) and is_long and can_help():
+        return recording.with_help()
+    return nullcontext()
+
+
 def _windows(
     run: Run,
     net: Locator,
     source: Source,
     outlines: Reading,
     recording: StillRecording | MovingRecording,
-) -> Generator[tuple[Clip, Located, Frames], None, None]:
-    """Yield the windows of a source without frames, the masks of the network, and the frames."""
+) -> Generator[_Window, None, None]:
+    """Yield the windows of a source."""
 
-    def attended(clip: Clip) -> tuple[Clip, Located, Frames]:
+    def attended(clip: Clip) -> _Window:
         rest = replace(clip, frames=clip.frames[:0].clone())  # they are returned as pixels
-        return rest, attend(net, clip, run, recording), to_pixels(clip.frames)
+        located, pixels = attend(net, clip, run, recording), to_pixels(clip.frames)
+        prepared = None
+        if isinstance(recording, StillRecording) and recording.helper is not None:
+            prepared = recording.prepare(pixels, located.mask.numpy(), here=False)
+        return _Window(rest, located, pixels, prepared)
 
-    with closing(cut(source, outlines, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
+    reading = replace(outlines, interleaved=True)
+    with closing(cut(source, reading, WINDOW_FRAMES, WINDOW_BYTES)) as clips:
         yield from map(attended, clips)  # a loop would keep the last window in memory
 
 
@@ -246,8 +286,10 @@ def _ahead(
     """Read a source before its results are computed, as far as it can be read."""
     windows = _windows(run, net, source, replace(outlines, tap=None), recording)
     with suppress(VideoError), closing(windows):  # reading it for the answers raises it again
-        for clip, located, pixels in windows:
-            yield recording.prepare(pixels, located.mask.numpy()), told(clip.index.numpy())
+        for clip, located, pixels, prepared in windows:
+            if prepared is None:
+                prepared = recording.prepare(pixels, located.mask.numpy())
+            yield prepared, told(clip.index.numpy())
 
 
 def _source_pixels(source: Source, reading: Reading) -> tuple[float, float]:
@@ -304,14 +346,13 @@ def _shrunk(frames: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize frames to the size used for training."""
     small = np.empty((*frames.shape[:2], *size), np.uint8)
 
-    def shrink(planes: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
-        for plane, target in zip(planes, place, strict=True):
-            while plane.shape[0] >= 4 * size[0] and plane.shape[1] >= 4 * size[1]:
-                half = plane.shape[1] // 2, plane.shape[0] // 2
-                plane = cv2.resize(plane, half, interpolation=cv2.INTER_AREA)  # far faster
-            cv2.resize(plane, size[::-1], target, interpolation=cv2.INTER_AREA)
+    def shrink(image: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
+        while image.shape[0] >= 4 * size[0] and image.shape[1] >= 4 * size[1]:
+            half = image.shape[1] // 2, image.shape[0] // 2
+            image = np.asarray(cv2.resize(image, half, interpolation=cv2.INTER_AREA))  # far faster
+        cv2.split(cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA), list(place))
 
-    in_parallel(shrink, frames.numpy(), small)
+    in_parallel(shrink, frames.permute(0, 2, 3, 1).contiguous().numpy(), small)
     return torch.from_numpy(small)
 
 

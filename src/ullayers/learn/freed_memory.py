@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TypeVar
 
+from ullayers.video import recycled
+
 EVERY = 16  # parts of a video between two returns
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 LARGE = 2**23  # bytes: larger blocks, such as windows of frames, are returned once they are free
@@ -31,10 +33,13 @@ def returning_memory(parts: Iterator[T]) -> Iterator[T]:
     if library is not None:
         library.mallopt(M_MMAP_THRESHOLD, LARGE)
         library.mallopt(M_TRIM_THRESHOLD, KEPT)
-    for number, part in enumerate(parts, 1):
-        yield part
-        if number % EVERY == 0 and library is not None:
-            library.malloc_trim(0)
+    try:
+        for number, part in enumerate(parts, 1):
+            yield part
+            if number % EVERY == 0 and library is not None:
+                library.malloc_trim(0)
+    finally:
+        recycled.release()
 
 
 @cache

@@ -21,6 +21,7 @@ from ullayers.locate.recording import (
     find_still_scene,
     fits,
 )
+from ullayers.video import recycled
 from ullayers.video.frames import Render, kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError
 
@@ -155,8 +156,14 @@ def outline_reading(info: Info, reading: Reading, side: int = OUTLINE_SIDE) -> R
 
 
 def to_pixels(frames: Tensor) -> Frames:
-    """Return frames (time, 3 or 1, height, width) as (time, height, width, 3)."""
-    pixels = np.empty((len(frames), *frames.shape[2:], 3), np.uint8)
+    """Return frames (time, 3 or 1, height, width) as (time, height, width, 3).
+
+    Interleaved frames are not copied; see `Reading`.
+    """
+    if frames.shape[1] == 3 and frames.is_contiguous(memory_format=torch.channels_last):
+        shared: Frames = frames.permute(0, 2, 3, 1).numpy()
+        return shared
+    pixels = recycled.empty((len(frames), *frames.shape[2:], 3), np.uint8)
     for image, frame in zip(pixels, frames.expand(-1, 3, -1, -1).numpy(), strict=True):
         cv2.merge(list(frame), dst=image)  # twice as fast as copying with other strides
     return pixels

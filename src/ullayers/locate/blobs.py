@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -67,6 +68,53 @@ class Blobs:
         image[self.rows, self.columns] = np.repeat(values, np.diff(self.starts))
 
 
+class Pieces(NamedTuple):
+    """Connected components of the pixels of objects in a frame.
+
+    Attributes:
+        rows: (pixels,) rows of all pixels, ascending.
+        columns: (pixels,) their columns.
+        number: (pixels,) component of each pixel, from 0.
+        areas: (components,) number of pixels.
+        boxes: (components, 4) left, top, right, bottom in pixels.
+    """
+
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    number: NDArray[np.int32]
+    areas: NDArray[np.float64]
+    boxes: NDArray[np.float64]
+
+
+WHOLE_FRAME = slice(None), slice(None)
+
+
+def find_pieces(mask: NDArray[np.bool_], within: tuple[slice, slice] = WHOLE_FRAME) -> Pieces:
+    """Find the connected components of a mask.
+
+    Args:
+        mask: (height, width) pixels of objects.
+        within: Rows and columns outside which there are none.
+    """
+    # Objects cover little of a frame, so only the box around them is processed.
+    down, across = within[0].start or 0, within[1].start or 0
+    left, top, width, height = cv2.boundingRect(mask[within].view(np.uint8))
+    left, top = left + across, top + down
+    part = np.ascontiguousarray(mask[top : top + height, left : left + width])
+    if not part.size:
+        nowhere = np.zeros(0, np.intp)
+        return Pieces(nowhere, nowhere, np.zeros(0, np.int32), np.zeros(0), np.zeros((0, 4)))
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(
+        part.view(np.uint8), connectivity=8, ltype=cv2.CV_32S
+    )
+    pixels = np.flatnonzero(part)
+    rows, columns = np.divmod(pixels, width)
+    number = np.asarray(labels, np.int32).ravel().take(pixels) - 1
+    x, y, wide, high, areas = stats[1:].T.astype(float)
+    boxes = np.stack([x + left, y + top, x + wide + left, y + high + top], 1)
+    return Pieces(rows + top, columns + left, number, areas, boxes)
+
+
 def _moments(
     rows: NDArray[Any], columns: NDArray[Any], number: NDArray[Any], count: int
 ) -> tuple[NDArray[np.float64], ...]:
@@ -74,9 +122,9 @@ def _moments(
     areas = np.bincount(number, minlength=count).astype(float)
     safe = np.maximum(areas, 1)
     means = [np.bincount(number, values, count) / safe for values in (x, y)]
-    dx, dy = x - means[0][number], y - means[1][number]
-    second = [np.bincount(number, v, count) / safe + f for v, f in _products(dx, dy)]
-    spreads = np.stack([second[0], second[1], second[1], second[2]], 1).reshape(-1, 2, 2)
+    dx, dy = x - means[0].take(number), y - means[1].take(number)
+    xx, xy, yy = (np.bincount(number, v, count) / safe + f for v, f in _products(dx, dy))
+    spreads = np.stack([xx, xy, xy, yy], 1).reshape(-1, 2, 2)
     return np.stack(means, 1), spreads, areas
 
 
@@ -93,9 +141,9 @@ def _appearance(
     """Return (blobs, 6) mean and standard deviation of the colours of the pixels of each blob."""
     safe = np.maximum(areas, 1)
     features = []
-    for colour in values.astype(float).T:
+    for colour in np.ascontiguousarray(values.T, np.float64):
         mean = np.bincount(number, colour, len(areas)) / safe
-        square = np.bincount(number, colour**2, len(areas)) / safe
+        square = np.bincount(number, colour * colour, len(areas)) / safe
         features += [mean, np.sqrt(np.maximum(square - mean**2, 0))]
     return np.stack(features, 1)
 
@@ -156,20 +204,35 @@ def find_blobs(
         typical: Area of a typical object in pixels. Pieces of objects are joined, and much smaller
             blobs are left out.
     """
-    rows, columns, piece = _pixels_of_pieces(mask)
-    areas, boxes = _areas_and_boxes(rows, columns, piece)
-    lookup, boxes = _join_pieces(areas, boxes, typical)
-    number = lookup[piece]
-    order = np.argsort(number, kind="stable")
-    starts = np.searchsorted(number[order], np.arange(1, len(boxes) + 2))
-    rows, columns = (each[order[starts[0] :]] for each in (rows, columns))
-    starts -= starts[0]
-    number = np.repeat(np.arange(len(boxes)), np.diff(starts))
+    return join_pieces(frame, find_pieces(mask), strength, threshold, typical)
+
+
+def join_pieces(
+    frame: Pixels, pieces: Pieces, strength: Floats, threshold: float, typical: float
+) -> Blobs:
+    """Join pieces of objects to blobs.
+
+    Args:
+        frame: As in `find_blobs`.
+        pieces: Pieces of the objects in the frame.
+        strength: As in `find_blobs`.
+        threshold: As in `find_blobs`.
+        typical: As in `find_blobs`.
+    """
+    lookup, boxes = _join_pieces(pieces.areas, pieces.boxes, typical)
+    number = lookup.take(pieces.number)
+    order = np.argsort(number, kind="stable")  # a radix sort, as the numbers have 16 bits
+    counts = np.bincount(number, minlength=len(boxes) + 1)
+    order, counts = order[counts[0] :], counts[1:]
+    rows, columns = pieces.rows.take(order), pieces.columns.take(order)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    number = np.repeat(np.arange(len(boxes)), counts)
     places, spreads, areas = _moments(rows, columns, number, len(boxes))
-    near = _strength_at(rows, columns, strength, mask.shape)
+    near = _strength_at(rows, columns, strength, frame.shape[:2])
     peaks = np.maximum.reduceat(near, starts[:-1]) if len(boxes) else np.zeros(0)
     clarity = np.clip(1 - UNCLEAR * threshold / np.maximum(peaks, 1e-9), 0, 1)
-    colours = _appearance(frame[rows, columns], number, areas)
+    seen = frame.reshape(-1, 3).take(rows * frame.shape[1] + columns, axis=0)
+    colours = _appearance(seen, number, areas)
     core = core_of(near, number)
     cores = _moments(rows[core], columns[core], number[core], len(boxes))[1]
     return Blobs(
@@ -192,23 +255,33 @@ def core_of(near: Floats, number: NDArray[Any]) -> NDArray[np.bool_]:
     """
     if not len(number):
         return np.zeros(0, bool)
-    order = np.lexsort((near, number))
     starts = np.searchsorted(number, np.arange(number[-1] + 2))
-    usual = starts[:-1] + (CORE * (np.diff(starts) - 1)).astype(int)
-    core: NDArray[np.bool_] = near > BODY * near[order[usual]][number]
+    usual = [
+        np.partition(near[start:end], rank)[rank]
+        for start, end in pairwise(starts.tolist())
+        for rank in [int(CORE * (end - start - 1))]
+    ]
+    core: NDArray[np.bool_] = near > BODY * np.array(usual, near.dtype).take(number)
     return core
 
 
-def core_covariance(mask: NDArray[np.bool_], strength: Floats) -> NDArray[np.float64]:
+def core_covariance(
+    mask: NDArray[np.bool_],
+    strength: Floats,
+    corner: tuple[int, int] = (0, 0),
+    size: tuple[int, ...] | None = None,
+) -> NDArray[np.float64]:
     """Return the variances xx, xy and yy of the core of an object; NaN if the mask is empty.
 
     Args:
-        mask: (height, width) pixels of the object.
-        strength: (rows, columns) evidence, of any size.
+        mask: Pixels of the object in a part of the frame.
+        strength: (rows, columns) evidence of the frame, of any size.
+        corner: Row and column of this part in the frame.
+        size: (height, width) of the frame; None for that of the mask.
     """
-    left, top, width, height = cv2.boundingRect(mask.view(np.uint8))
-    rows, columns = np.nonzero(mask[top : top + height, left : left + width])
-    near = _strength_at(rows + top, columns + left, strength, mask.shape)
+    rows, columns = np.divmod(np.flatnonzero(mask), mask.shape[1])
+    rows, columns = rows + corner[0], columns + corner[1]
+    near = _strength_at(rows, columns, strength, mask.shape if size is None else size)
     core = core_of(near, np.zeros(len(rows), np.intp))
     if not core.any():
         return np.full(3, np.nan)
@@ -222,41 +295,17 @@ def _strength_at(
 ) -> Floats:
     """Return the evidence at pixels of a (height, width) frame."""
     scale = np.array(strength.shape) / size
-    near: Floats = strength[(rows * scale[0]).astype(int), (columns * scale[1]).astype(int)]
+    row, column = (
+        (np.arange(count) * factor).astype(int)
+        for count, factor in zip(size, scale.tolist(), strict=True)
+    )
+    near: Floats = strength.ravel().take(row.take(rows) * strength.shape[1] + column.take(columns))
     return near
-
-
-def _pixels_of_pieces(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:
-    """Return row, column and connected component, from 0, of each pixel of a mask."""
-    # Objects cover little of a frame, so only the box around them is processed.
-    left, top, width, height = cv2.boundingRect(mask.view(np.uint8))
-    part = np.ascontiguousarray(mask[top : top + height, left : left + width])
-    if not part.size:
-        return (np.zeros(0, np.intp),) * 3
-    _, labels = cv2.connectedComponents(part.view(np.uint8), connectivity=8, ltype=cv2.CV_32S)
-    pixels = np.flatnonzero(part)
-    rows, columns = np.divmod(pixels, width)
-    return rows + top, columns + left, labels.ravel()[pixels].astype(np.intp) - 1
-
-
-def _areas_and_boxes(
-    rows: NDArray[np.intp], columns: NDArray[np.intp], piece: NDArray[np.intp]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (pieces,) areas and (pieces, 4) boxes: left, top, right, bottom."""
-    if not len(piece):
-        return np.zeros(0), np.zeros((0, 4))
-    order = np.argsort(piece, kind="stable")
-    starts = np.searchsorted(piece[order], np.arange(piece.max() + 1))
-    areas = np.diff(starts, append=len(piece)).astype(float)
-    x, y = columns[order], rows[order]
-    least, most = np.minimum.reduceat, np.maximum.reduceat
-    ends = most(x, starts) + 1, most(y, starts) + 1
-    return areas, np.stack([least(x, starts), least(y, starts), *ends], 1).astype(float)
 
 
 def _join_pieces(
     areas: NDArray[np.float64], boxes: NDArray[np.float64], typical: float
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
     """Join small components to nearby components that are not whole objects either.
 
     Args:
@@ -287,6 +336,6 @@ def _join_pieces(
             boxes[other, 2:] = np.maximum(boxes[other, 2:], boxes[piece, 2:])
     kept = order[areas[order] >= max(SMALLEST * typical, LEAST_PIXELS)]
     kept = kept[np.argsort(-areas[kept], kind="stable")][:MOST_BLOBS]
-    numbers = np.zeros(len(areas), np.int32)
+    numbers = np.zeros(len(areas), np.int16)
     numbers[kept] = np.arange(1, len(kept) + 1)
     return numbers[group], boxes[kept]

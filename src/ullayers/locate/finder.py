@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.blobs import Blobs, find_blobs, typical_area
+from ullayers.locate.blobs import Blobs, Pieces, join_pieces, typical_area
 from ullayers.locate.flow import Floats, Frames, Pixels
+from ullayers.locate.looking import Look
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.tracking import Tracker
+from ullayers.video import recycled
 
 Owners = NDArray[np.uint16]
 
@@ -33,33 +35,33 @@ class ObjectFinder:
     def __post_init__(self) -> None:
         self.tracker = Tracker(self.patience)
 
-    def follow(self, frames: Frames, masks: NDArray[np.bool_], evidence: Floats) -> Owners:
+    def follow(self, frames: Frames, looks: Sequence[Look], evidence: Floats) -> Owners:
         """Follow all objects through the next window of frames.
 
         Args:
             frames: (time, height, width, 3) uint8.
-            masks: (time, height, width) mask of everything that stands out.
+            looks: What was seen in each frame, with the value of `typical` at that time.
             evidence: (time, rows, columns).
 
         Returns:
             (time, height, width) track number of each pixel; 0 for none.
         """
         if self.typical is None:
-            self.typical = _typical_area(masks)
-        blobs = in_parallel(self._blobs, frames, masks, evidence)
-        owners = np.zeros(masks.shape, np.uint16)
+            self.typical = _typical_area([look.pieces for look in looks if look.pieces])
+        blobs = [look.blobs for look in looks if look.blobs is not None]
+        if len(blobs) < len(looks):
+            blobs = in_parallel(self._blobs, frames, looks, evidence)
+        owners: Owners = recycled.zeros(frames.shape[:3], np.uint16)
         for each, owner in zip(blobs, owners, strict=True):
             self.tracker.step(each, owner)
         return owners
 
-    def _blobs(self, frame: Pixels, mask: NDArray[np.bool_], evidence: Floats) -> Blobs:
-        return find_blobs(frame, mask, evidence, self.threshold, self.typical or 0.0)
+    def _blobs(self, frame: Pixels, look: Look, evidence: Floats) -> Blobs:
+        assert look.pieces is not None, "expected all objects"
+        return join_pieces(frame, look.pieces, evidence, self.threshold, self.typical or 0.0)
 
 
-def _typical_area(masks: NDArray[np.bool_]) -> float | None:
+def _typical_area(pieces: list[Pieces]) -> float | None:
     """Return the median area of objects, weighted by area; None without objects."""
-    areas = []
-    for mask in masks:
-        stats = cv2.connectedComponentsWithStats(mask.view(np.uint8))[2]
-        areas += stats[1:, cv2.CC_STAT_AREA].tolist()
+    areas = [area for each in pieces for area in each.areas.tolist()]
     return typical_area(areas) if areas else None

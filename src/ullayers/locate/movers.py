@@ -20,6 +20,7 @@ from scipy.ndimage import find_objects, label
 from ullayers.locate.judge import Positions, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath
 from ullayers.locate.segment import CLEAR_GAIN, MISSING_COST, part_places
+from ullayers.video import recycled
 
 LASTING = 0.75  # least share of its lifetime in which a lasting pixel belongs to a thing
 MIN_SEEN = 8  # frames: shorter stays cannot be judged
@@ -40,14 +41,15 @@ def lasting_pixels(labelled: list[Labelled]) -> Mask:
 
     A thing is a component connected in space and time.
     """
-    masks = np.stack([each.labels > 0 for each in labelled])
-    stays = np.zeros_like(masks)
+    masks = _masks(labelled)
+    stays: Mask = recycled.zeros(masks.shape, bool)
     anywhere = np.asarray(masks.any(axis=0))
     left, top, width, height = cv2.boundingRect(anywhere.view(np.uint8))
     if not width:
         return stays
     box = slice(None), slice(top, top + height), slice(left, left + width)
-    things, _ = label(masks[box])
+    things = recycled.empty(masks[box].shape, np.int32)
+    label(masks[box], output=things)
     for number, place in enumerate(find_objects(things), 1):
         seen = place[0].stop - place[0].start
         if seen < MIN_SEEN:
@@ -58,6 +60,14 @@ def lasting_pixels(labelled: list[Labelled]) -> Mask:
         if all(2 * np.sum(thing[end] & core) >= np.sum(thing[end]) for end in (0, -1)):
             stays[box][place] |= thing & core
     return stays
+
+
+def _masks(labelled: list[Labelled]) -> Mask:
+    """Return the (time, height, width) pixels of all parts."""
+    masks: Mask = recycled.empty((len(labelled), *labelled[0].labels.shape), bool)
+    for each, mask in zip(labelled, masks, strict=True):
+        np.greater(each.labels, 0, out=mask)
+    return masks
 
 
 def _is_motion(places: Positions, area: float) -> bool:
@@ -88,17 +98,18 @@ def resting_pixels(labelled: list[Labelled]) -> Mask:
 
     A codec may leave such an image of an animal where it was before it walked on.
     """
-    masks = np.stack([each.labels > 0 for each in labelled])
+    masks = _masks(labelled)
     long = max(MIN_SEEN, int(RESTING * len(masks)))
     before = np.zeros(masks.shape[1:], np.int32)
-    lengths = np.empty(masks.shape, np.int32)
+    lengths = recycled.empty(masks.shape, np.int32)
     for t, mask in enumerate(masks):  # frames since each pixel became part of something
         before += 1
         before *= mask
         lengths[t] = before
     for t in range(len(masks) - 2, -1, -1):  # the same length for the whole stretch
         np.copyto(lengths[t], lengths[t + 1], where=masks[t] & masks[t + 1])
-    return lengths >= long
+    found: Mask = np.greater_equal(lengths, long, out=recycled.empty(masks.shape, bool))
+    return found
 
 
 def lasting_parts(labelled: list[Labelled], stays: Mask) -> list[list[bool]]:

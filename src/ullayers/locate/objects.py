@@ -56,26 +56,31 @@ class Labelled(NamedTuple):
     masses: NDArray[np.float64]
 
 
-def label_parts(strength: Floats, threshold: float, attention: Floats | None = None) -> Labelled:
+def label_parts(
+    strength: Floats,
+    threshold: float,
+    attention: Floats | None = None,
+    labels: NDArray[np.int32] | None = None,
+) -> Labelled:
     """Find the connected parts of a frame.
 
     Args:
         strength: (height, width).
         threshold: Pixels above it belong to a part.
         attention: Mask of a network, of any size: parts that it covers gain mass.
+        labels: (height, width) memory for the labels; None for new memory.
     """
-    mask = (strength > threshold).astype(np.uint8)
-    joined = cv2.dilate(mask, BRIDGE)
-    count, joined_labels = cv2.connectedComponents(joined, connectivity=8, ltype=cv2.CV_32S)
-    labels = np.asarray(joined_labels * mask, np.int32)
-    pixels = np.flatnonzero(mask.view(np.bool_))  # far faster than with bytes
+    inside = strength > threshold
+    labels = np.empty(inside.shape, np.int32) if labels is None else labels
+    count = _join(inside, labels)
+    pixels = np.flatnonzero(inside)
     rows, columns = np.divmod(pixels, labels.shape[1])
     numbers = labels.ravel()[pixels]
     weight = strength.ravel()[pixels].astype(float)
     mass = np.bincount(numbers, weight, count).astype(float)
     x = np.bincount(numbers, weight * (columns + 0.5), count)
     y = np.bincount(numbers, weight * (rows + 0.5), count)
-    shares = _shares(attention, labels, pixels, count)
+    shares = _shares(attention, labels.shape, pixels, numbers, count)
     largest = np.argsort(-mass * shares)[:MOST_PARTS]
     parts = [
         Part(x[i] / mass[i], y[i] / mass[i], mass[i] * shares[i], int(i))
@@ -85,15 +90,42 @@ def label_parts(strength: Floats, threshold: float, attention: Floats | None = N
     return Labelled(labels, parts, mass)
 
 
+def _join(inside: NDArray[np.bool_], labels: NDArray[np.int32]) -> int:
+    """Label each pixel, near parts equally; return the number of labels, including 0."""
+    labels.fill(0)
+    joined = cv2.dilate(inside.view(np.uint8), BRIDGE)
+    # Objects cover little of a frame, so only the box around them is processed.
+    left, top, width, height = cv2.boundingRect(joined)
+    if not width:
+        return 1
+    # OpenCV numbers components by blocks of two by two pixels, which must be the same in all boxes.
+    box = slice(top // 2 * 2, top + height), slice(left // 2 * 2, left + width)
+    count, found = cv2.connectedComponents(joined[box], connectivity=8, ltype=cv2.CV_32S)
+    np.multiply(found, inside[box], out=labels[box])
+    return count
+
+
 def _shares(
-    attention: Floats | None, labels: NDArray[np.int32], pixels: NDArray[np.intp], count: int
+    attention: Floats | None,
+    shape: tuple[int, ...],
+    pixels: NDArray[np.intp],
+    numbers: NDArray[np.int32],
+    count: int,
 ) -> NDArray[np.float64]:
-    """Return the factor by which each part gains from a network's attention."""
+    """Return the factor by which each part gains from a network's attention.
+
+    Args:
+        attention: As in `label_parts`.
+        shape: (height, width) of the frame.
+        pixels: (pixels,) flat indices of the pixels of all parts.
+        numbers: (pixels,) their labels.
+        count: Number of labels, including 0.
+    """
     if attention is None:
         return np.ones(count)
-    height, width = labels.shape
+    height, width = shape
     large = cv2.resize(attention, (width, height), interpolation=cv2.INTER_LINEAR)
-    inside = np.bincount(labels.ravel()[pixels], large.ravel()[pixels], count)
+    inside = np.bincount(numbers, large.ravel()[pixels], count)
     return UNATTENDED + inside / max(float(large.sum()), 1e-9)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, cast
 
 import cv2
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
+from ullayers.locate.quantiles import quantiles
 from ullayers.locate.still import StillScene, divided
 
 GUIDE_RADIUS = 1 / 54  # of the longer side
@@ -20,9 +22,11 @@ THIN = 0.06  # of the square root of the area: thinner parts, such as tails, are
 NOISE_BLUR = 0.8  # pixels
 MARGIN = 0.25  # of the size of a part: largest distance of its outline from it
 
+SQUARE = np.ones((3, 3), np.uint8)
 EDGE = 128  # value of a soft mask at the outline of the object
 
 Mask = NDArray[np.bool_]
+Places = NDArray[np.intp]  # flat indices of pixels
 Soft = NDArray[np.uint8]  # 255 on the object, `EDGE` at its outline
 
 
@@ -33,10 +37,15 @@ class Outlined(NamedTuple):
     soft: Soft
 
 
-def mask_moments(mask: Mask) -> tuple[float, ...]:
+def mask_moments(mask: Mask, left: int = 0, top: int = 0) -> tuple[float, ...]:
     """Return the centroid x, y, the variances xx, xy, yy and the area of a mask, in pixels.
 
     For an empty mask, all values but the area are NaN.
+
+    Args:
+        mask: (height, width) a part of a frame.
+        left: Its first column in the frame.
+        top: Its first row in the frame.
 
     Example:
         >>> mask = np.zeros((8, 8), bool)
@@ -45,12 +54,12 @@ def mask_moments(mask: Mask) -> tuple[float, ...]:
         [4.0, 3.0, 3.0, 0.0, 0.333333, 12.0]
     """
     pixels = mask.view(np.uint8)
-    left, top, width, height = cv2.boundingRect(pixels)
+    column, row, width, height = cv2.boundingRect(pixels)
     if not width:
         return (*[np.nan] * 5, 0.0)
-    found = cv2.moments(pixels[top : top + height, left : left + width], binaryImage=True)
+    found = cv2.moments(pixels[row : row + height, column : column + width], binaryImage=True)
     area = found["m00"]
-    x, y = left + 0.5 + found["m10"] / area, top + 0.5 + found["m01"] / area
+    x, y = left + column + 0.5 + found["m10"] / area, top + row + 0.5 + found["m01"] / area
     pixel = 1 / 12  # variance within a pixel
     spread = (found[name] / area for name in ("mu20", "mu11", "mu02"))
     xx, xy, yy = spread
@@ -65,7 +74,7 @@ def edge_outline(frame: Pixels, chance: Floats, part: Mask) -> Soft:
         chance: (rows, columns) probability that a cell belongs to the object.
         part: (rows, columns) cells of the object, to separate it from others.
     """
-    near = cv2.dilate(part.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(np.float32)
+    near = cv2.dilate(part.astype(np.uint8), SQUARE).astype(np.float32)
     sharp = _follow_edges(frame, _enlarge(chance * near, frame))
     return _to_bytes(sharp)
 
@@ -80,48 +89,43 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
         part: (rows, columns) the object at a smaller size.
     """
     box = _box(part, *frame.shape[:2])
-    rows = gain if len(gain) == 1 else _enlarge(gain[:, :, 0], frame)[box[0], :1, None]
+    rows = gain if len(gain) == 1 else _rows_of(gain, box[0], len(frame))
     crop = StillScene(scene.backdrop[box], scene.noise[box], scene.bands)
     levelled = divided(np.ascontiguousarray(frame[box]), rows)
     blurred = cv2.GaussianBlur(crop.distance(levelled), (0, 0), NOISE_BLUR)
     difference = np.asarray(blurred, np.float32)
     inside = _enlarged_part(part, box, *frame.shape[:2])
-    if not inside.any():
+    pixels = np.flatnonzero(inside)
+    if not len(pixels):
         return Outlined(box, np.zeros(inside.shape, np.uint8))
     # Faint parts, and a backdrop similar to the object, lower the expected contrast.
-    core = max(_quantile(difference[inside], CORE), 1e-9)
-    faint = _contrast_of_parts(difference, inside, core)
-    before = _contrast_before(crop, levelled, difference, inside, core)
+    core = max(float(quantiles(difference.ravel().take(pixels), CORE)), 1e-9)
+    faint = _contrast_of_parts(difference, inside, len(pixels), core)
+    before = _contrast_before(crop, levelled, difference, pixels, core)
     contrast = difference / cv2.pow(faint * faint * before, 1 / 3)
-    body = _main_body(contrast > 0.5, inside)
+    body = _main_body(contrast > 0.5, inside, pixels)
     # Holes belong to the object; beyond its outline, the mask ends within a pixel.
-    fringe = cv2.dilate(body.astype(np.uint8), np.ones((3, 3), np.uint8)) * np.float32(0.49)
+    fringe = cv2.dilate(body.view(np.uint8), SQUARE) * np.float32(0.49)
     soft = np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe))
     return Outlined(box, _to_bytes(soft))
 
 
-def _quantile(values: Floats, share: float) -> float:
-    """Return the same quantile as NumPy, but faster for a few thousand values.
-
-    >>> _quantile(np.array([4, 1, 3, 2], np.float32), 0.5)
-    2.5
-    """
-    place = share * (len(values) - 1)
-    first = int(place)
-    ordered = np.partition(values, (first, min(first + 1, len(values) - 1)))
-    low, high = ordered[first], ordered[min(first + 1, len(values) - 1)]
-    return float(low + (high - low) * (place - first))
+def _rows_of(gain: Floats, rows: slice, height: int) -> Floats:
+    """Return the gain (rows, 1, 1) of some rows of a frame, from that of a smaller frame."""
+    large = cv2.resize(gain[:, :, 0], (1, height), interpolation=cv2.INTER_LINEAR)
+    return np.asarray(large, np.float32)[rows, :, None]
 
 
-def _contrast_of_parts(difference: Floats, inside: Mask, core: float) -> Floats:
+def _contrast_of_parts(difference: Floats, inside: Mask, area: int, core: float) -> Floats:
     """Return the contrast near each pixel, so that faint parts get their own outlines.
 
     Args:
         difference: (height, width) from the scene.
         inside: (height, width) approximate mask of the object.
+        area: Number of its pixels.
         core: Usual difference of the object, without its faint parts.
     """
-    side = 2 * max(1, round(PART * float(np.sqrt(np.count_nonzero(inside))))) + 1
+    side = 2 * max(1, round(PART * math.sqrt(area))) + 1
     relative = np.where(inside & (difference > FAINT / 2 * core), difference / core, 0)
     count = cv2.blur((relative > 0).astype(np.float32), (side, side))
     # Between the mean, which a blurred edge would lower, and the maximum, which jeans below a dark
@@ -132,17 +136,17 @@ def _contrast_of_parts(difference: Floats, inside: Mask, core: float) -> Floats:
 
 
 def _contrast_before(
-    scene: StillScene, levelled: Floats, difference: Floats, inside: Mask, usual: float
+    scene: StillScene, levelled: Floats, difference: Floats, inside: Places, usual: float
 ) -> Floats:
     """Return the contrast between an object of one colour and the backdrop at each pixel.
 
     A red cushion stands out from a lamp more than from the ceiling around it.
     """
-    core = inside & (difference > usual / 2)
-    colour = np.array([_quantile(values, 0.5) for values in levelled[core].T], np.float32)
-    distance = scene.distance(colour)
+    core = inside[difference.ravel().take(inside) > usual / 2]
+    colours = np.ascontiguousarray(levelled.reshape(-1, 3).take(core, axis=0).T)
+    distance = scene.distance_of_colour(quantiles(colours, 0.5))
     distance = np.asarray(cv2.GaussianBlur(distance, (0, 0), NOISE_BLUR), np.float32)
-    behind = max(_quantile(distance[core], 1 - CORE), 1e-9)
+    behind = max(float(quantiles(distance.ravel().take(core), 1 - CORE)), 1e-9)
     share: Floats = (distance / behind).clip(FAINT, 1)
     return np.float32(usual) * share
 
@@ -189,25 +193,25 @@ def _enlarged_part(part: Mask, box: tuple[slice, slice], height: int, width: int
     return values > 127
 
 
-def _main_body(reached: Mask, inside: Mask) -> Mask:
+def _main_body(reached: Mask, inside: Mask, pixels: Places) -> Mask:
     """Drop thin parts and parts that do not touch the object; fill holes."""
-    body = reached.astype(np.uint8)
-    radius = round(THIN * float(np.sqrt(np.count_nonzero(reached & inside))))
+    body = reached.view(np.uint8)
+    radius = round(THIN * math.sqrt(np.count_nonzero(reached & inside)))
     if radius:
         side = 2 * radius + 1
         opened = cv2.morphologyEx(
             body, cv2.MORPH_OPEN, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
         )
-        if (opened.astype(bool) & inside).any():
+        if cv2.countNonZero(cv2.bitwise_and(opened, inside.view(np.uint8))):
             body = np.asarray(opened, np.uint8)
     count, labels = cv2.connectedComponents(body, connectivity=8)
     touching = np.zeros(count, np.uint8)
-    touching[labels[inside]] = 1
+    touching[labels.ravel().take(pixels)] = 1
     touching[0] = 0
-    kept = touching[labels]
+    kept = touching.take(np.asarray(labels, np.int32))
     edges, _ = cv2.findContours(kept, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-    filled: Mask = cv2.drawContours(kept, edges, -1, 1, thickness=cv2.FILLED).astype(bool)
-    return filled
+    filled = np.asarray(cv2.drawContours(kept, edges, -1, 1, thickness=cv2.FILLED), np.uint8)
+    return filled.view(np.bool_)
 
 
 def _enlarge(values: Floats, frame: Pixels) -> Floats:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.anchors import NO_LABEL, Anchors
-from ullayers.locate.blobs import LEAST_MASS, clear_labels, core_covariance
+from ullayers.locate.anchors import Anchors
 from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
+from ullayers.locate.helper import Helper, for_each
 from ullayers.locate.judge import track_objective
+from ullayers.locate.looking import OVEREXPOSED, Look, Looker, Notable, least_mass
 from ullayers.locate.movers import MoverChoice
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts
-from ullayers.locate.outline import EDGE, contrast_outline
-from ullayers.locate.parallel import in_parallel
 from ullayers.locate.segment import (
     FITTING,
     Segments,
-    centroids,
     other_masses,
-    part_masks,
     part_places,
     resized,
     segment_motion,
@@ -33,15 +33,14 @@ from ullayers.locate.still import (
     DARK,
     MIN_STILL_EVIDENCE,
     NOISE_FLOOR,
-    SAME_TEXTURE,
     StillScene,
     common_evidence,
     correlation,
     edges,
     still_scene,
-    texture,
     without_common,
 )
+from ullayers.video import recycled
 
 STILL_SIDE = 320  # pixels of the longer side at which a still camera's objects are found
 MIN_STILL_FRAMES = 150  # a shorter recording may show an object in the same place throughout
@@ -51,15 +50,13 @@ MAX_EXPLAINED = 0.7  # share of the change between frames left after removing th
 MAX_CHANGE = 3.0  # change over the recording, in units of the change from frame to frame
 SAME_EDGES = 0.6  # correlation of the edges of two frames of the same scene
 SAME_LIGHT = 0.1  # spread of the gain over a frame; larger for the shadow of a cloud, or motion
-INWARDS = np.ones((5, 5), np.uint8)  # excludes pixels near the outline, which has edges itself
-LEAST_TEXTURE = 100  # pixels: in fewer, edges may agree by chance
-OVEREXPOSED = 245.0  # grey levels
 LEAST_CHANGE = 0.5  # grey levels: smaller changes need no explanation
 STILL_PAIRS = 0.7  # least share of pairs of frames in which the camera is still
 CLEAR_EDGES = 0.9  # quantile of the edges of a frame; motion is invisible on plain surfaces
 # Share of its confidence that a position keeps between two pieces of an object, or on something
 # that was never seen to move.
 UNSURE = 0.5
+TINY = np.float32(1e-30)  # attention: processors take much longer for the smallest numbers
 UNCLEAR = 0.75  # an object at 1.5 times the threshold has a confidence of 0.5
 
 
@@ -160,15 +157,18 @@ class PreparedWindow(NamedTuple):
 
     Attributes:
         small: (time, rows, columns, 3) frames at a smaller size.
-        gains: Gain of the light in each frame.
         evidence: (time, rows, columns) difference from the scene, in units of the noise.
-        labelled: Parts of each frame.
+        notable: What stands out in each frame.
     """
 
     small: Frames
-    gains: list[Floats]
     evidence: Floats
-    labelled: list[Labelled]
+    notable: list[Notable]
+
+    @property
+    def labelled(self) -> list[Labelled]:
+        """Parts of each frame."""
+        return [each.labelled for each in self.notable]
 
 
 @dataclass
@@ -186,6 +186,7 @@ class StillRecording:
 
     Attributes:
         finder: Follows all objects, if requested; see `follow_all`.
+        helper: A second process that looks at frames, if requested; see `get_help`.
     """
 
     scene: StillScene
@@ -196,6 +197,7 @@ class StillRecording:
     is_known: bool = False
     view: StillScene = field(init=False)
     finder: ObjectFinder | None = field(default=None, init=False)
+    helper: Helper | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         height, width = self.scene.noise.shape
@@ -230,19 +232,43 @@ class StillRecording:
         """
         self.finder = ObjectFinder(self.threshold, patience)
 
-    def prepare(self, frames: Frames, attention: Floats | None = None) -> PreparedWindow:
+    @property
+    def looker(self) -> Looker:
+        """Looks at single frames."""
+        least = least_mass(self.path.clear, self.threshold)
+        follows_all = self.finder is not None
+        return Looker(self.scene, self.view, self.threshold, self.usual, least, follows_all)
+
+    @contextmanager
+    def with_help(self) -> Iterator[None]:
+        """Look at frames in a second process, too; it takes a second to start.
+
+        Call `follow_all` before.
+        """
+        self.helper = Helper(self.looker)
+        try:
+            yield
+        finally:
+            self.helper.close()
+            self.helper = None
+
+    def prepare(
+        self, frames: Frames, attention: Floats | None = None, here: bool = True
+    ) -> PreparedWindow:
         """Return what stands out in a window of frames, whatever was found before.
 
         Args:
             frames: As in `segment_motion`.
             attention: As in `segment_motion`.
+            here: Whether this process takes part in it, if there is a second one.
         """
         small = resized(frames, STILL_SIDE)
-        evidence = np.empty(small.shape[:3], np.float32)
-        masks = [None] * len(small) if attention is None else attention
-        found = in_parallel(self._stands_out, small, masks, evidence)
-        gains, labelled = (list(each) for each in zip(*found, strict=True))
-        return PreparedWindow(small, gains, evidence, labelled)
+        evidence = recycled.empty(small.shape[:3], np.float32)
+        labels = recycled.empty(small.shape[:3], np.int32)
+        masks = repeat(None) if attention is None else np.where(attention < TINY, 0, attention)
+        arguments = small, masks, evidence, labels
+        notable = for_each(self.looker, "stand_out", *arguments, helper=self.helper, here=here)
+        return PreparedWindow(small, evidence, notable)
 
     def segment(
         self,
@@ -250,6 +276,7 @@ class StillRecording:
         attention: Floats | None = None,
         anchors: Anchors | None = None,
         chosen: list[int | None] | None = None,
+        prepared: PreparedWindow | None = None,
     ) -> Segments:
         """Find the object in the next window of frames; see `segment_motion`.
 
@@ -258,126 +285,42 @@ class StillRecording:
             attention: As in `segment_motion`.
             anchors: As in `segment_motion`.
             chosen: Number of the object's part in each frame, after `anchors`; None to find it.
+            prepared: From `prepare`, if it was called before.
         """
-        small, gains, evidence, labelled = self.prepare(frames, attention)
+        prepared = prepared or self.prepare(frames, attention)
+        small, evidence, notable = prepared
+        labelled = prepared.labelled
         if anchors is not None:
             labelled = anchors.choose(labelled, evidence)
         moved = np.ones(len(frames), bool)
         if chosen is None:
             chosen, moved = self.movers.follow(self.path, labelled)
             moved |= self.is_known
-        parts = part_masks(labelled, chosen)
-        soft = np.zeros(frames.shape[:3], np.uint8)
-        everything = np.zeros(frames.shape[:3], bool)
-        in_parallel(self._outline, frames, gains, labelled, chosen, soft, everything)
+        notable = [n._replace(labelled=each) for n, each in zip(notable, labelled, strict=True)]
+        typical = repeat(None if self.finder is None else self.finder.typical)
+        arguments = frames, small, notable, chosen, typical
+        looks: list[Look] = for_each(self.looker, "look", *arguments, helper=self.helper)
+        soft = recycled.zeros(frames.shape[:3], np.uint8)
+        for mask, look in zip(soft, looks, strict=True):
+            if look.outlined is not None:
+                mask[look.outlined.box] = look.outlined.soft
         objective = track_objective(part_places(labelled, chosen))
         others = other_masses(labelled, chosen)
-        owners = None if self.finder is None else self.finder.follow(frames, everything, evidence)
-        places, between = zip(*in_parallel(_place, soft), strict=True)
-        confidence = _clarity(evidence, parts, self.threshold)
-        confidence[list(between)] *= UNSURE
-        confidence[~moved | in_parallel(self._is_lit, small, parts)] *= UNSURE
-        cores = np.stack(in_parallel(_core, soft, evidence))
-        return Segments(soft, np.array(places), confidence, others, objective, owners, cores)
-
-    def _is_lit(self, frame: Pixels, part: NDArray[np.bool_]) -> bool:
-        """Return whether a part shows the scene in different light: a lamp, or a shadow."""
-        left, top, width, height = cv2.boundingRect(part.view(np.uint8))
-        if not width:
-            return False
-        box = slice(top, top + height), slice(left, left + width)
-        # The outline of an object that rests most of the time may also be in the backdrop.
-        inside = cv2.erode(part[box].view(np.uint8), INWARDS, borderValue=0) > 0
-        inside &= frame[box].max(-1) < OVEREXPOSED
-        if np.count_nonzero(inside) < LEAST_TEXTURE:
-            return False
-        images = (texture(image[box].astype(np.float32)) for image in (frame, self.view.backdrop))
-        return correlation(*(image[inside] for image in images)) > SAME_TEXTURE
-
-    def _stands_out(
-        self, frame: Pixels, attention: Floats | None, evidence: Floats
-    ) -> tuple[Floats, Labelled]:
-        """Fill `evidence` with that of a frame; return the gain of the light, and the parts."""
-        gain = self.view.gain(frame)
-        evidence[:] = without_common(self.view.evidence(frame, gain), self.usual)
-        return gain, label_parts(evidence, self.threshold, attention)
-
-    def _outline(
-        self,
-        frame: Pixels,
-        gain: Floats,
-        parts: Labelled,
-        chosen: int | None,
-        soft: NDArray[np.uint8],
-        everything: NDArray[np.bool_],
-    ) -> None:
-        """Outline the parts of a frame.
-
-        Args:
-            frame: The frame.
-            gain: Gain of the light in it.
-            parts: Its parts.
-            chosen: Number of the part of the main object.
-            soft: Filled with the soft mask of the main object.
-            everything: Filled with the masks of all objects, if they are followed.
-        """
-        main = None if chosen is None else parts.parts[chosen].label
-        main = None if main == NO_LABEL else main
-        least = max(LEAST_MASS * self.path.clear, self.threshold)
-        others = [] if self.finder is None else clear_labels(parts, least)
-        for label in others if main is None or main in others else [main, *others]:
-            found = contrast_outline(frame, self.scene, gain, parts.labels == label)
-            if label == main:
-                soft[found.box] = found.soft
-            if label in others:
-                everything[found.box] |= found.soft >= EDGE
+        owners = None
+        if self.finder is not None:
+            owners = self.finder.follow(frames, looks, evidence)
+        confidence = _clarity(np.array([look.peak for look in looks], np.float32), self.threshold)
+        confidence[[look.between for look in looks]] *= UNSURE
+        confidence[~moved | [look.lit for look in looks]] *= UNSURE
+        places, cores = (np.stack(each) for each in list(zip(*looks, strict=True))[:2])
+        return Segments(soft, places, confidence, others, objective, owners, cores)
 
 
-def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> NDArray[np.float64]:
+def _clarity(peak: Floats, threshold: float) -> NDArray[np.float64]:
     """Return how far the peak evidence of an object exceeds the threshold, from 0 to 1."""
-    peak = np.array(
-        [values[part].max(initial=0) for values, part in zip(evidence, parts, strict=True)]
-    )
     clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
     found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)
     return found
-
-
-def _place(soft: Pixels) -> tuple[NDArray[np.float64], bool]:
-    """Return the position of an object with this mask, and whether it lies between its pieces."""
-    mask = soft >= EDGE
-    [place] = centroids(mask[None])
-    return place, lies_between(mask, place)
-
-
-def _core(soft: Pixels, evidence: Floats) -> NDArray[np.float64]:
-    """Return `core_covariance` of an object with this mask."""
-    return core_covariance(soft >= EDGE, evidence)
-
-
-def lies_between(mask: NDArray[np.bool_], place: NDArray[np.float64]) -> bool:
-    """Return whether a centroid lies between the pieces of a mask, as for two close objects.
-
-    Args:
-        mask: (height, width).
-        place: (2,) centroid x, y of the mask in 0..1; NaN if it is empty.
-
-    Example:
-        >>> mask = np.zeros((8, 20), bool)
-        >>> mask[2:6, 2:6] = mask[2:6, 10:14] = True
-        >>> lies_between(mask, np.array([0.4, 0.5]))
-        True
-        >>> mask[2, :] = True  # one piece
-        >>> lies_between(mask, np.array([0.4, 0.5]))
-        False
-    """
-    if np.isnan(place[0]):
-        return False
-    height, width = mask.shape
-    column, row = (place * (width, height)).astype(int)
-    if mask[row, column]:
-        return False
-    return cv2.connectedComponents(mask.view(np.uint8), connectivity=8)[0] > 2
 
 
 class MovingRecording:

@@ -18,6 +18,7 @@ from ullayers.locate.objects import Labelled, ObjectPath, label_parts, trim_swol
 from ullayers.locate.outline import EDGE, edge_outline, mask_moments
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.still import MIN_STILL_EVIDENCE
+from ullayers.video import recycled
 
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 BINS = 256
@@ -278,7 +279,7 @@ def resized(frames: Frames, longer_side: int) -> Frames:
     if scale >= 1:
         return frames
     size = round(width * scale), round(height * scale)
-    small = np.empty((len(frames), *size[::-1], 3), np.uint8)
+    small = recycled.empty((len(frames), *size[::-1], 3), np.uint8)
 
     def shrink(frame: Pixels, place: Pixels) -> None:
         cv2.resize(frame, size, place, interpolation=cv2.INTER_AREA)

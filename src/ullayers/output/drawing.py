@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,9 @@ Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
 Alpha = NDArray[np.float32]
 Colour = tuple[int, int, int]
+Window = tuple[slice, slice]  # rows and columns of a picture
+
+NOWHERE: Window = (slice(0, 0), slice(0, 0))
 
 TRAIL_FRAMES = 40  # frames after which a position has faded
 MASK_COLOUR = (0, 232, 204)  # rare in videos, and far from the colour of the dot
@@ -68,18 +73,38 @@ class MaskPainter:
             canvas: (height, width, 3) float.
             mask: uint8, 255 where the object is.
         """
-        left, top, width, height = cv2.boundingRect(mask)
-        box = slice(top, top + height), slice(left, left + width)
-        visible = np.zeros(mask.shape, bool)
-        np.greater(mask[box], 255 * MASK_THRESHOLD / 2, out=visible[box])
-        if not visible[box].any():
+        found = self._visible(mask)
+        if found is None:
             return
+        box, (rows, columns) = found
         canvas = canvas[self.part]
-        rows = _window(torch.from_numpy(visible.any(1)), canvas.shape[0])
-        columns = _window(torch.from_numpy(visible.any(0)), canvas.shape[1])
         levels = torch.from_numpy(mask[box]).float() / 255
         level = self.rows[rows, box[0]] @ levels @ self.columns[columns, box[1]].T
         _blend(canvas[rows, columns], self.colour[rows, columns], self._alpha(level))
+
+    def reach(self, mask: Pixels) -> Window:
+        """Return the window of the picture that `paint` changes."""
+        found = self._visible(mask)
+        if found is None:
+            return NOWHERE
+        down, across = (
+            slice(part.start + own.start, part.start + own.stop)
+            for part, own in zip(self.part, found[1], strict=True)
+        )
+        return down, across
+
+    def _visible(self, mask: Pixels) -> tuple[Window, Window] | None:
+        """Return the box of a mask, and the part of the canvas on which it is visible."""
+        left, top, width, height = cv2.boundingRect(mask)
+        box = slice(top, top + height), slice(left, left + width)
+        clear = mask[box] > 255 * MASK_THRESHOLD / 2
+        column, row, wide, high = cv2.boundingRect(clear.view(np.uint8))
+        if not wide:
+            return None
+        rows = _window(top + row, top + row + high - 1, len(mask), self.colour.shape[0])
+        across = left + column
+        columns = _window(across, across + wide - 1, mask.shape[1], self.colour.shape[1])
+        return box, (rows, columns)
 
     def _alpha(self, level: Tensor) -> Tensor:
         down, right = torch.gradient(level)
@@ -133,6 +158,7 @@ class Trail:
         self.radius = 0.8 * line_radius(height, width)
         self.last = np.full(2, np.nan)
         self.colour = _filled(height, width, DOT_COLOUR)
+        self._recent: deque[Window] = deque(maxlen=TRAIL_FRAMES + 2)  # no older one is visible
 
     def follow(self, positions: Floats, opacities: Floats) -> None:
         """Move along several positions."""
@@ -143,26 +169,32 @@ class Trail:
         """Move to a position in pixels; positions with low confidence interrupt the line."""
         if opacity < SURE:
             position = np.full(2, np.nan)
-        self.alpha -= np.float32(1 / TRAIL_FRAMES)
-        np.maximum(self.alpha, 0, out=self.alpha)
+        part = self.reach()
+        fading = self.alpha[part]
+        fading -= np.float32(1 / TRAIL_FRAMES)
+        np.maximum(fading, 0, out=fading)
+        self._recent.append(NOWHERE)
         if np.isfinite([self.last, position]).all():
             reach = self.radius + 1
             window, distance = _distance(self.alpha.shape, self.last, position, reach)
             fresh = opacity * (self.radius + 0.5 - distance).clip(0, 1)
             np.maximum(self.alpha[window], fresh, out=self.alpha[window])
+            self._recent[-1] = window
         self.last = position
+
+    def reach(self) -> Window:
+        """Return the window of the picture that the line is in."""
+        return around(self._recent)
 
     def paint(self, canvas: Tensor) -> None:
         """Paint the line onto a (height, width, 3) float picture, in place."""
-        used = torch.from_numpy(self.alpha.any(1)).nonzero()  # most rows are untouched
-        if len(used):
-            rows = slice(int(used[0]), int(used[-1]) + 1)
-            _blend(canvas[rows], self.colour[rows], torch.from_numpy(self.alpha)[rows])
+        part = self.reach()
+        _blend(canvas[part], self.colour[part], torch.from_numpy(self.alpha)[part])
 
 
 def paint_dot(canvas: Tensor, position: Floats, opacity: float) -> None:
     """Paint a dot in a white ring; a dark edge keeps the ring visible on white."""
-    if not np.isfinite(position).all() or opacity <= 0:
+    if dot_reach(canvas.shape, position, opacity) == NOWHERE:
         return
     pixels = canvas.numpy()
     radius = dot_radius(*pixels.shape[:2])
@@ -176,6 +208,13 @@ def paint_dot(canvas: Tensor, position: Floats, opacity: float) -> None:
     ):
         alpha = (opacity * strength * (inside + 0.5).clip(0, 1))[:, :, None]
         part += alpha * (np.array(colour, np.float32) - part)
+
+
+def dot_reach(shape: Sequence[int], position: Floats, opacity: float) -> Window:
+    """Return the window of a picture that `paint_dot` changes."""
+    if not np.isfinite(position).all() or opacity <= 0:
+        return NOWHERE
+    return _near(shape, position, position, 2 * dot_radius(*shape[:2]))
 
 
 def paint_box(canvas: Tensor, box: Floats) -> None:
@@ -270,12 +309,27 @@ def to_pixels(box: Box | None, width: int, height: int) -> tuple[int, int, int, 
     return left, top, right - left, bottom - top
 
 
-def _window(visible: Tensor, size: int) -> slice:
-    """Return the pixels that the visible entries, and three around them, are resized to."""
-    places = visible.nonzero()
-    scale = size / len(visible)
-    low = int((int(places[0]) - 3) * scale)
-    high = int((int(places[-1]) + 4) * scale) + 1
+def around(windows: Iterable[Window]) -> Window:
+    """Return the smallest window around windows, some of which may be empty.
+
+    >>> around([NOWHERE, (slice(1, 3), slice(2, 9)), (slice(0, 2), slice(4, 5))])
+    (slice(0, 3, None), slice(2, 9, None))
+    """
+    some = [window for window in windows if window != NOWHERE]
+    if not some:
+        return NOWHERE
+    down, across = (
+        slice(min(each.start for each in sides), max(each.stop for each in sides))
+        for sides in zip(*some, strict=True)
+    )
+    return down, across
+
+
+def _window(first: int, last: int, count: int, size: int) -> slice:
+    """Return the pixels that visible entries, and three around them, are resized to."""
+    scale = size / count
+    low = int((first - 3) * scale)
+    high = int((last + 4) * scale) + 1
     return slice(max(0, low), min(size, high))
 
 
@@ -302,15 +356,21 @@ def _distance(
     shape: tuple[int, ...], start: Floats, end: Floats, reach: float
 ) -> tuple[tuple[slice, slice], Alpha]:
     """Return a window around the line from start to end, and its pixels' distance to the line."""
-    limit = np.array(shape[1::-1])
-    low = np.floor(np.minimum(start, end) - reach).clip(0, limit).astype(int)
-    high = np.ceil(np.maximum(start, end) + reach + 1).clip(low, limit).astype(int)
-    x = np.arange(low[0], high[0], dtype=np.float32)[None] - np.float32(start[0])
-    y = np.arange(low[1], high[1], dtype=np.float32)[:, None] - np.float32(start[1])
+    rows, columns = _near(shape, start, end, reach)
+    x = np.arange(columns.start, columns.stop, dtype=np.float32)[None] - np.float32(start[0])
+    y = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] - np.float32(start[1])
     dx, dy = (end - start).astype(np.float32)
     along = ((x * dx + y * dy) / max(dx * dx + dy * dy, np.float32(1e-9))).clip(0, 1)
     distance = np.sqrt((x - along * dx) ** 2 + (y - along * dy) ** 2)
-    return (slice(low[1], high[1]), slice(low[0], high[0])), distance
+    return (rows, columns), distance
+
+
+def _near(shape: Sequence[int], start: Floats, end: Floats, reach: float) -> Window:
+    """Return a window around the line from start to end."""
+    limit = np.array(shape[1::-1])
+    low = np.floor(np.minimum(start, end) - reach).clip(0, limit).astype(int).tolist()
+    high = np.ceil(np.maximum(start, end) + reach + 1).clip(low, limit).astype(int).tolist()
+    return slice(low[1], high[1]), slice(low[0], high[0])
 
 
 def _density(count: Tensor, radius: float) -> Tensor:

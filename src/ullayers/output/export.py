@@ -41,6 +41,7 @@ from ullayers.output.summary import write_summary
 from ullayers.output.tables import PartialTable
 from ullayers.video.atomic_files import sweep
 from ullayers.video.frames import DEFAULT_FPS
+from ullayers.video.read_ahead import read_ahead
 from ullayers.video.reader import Info, Source, VideoError
 
 KEPT_MASKS = 64  # masks kept of each source, for the report
@@ -334,6 +335,17 @@ def _draw_tracks(
     job: _Job, spool: Spool, source: Source, answer: Answer, several: Several | None
 ) -> None:
     """Write the masks and the overlay of a source, whose identities are now known."""
+    # Frames are drawn in a second thread while this one encodes those before.
+    with closing(read_ahead(_drawn(job, spool, source, answer, several))) as drawn:
+        for pictures in drawn:
+            if job.video is not None:
+                job.video.write(pictures)
+
+
+def _drawn(
+    job: _Job, spool: Spool, source: Source, answer: Answer, several: Several | None
+) -> Generator[NDArray[np.uint8], None, None]:
+    """Write the masks of a source, and yield the frames of its overlay."""
     writer = MaskWriter(job.place, source, job.options.soft) if job.options.masks else None
     is_one = several is None or several.rows is None
     tracks = [] if is_one else to_tracks(answer)
@@ -347,12 +359,13 @@ def _draw_tracks(
             frames = [] if job.video is None else list(islice(pictures, len(part.index)))
             if job.video is None or not frames:
                 continue
+            stack = torch.stack([each.permute(1, 2, 0) for each in frames]).permute(0, 3, 1, 2)
             shown = part.rows(slice(0, len(frames)))
             if labels is None:
-                job.video.add(torch.stack(frames), shown)
+                yield job.video.draw(stack, shown)
             else:
                 some = labels[: len(frames)]
-                job.video.add_objects(torch.stack(frames), shown, some, tracks, crossings)
+                yield job.video.draw_objects(stack, shown, some, tracks, crossings)
 
 
 def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:

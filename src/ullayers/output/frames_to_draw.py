@@ -31,7 +31,9 @@ def frames_to_draw(
     cut = run.reading.cut(source.path, info.height, info.width)
     outline = None if cut is None else Outline(cut, size)
     start, end = run.reading.start, run.reading.end
-    reading = Reading(size=size, start=start, end=end, stride=stride, max_frames=most)
+    reading = Reading(
+        size=size, start=start, end=end, stride=stride, max_frames=most, interleaved=True
+    )
     with closing(source.clips(DRAWN_AT_ONCE, reading)) as clips:
         for clip in clips:
             if outline is not None:

@@ -22,6 +22,8 @@ from ullayers.output.drawing import (
     MaskPainter,
     Pixels,
     Trail,
+    around,
+    dot_reach,
     paint_box,
     paint_dot,
 )
@@ -59,14 +61,20 @@ def draw_track(frames: Pixels, answer: Answer, trail: Floats | None = None) -> P
     painter = None
     if answer.masks is not None:
         painter = MaskPainter(answer.masks.shape[1:], (height, width), answer.box)
+    canvas = torch.empty((height, width, 3))
     for t, frame in enumerate(frames):
-        canvas = torch.from_numpy(frame).float()
+        line.move(positions[t], opacities[t])
+        changed = [line.reach(), dot_reach(canvas.shape, positions[t], opacities[t])]
+        if painter is not None and answer.masks is not None:
+            changed.append(painter.reach(answer.masks[t]))
+        window = around(changed)  # the rest of the canvas is not used
+        canvas[window] = torch.from_numpy(frame[window]).float()
         if painter is not None and answer.masks is not None:
             painter.paint(canvas, answer.masks[t])
-        line.move(positions[t], opacities[t])
         line.paint(canvas)
         paint_dot(canvas, positions[t], opacities[t])
-        drawn[t] = _rounded(canvas)
+        drawn[t] = frame
+        drawn[t][window] = _rounded(canvas[window])
     return drawn
 
 
@@ -190,7 +198,16 @@ class Overlay:
         self._video.__exit__(kind, error, trace)
 
     def add(self, frames: Tensor, answer: Answer) -> None:
-        """Draw and write the next frames of a sequence.
+        """Draw and write the next frames of a sequence; see `draw`."""
+        self.write(self.draw(frames, answer))
+
+    def write(self, pictures: Pixels) -> None:
+        """Write pictures (time, height, width, 3) to the video."""
+        for picture in pictures:
+            self._video.write(picture)
+
+    def draw(self, frames: Tensor, answer: Answer) -> Pixels:
+        """Draw the next frames of a sequence, to be written next.
 
         Args:
             frames: (time, 3 or 1, height, width) uint8.
@@ -207,21 +224,21 @@ class Overlay:
         if self._size is None:
             self._size = frames.shape[2], frames.shape[3]
         pictures = to_pixels(_fit(frames.cpu(), self._size))
-        for frame in self._draw(pictures, answer, self._size):
-            self._video.write(frame)
+        drawn = self._draw(pictures, answer, self._size)
         before = answer.values[:0] if self._trail is None else self._trail
         self._trail = np.concatenate([before, answer.values])[-TRAIL_FRAMES:]
         self._count += len(frames)
+        return drawn
 
-    def add_objects(
+    def draw_objects(
         self,
         frames: Tensor,
         answer: Answer,
         labels: NDArray[np.uint8],
         tracks: Sequence[Track],
         crossings: Sequence[Crossing],
-    ) -> None:
-        """Draw and write the next frames of a sequence with several objects.
+    ) -> Pixels:
+        """Draw the next frames of a sequence with several objects, to be written next.
 
         Args:
             frames: (time, 3 or 1, height, width) uint8.
@@ -236,10 +253,9 @@ class Overlay:
         pixels = to_pixels(_fit(frames.cpu(), self._size))
         whole = in_whole_frame(labels, answer.box)
         drawn = draw_objects(pixels, whole, tracks, answer.index, crossings)
-        for frame in _pad(drawn, self._size):
-            self._video.write(frame)
         self._sequence, self._trail = answer.sequence, None
         self._count += len(frames)
+        return _pad(drawn, self._size)
 
     def _draw(self, pictures: Pixels, answer: Answer, size: tuple[int, int]) -> Pixels:
         if answer.columns == TRACK:  # positions refer to the picture without borders
@@ -289,7 +305,7 @@ def _fit(frames: Tensor, size: tuple[int, int]) -> Tensor:
     width = max(1, min(size[1], round(scale * frames.shape[3])))
     if frames.shape[2:] == (height, width):
         return frames
-    return F.interpolate(frames, (height, width), mode="bilinear", antialias=True)
+    return F.interpolate(frames.contiguous(), (height, width), mode="bilinear", antialias=True)
 
 
 def _pad(pictures: Pixels, size: tuple[int, int]) -> Pixels:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -157,6 +158,7 @@ def frame_to_tensor(
     size: tuple[int, int],
     grey: bool,
     turns: int | None = None,
+    interleaved: bool = False,
 ) -> Tensor:
     """Convert a decoded frame to an upright (channels, height, width) tensor of this size.
 
@@ -167,6 +169,7 @@ def frame_to_tensor(
         size: (height, width) of the tensor.
         grey: Return one channel instead of three.
         turns: Anticlockwise quarter turns; None to use the rotation of the frame.
+        interleaved: As in `Reading`.
     """
     turns = quarter_turns(frame) if turns is None else turns
     height, width = size[::-1] if turns % 2 else size
@@ -181,7 +184,10 @@ def frame_to_tensor(
             f"{path}: frames of format {frame.format.name} cannot be converted"
         ) from error
     planes = [_plane(small, number) for number in ((0,) if grey else (2, 0, 1))]
-    upright = torch.from_numpy(np.stack(planes))
+    if interleaved and not grey:
+        upright = torch.from_numpy(cv2.merge(planes)).permute(2, 0, 1)
+    else:
+        upright = torch.from_numpy(np.stack(planes))
     return torch.rot90(upright, turns, (1, 2)) if turns else upright  # rot90 always copies
 
 

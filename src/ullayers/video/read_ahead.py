@@ -18,6 +18,7 @@ def read_ahead(
     most: int = 1,
     stop: threading.Event | None = None,
     newest: bool = False,
+    lean: bool = False,
 ) -> Generator[T, None, None]:
     """Yield the items of a generator that runs in a background thread.
 
@@ -28,6 +29,7 @@ def read_ahead(
         most: Size of the queue of items.
         stop: Set to make the thread stop.
         newest: Whether a full queue drops its oldest item instead of waiting.
+        lean: Whether to prepare an item only once there is room for it in the queue.
 
     Example:
         >>> list(read_ahead(number**2 for number in range(4)))
@@ -35,6 +37,7 @@ def read_ahead(
     """
     stop = threading.Event() if stop is None else stop
     box: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(most)
+    taken = threading.Semaphore(most - 1)
 
     def work() -> None:
         end: BaseException | None = None
@@ -47,6 +50,10 @@ def read_ahead(
                         _drop(box, 1)
                     box.put((item,))
                     del item  # it may be large, and the next one takes a while
+                    if lean:
+                        taken.acquire()
+                        if stop.is_set():
+                            return
         except BaseException as error:  # even SystemExit: the reader waits for an answer
             end = error
         if not stop.is_set():
@@ -58,10 +65,12 @@ def read_ahead(
         while (got := box.get()) is not None:
             if isinstance(got, BaseException):
                 raise got
+            taken.release()
             yield got[0]
             del got
     finally:
         stop.set()
+        taken.release()  # so that a waiting thread sees `stop`
         _drop(box, most)  # so that a waiting put returns and the thread sees `stop`
         with suppress(RuntimeError):  # interrupted while it starts: it will see `stop`
             thread.join(PATIENCE)

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ullayers.video import recycled
 from ullayers.video.capture import load_cv2, needs_opencv, probe_camera, read_camera
 from ullayers.video.decoding import probe_video
 from ullayers.video.finding import find_sequences, safe_name
@@ -91,7 +93,7 @@ class Source:
         else:
             frames = read_video(self.path, live, reading, stop)
         newest = is_unpaused(self.path, live)
-        return read_ahead(_chunks(frames, length), ahead, stop, newest)
+        return read_ahead(_chunks(frames, length, reading.interleaved), ahead, stop, newest)
 
 
 def find_sources(paths: Sequence[str], bad: dict[str, str] | None = None) -> list[Source]:
@@ -192,12 +194,14 @@ def _stat(file: str) -> tuple[int, ...]:
 # Chunks of frames
 
 
-def _chunks(frames: Generator[TimedFrame, None, None], length: int) -> Generator[Clip, None, None]:
+def _chunks(
+    frames: Generator[TimedFrame, None, None], length: int, interleaved: bool
+) -> Generator[Clip, None, None]:
     """Group frames into clips; frames read before an error are yielded before it is raised."""
     error: VideoError | None = None
     with closing(frames):  # frees a camera even while a traceback still refers to the generator
         while error is None:
-            clip, error = _collect(islice(frames, length), length)
+            clip, error = _collect(islice(frames, length), length, interleaved)
             if clip is None:
                 break
             yield clip
@@ -205,7 +209,9 @@ def _chunks(frames: Generator[TimedFrame, None, None], length: int) -> Generator
         raise error
 
 
-def _collect(frames: Iterator[TimedFrame], length: int) -> tuple[Clip | None, VideoError | None]:
+def _collect(
+    frames: Iterator[TimedFrame], length: int, interleaved: bool
+) -> tuple[Clip | None, VideoError | None]:
     """Return up to `length` frames as a clip, and the error that ended reading, if any."""
     pixels = torch.empty(0)
     seconds: list[float] = []
@@ -216,8 +222,7 @@ def _collect(frames: Iterator[TimedFrame], length: int) -> tuple[Clip | None, Vi
             # Filled in place: a list of frames and its stack would take twice the memory.
             if not index:
                 room = min(length, max(1, CHUNK_BYTES // frame.numel()))
-                # NumPy asks for huge pages, which the system provides several times faster.
-                pixels = torch.from_numpy(np.empty((room, *frame.shape), np.uint8))
+                pixels = _room((room, *frame.shape), interleaved)
             elif len(index) == len(pixels):
                 more = min(len(pixels), length - len(pixels))
                 pixels = torch.cat([pixels, torch.empty_like(pixels[:more])])
@@ -231,3 +236,13 @@ def _collect(frames: Iterator[TimedFrame], length: int) -> tuple[Clip | None, Vi
     if len(index) < len(pixels):
         pixels = pixels[: len(index)].clone()
     return Clip(pixels, torch.tensor(seconds, dtype=torch.float64), torch.tensor(index)), error
+
+
+def _room(shape: tuple[int, ...], interleaved: bool) -> Tensor:
+    """Return memory for frames of the shape (count, channels, height, width)."""
+    # NumPy asks for huge pages, which the system provides several times faster.
+    if interleaved:
+        count, channels, height, width = shape
+        pixels = recycled.empty((count, height, width, channels), np.uint8)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    return torch.from_numpy(recycled.empty(shape, np.uint8))

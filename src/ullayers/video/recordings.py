@@ -103,6 +103,7 @@ class _Converter:
     def __init__(self, path: str, reading: Reading, first: VideoFrame) -> None:
         self.path = path
         self.grey = reading.grey
+        self.interleaved = reading.interleaved
         # One reformatter for all frames: creating one per frame takes three times as long.
         self.reformatter = load_av().video.reformatter.VideoReformatter()
         self.cut = reading.cut(path, *upright_size(first))
@@ -113,16 +114,22 @@ class _Converter:
     def __call__(self, frame: VideoFrame) -> Tensor:
         """Return a frame as (channels, height, width)."""
         if self.crop is None or self.cut is None:
-            return frame_to_tensor(self.path, self.reformatter, frame, self.size, self.grey)
-        convert = partial(frame_to_tensor, self.path, self.reformatter, grey=self.grey)
+            return self._convert(frame, self.size)
         part = self.crop(frame)
         if self.cut.inside is None:
-            return convert(part, self.size, turns=self.turns)
+            return self._convert(part, self.size, self.turns)
         # Fill before resizing; otherwise pixels outside the region would be mixed in.
-        pixels = convert(part, (self.cut.height, self.cut.width), turns=self.turns)
+        pixels = self._convert(part, (self.cut.height, self.cut.width), self.turns)
         filled = self.cut.fill(pixels.permute(1, 2, 0).squeeze(-1).numpy())
         small = torch.from_numpy(resize(filled, self.size))
         return small[None] if self.grey else small.permute(2, 0, 1)
+
+    def _convert(
+        self, frame: VideoFrame, size: tuple[int, int], turns: int | None = None
+    ) -> Tensor:
+        return frame_to_tensor(
+            self.path, self.reformatter, frame, size, self.grey, turns, self.interleaved
+        )
 
 
 class _Crop:
