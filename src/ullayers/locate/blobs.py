@@ -122,7 +122,7 @@ def outline_all(
     labelled = label_parts(evidence, threshold)
     for label in clear_labels(labelled, max(least, threshold)):
         found = contrast_outline(frame, scene, gain, labelled.labels == label)
-        mask[found.box] |= found.soft >= EDGE
+        mask[found.box] |= found.clear
     return mask
 
 

@@ -330,7 +330,7 @@ class StillRecording:
             if label == main:
                 soft[found.box] = found.soft
             if label in others:
-                everything[found.box] |= found.soft >= EDGE
+                everything[found.box] |= found.clear
 
 
 def _clarity(evidence: Floats, parts: NDArray[np.bool_], threshold: float) -> NDArray[np.float64]:
