@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
 from ullayers.locate.objects import Labelled, label_parts
-from ullayers.locate.outline import CORE, EDGE, contrast_outline
+from ullayers.locate.outline import CORE, contrast_outline
 from ullayers.locate.still import StillScene
 
 MOST_BLOBS = 64  # of a frame
