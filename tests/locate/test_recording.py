@@ -172,6 +172,22 @@ def test_a_key_frame_that_changes_everything_a_little_is_no_object() -> None:
     assert np.mean(found.confidence[:120] >= 0.5) > 0.9
 
 
+def test_the_outline_covers_a_textured_object() -> None:
+    """It has stripes of a low contrast, like a white dog in front of sand."""
+    behind = np.full((HEIGHT, WIDTH, 3), 150, np.float32)
+    scene = StillScene(behind, np.ones((HEIGHT, WIDTH), np.float32), bands=False)
+    disc = cv2.circle(np.zeros((HEIGHT, WIDTH), np.uint8), (80, 60), 24, 1, -1) > 0
+    columns = np.arange(WIDTH) % 8
+    frame = behind.astype(np.uint8)
+    frame[disc & (columns < 4)] = 70
+    frame[disc & (columns >= 4)] = 128
+    found = contrast_outline(frame, scene, np.ones((1, 1, 1), np.float32), disc)
+    mask = np.zeros((HEIGHT, WIDTH), bool)
+    mask[found.box] = found.soft >= EDGE
+    assert (mask & disc).sum() > 0.9 * disc.sum()
+    assert mask.sum() < 1.1 * disc.sum()
+
+
 def test_the_outline_covers_an_object_before_two_backdrops() -> None:
     behind = np.full((HEIGHT, WIDTH, 3), 200, np.float32)
     behind[:, WIDTH // 2 :] = 110

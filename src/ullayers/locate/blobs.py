@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
 from ullayers.locate.objects import Labelled, label_parts
-from ullayers.locate.outline import CORE, EDGE, contrast_outline
+from ullayers.locate.outline import CORE, contrast_outline
 from ullayers.locate.still import StillScene
 
 MOST_BLOBS = 64  # of a frame
@@ -170,7 +170,7 @@ def outline_all(
     labelled = label_parts(evidence, threshold)
     for label in clear_labels(labelled, max(least, threshold)):
         found = contrast_outline(frame, scene, gain, labelled.labels == label)
-        mask[found.box] |= found.soft >= EDGE
+        mask[found.box] |= found.clear
     return mask
 
 

@@ -171,7 +171,7 @@ class Looker:
             return outlined, None
         everything = np.zeros(frame.shape[:2], bool)
         for label in others:
-            everything[found[label].box] |= found[label].soft >= EDGE
+            everything[found[label].box] |= found[label].clear
         within = _around([found[label].box for label in others])
         return outlined, find_pieces(everything, within)
 

@@ -135,6 +135,8 @@ class _State(NamedTuple):
     score: float
     x: float
     y: float
+    dx: float = 0.0  # its last step
+    dy: float = 0.0
 
 
 @dataclass
@@ -189,16 +191,19 @@ class ObjectPath:
         self, parts: list[Part], bonus: float
     ) -> tuple[list[_State], list[tuple[int, int | None]]]:
         """Extend all paths by a frame: to one of its parts, or without moving."""
-        states = [_State(s.score, s.x, s.y) for s in self.states]
+        states = [state._replace(dx=0.0, dy=0.0) for state in self.states]
         origins: list[tuple[int, int | None]] = [(i, None) for i in range(len(states))]
         if parts:
             best, origin = self._arrive(parts)
             for i, part in enumerate(parts):
-                states.append(_State(best[i] + bonus, part.x, part.y))
-                origins.append((int(origin[i]), i))
+                came = int(origin[i])
+                start = self.states[came] if self.states else part
+                step = part.x - start.x, part.y - start.y
+                states.append(_State(best[i] + bonus, part.x, part.y, *step))
+                origins.append((came, i))
         order = sorted(range(len(states)), key=lambda i: -states[i].score)[:MOST_STATES]
         top = states[order[0]].score if order else 0.0
-        kept = [_State(states[i].score - top, states[i].x, states[i].y) for i in order]
+        kept = [states[i]._replace(score=states[i].score - top) for i in order]
         return kept, [origins[i] for i in order]
 
     def _arrive(self, parts: list[Part]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -207,8 +212,13 @@ class ObjectPath:
         if not self.states:
             return gain, np.full(len(parts), -1)
         before = np.array([(s.x, s.y) for s in self.states])
+        steps = np.array([(s.dx, s.dy) for s in self.states])
         here = np.array([(part.x, part.y) for part in parts])
-        distance = np.linalg.norm(here[:, None] - before, axis=2) / (REACH * self.longer_side)
+        # An object stays where it is, or keeps its velocity.
+        moved = here[:, None] - before
+        distance = np.minimum(
+            np.linalg.norm(moved, axis=2), np.linalg.norm(moved - steps, axis=2)
+        ) / (REACH * self.longer_side)
         cost = np.minimum(distance**2, TAUGHT_COST if self.taught else LARGEST_COST)
         score = np.array([s.score for s in self.states]) - cost
         origin = score.argmax(1)

@@ -20,6 +20,8 @@ FAINT = 0.5  # of the contrast of an object: least contrast of a part of it
 PART = 0.2  # of the square root of the area: least size of a part with its own contrast
 THIN = 0.06  # of the square root of the area: thinner parts, such as tails, are left out
 NOISE_BLUR = 0.8  # pixels
+DEEP = 2.0  # pixels of a part: farther inside, a pixel belongs to the object
+WEAK = 0.2  # of the contrast of an object: with less, it may be a gap between two of them
 MARGIN = 0.25  # of the size of a part: largest distance of its outline from it
 
 SQUARE = np.ones((3, 3), np.uint8)
@@ -31,10 +33,17 @@ Soft = NDArray[np.uint8]  # 255 on the object, `EDGE` at its outline
 
 
 class Outlined(NamedTuple):
-    """The soft mask of an object inside a box; it is zero elsewhere."""
+    """The mask of an object inside a box; it is zero elsewhere.
+
+    Attributes:
+        box: Rows and columns of the frame.
+        soft: The soft mask.
+        clear: The pixels of clear contrast alone, which keep objects that touch apart.
+    """
 
     box: tuple[slice, slice]
     soft: Soft
+    clear: Mask
 
 
 def mask_moments(mask: Mask, left: int = 0, top: int = 0) -> tuple[float, ...]:
@@ -97,17 +106,21 @@ def contrast_outline(frame: Pixels, scene: StillScene, gain: Floats, part: Mask)
     inside = _enlarged_part(part, box, *frame.shape[:2])
     pixels = np.flatnonzero(inside)
     if not len(pixels):
-        return Outlined(box, np.zeros(inside.shape, np.uint8))
+        return Outlined(box, np.zeros(inside.shape, np.uint8), inside)
     # Faint parts, and a backdrop similar to the object, lower the expected contrast.
     core = max(float(quantiles(difference.ravel().take(pixels), CORE)), 1e-9)
     faint = _contrast_of_parts(difference, inside, len(pixels), core)
     before = _contrast_before(crop, levelled, difference, pixels, core)
     contrast = difference / cv2.pow(faint * faint * before, 1 / 3)
-    body = _main_body(contrast > 0.5, inside, pixels)
+    reached = contrast > 0.5
+    depth = round(DEEP * len(frame) / len(part))
+    within = _deep_inside(inside, depth) & _hull(reached & inside) & (difference > WEAK * core)
+    clear = _main_body(reached, inside, pixels)
+    body = _main_body(reached | within, inside, pixels)
     # Holes belong to the object; beyond its outline, the mask ends within a pixel.
     fringe = cv2.dilate(body.view(np.uint8), SQUARE) * np.float32(0.49)
     soft = np.where(body, np.maximum(contrast, 0.51), np.minimum(contrast, fringe))
-    return Outlined(box, _to_bytes(soft))
+    return Outlined(box, _to_bytes(soft), clear)
 
 
 def _rows_of(gain: Floats, rows: slice, height: int) -> Floats:
@@ -191,6 +204,21 @@ def _enlarged_part(part: Mask, box: tuple[slice, slice], height: int, width: int
         borderMode=cv2.BORDER_REPLICATE,
     )
     return values > 127
+
+
+def _deep_inside(inside: Mask, depth: int) -> Mask:
+    """Return the pixels of a mask that are at least `depth` pixels away from its outline."""
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * depth + 1, 2 * depth + 1))
+    return np.asarray(cv2.erode(inside.view(np.uint8), disc) > 0)
+
+
+def _hull(mask: Mask) -> Mask:
+    """Return the convex hull of a mask: a textured object resembles the backdrop in places."""
+    points = cv2.findNonZero(mask.view(np.uint8))
+    hull = np.zeros(mask.shape, np.uint8)
+    if points is not None:
+        cv2.fillConvexPoly(hull, cv2.convexHull(points), 1)
+    return hull.astype(bool)
 
 
 def _main_body(reached: Mask, inside: Mask, pixels: Places) -> Mask:
