@@ -101,9 +101,10 @@ def test_masks_can_be_added(run: Path, here: UlCommand) -> None:
 def test_watch_continues_with_the_options_of_its_run(
     place: Path, tmp_path: Path, here: UlCommand
 ) -> None:
-    watch = ("watch", place / "ball.mp4", "--out", tmp_path / "watched", "--quiet")
+    out = tmp_path / "watched"
+    watch = ("watch", place / "ball.mp4", "--out", out, "--objects", "1", "--quiet")
     assert here(*watch, "--size", "16", "--max-frames", "5") == (0, "", "")
     assert here(*watch, "--resume", "--size", "16", "--max-frames", "5") == (0, "", "")
     check_refused(here(*watch, "--resume", "--size", "24"), "this run has --size 12x16")
     check_refused(here(*watch, "--resume", "--grey"), "this run has no --grey")
-    assert len(read_table(tmp_path / "watched" / "tracks.csv")) == 10
+    assert len(read_table(out / "tracks.csv")) == 10

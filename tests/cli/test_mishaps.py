@@ -132,6 +132,7 @@ def test_bad_ones_among_many_are_left_out_only_if_asked(
             what = "used in part" if "can be read" in line else "left out"
             assert line.startswith(f"ul {command[0]}: {what}: ")
             assert path in line
+            assert "--skip-bad" not in line, "it was given"
         assert sum("used in part" in line for line in lines) == 1
         summary = json.loads((tmp_path / out / "summary.json").read_text())
         assert len(summary["bad"]) == len(some)

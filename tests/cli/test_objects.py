@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.command import UlCommand, check_refused
+from tests.films import write_pictures
 from ullayers.cli.main import main
 from ullayers.output.crossing_table import read_crossings
 from ullayers.output.outlines import read_outlines
@@ -209,7 +210,7 @@ def test_codes_have_no_objects(film: str, here: UlCommand, tmp_path: Path) -> No
 def test_watching_several(film: str, tmp_path: Path, here: UlCommand) -> None:
     out = tmp_path / "watched"
     watch = "watch", film, "--size", "16", "--out", out
-    status, table, errors = here(*watch, "--objects", "auto", "--max-frames", "60")
+    status, table, errors = here(*watch, "--max-frames", "60")
     assert (status, errors) == (0, "")
     assert table == (out / "tracks.csv").read_text(), "rows are printed and saved"
     columns = "sequence,frame,object,time,x,y,confidence,x_px,y_px"
@@ -235,11 +236,21 @@ def test_watching_one_is_not_continued_with_several(
 ) -> None:
     out = tmp_path / "one"
     watch = "watch", film, "--size", "16", "--max-frames", "5", "--out", out
-    status, table, _ = here(*watch)
+    status, table, _ = here(*watch, "--objects", "1")
     assert status == 0
     assert table.startswith("sequence,frame,time,x,y,confidence,x_px,y_px\n")
     check_refused(here(*watch, "--resume", "--objects", "auto"), "this run has no --objects auto")
     check_refused(here(*watch, "--force", "--task", "orient", "--objects", "auto"), "locate")
+
+
+def test_watching_says_that_nothing_was_found(tmp_path: Path, here: UlCommand) -> None:
+    still = np.random.default_rng(0).integers(100, 110, (40, 60, 80, 3), np.uint8)
+    folder = write_pictures(tmp_path / "still", still)
+    for options in ((), ("--objects", "2")):
+        status, table, errors = here("watch", folder, *options)
+        assert (status, len(table.splitlines())) == (0, 1)
+        assert errors.startswith("ul watch: no object was found: nothing has moved")
+    assert here("watch", folder, "--objects", "1")[2] == ""
 
 
 def test_watching_several_in_a_region(film: str, here: UlCommand) -> None:

@@ -134,7 +134,7 @@ def test_a_mask_picture(film: str, tmp_path: Path, here: UlCommand) -> None:
 
 
 def test_watching_a_part(film: str, tmp_path: Path, here: UlCommand) -> None:
-    code, out, errors = here("watch", film, *PART, "--size", "32", "--out", tmp_path / "run")
+    code, out, errors = here("watch", film, *PART, "--objects", "1", "--out", tmp_path / "run")
     assert code == 0, errors
     lines = [line.split(",") for line in out.splitlines()[1:]]
     assert [int(line[1]) for line in lines] == list(range(10, 30))
@@ -144,7 +144,7 @@ def test_watching_a_part(film: str, tmp_path: Path, here: UlCommand) -> None:
 
 
 def test_watching_on_stays_in_the_range(film: str, tmp_path: Path, here: UlCommand) -> None:
-    command = ("watch", film, "--size", "16", "--stride", "3", "--out", tmp_path / "run")
+    command = ("watch", film, "--stride", "3", "--objects", "1", "--out", tmp_path / "run")
     assert here(*command, *PART, "--max-frames", "6")[0] == 0
     assert column(tmp_path / "run" / "tracks.csv", "frame").ravel().tolist() == [10, 13]
     assert here(*command, "--resume", "--max-frames", "99")[0] == 0

@@ -34,6 +34,8 @@ from ullayers.video.camera_motion import LiveBackdrop
 from ullayers.video.reader import Reading, VideoError, find_sources, read_all
 from ullayers.video.scene import write_scene
 
+ONE = "--objects", "1"  # one row per frame
+
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -219,7 +221,7 @@ def test_a_folder_keeps_table_checkpoint_and_network(
     scene: Path, tmp_path: Path, here: UlCommand
 ) -> None:
     out, video = tmp_path / "run", str(scene / "scene.mp4")
-    command = ("watch", video, "--size", "32", "--max-frames", "30", "--out", out, "--quiet")
+    command = ("watch", video, "--size", "32", "--max-frames", "30", "--out", out, "--quiet", *ONE)
     assert here(*command) == (0, "", "")
     assert frames_in(out / "tracks.csv") == list(range(30))
     check_refused(here(*command), "--resume")
@@ -235,12 +237,13 @@ def test_a_folder_keeps_table_checkpoint_and_network(
 
 
 def test_lines_for_a_pipe(scene: Path, here: UlCommand) -> None:
-    code, out, errors = here("watch", scene / "scene.mp4", "--size", "32", "--max-frames", "5")
+    film = scene / "scene.mp4", "--size", "32", *ONE
+    code, out, errors = here("watch", *film, "--max-frames", "5")
     assert (code, errors) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "sequence,frame,time,x,y,confidence,x_px,y_px"
     assert [line.split(",")[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
-    with start("watch", scene / "scene.mp4", "--size", "32") as process:
+    with start("watch", *film) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert [process.stdout.readline() for _ in range(3)] == [f"{line}\n" for line in lines[:3]]
@@ -250,7 +253,7 @@ def test_lines_for_a_pipe(scene: Path, here: UlCommand) -> None:
 
 def test_ctrl_c_keeps_what_was_learned(scene: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start("watch", scene / "scene.mp4", "--out", out, "--lines")
+    process = start("watch", scene / "scene.mp4", "--out", out, "--lines", *ONE)
     assert process.stdout is not None
     for _ in range(10):
         process.stdout.readline()
@@ -339,7 +342,7 @@ def test_a_terminal_gets_the_view(scene: Path) -> None:
 def test_rows_after_the_checkpoint_are_not_kept(scene: Path, tmp_path: Path) -> None:
     """A process that is killed has written more rows than it has saved steps."""
     video, out = str(scene / "scene.mp4"), tmp_path / "run"
-    found = ul.watch(video, size=32, folder=out, every=1e9, max_frames=9)
+    found = ul.watch(video, size=32, folder=out, every=1e9, max_frames=9, objects=1)
     for _ in range(5):
         next(found)
     state = json.loads((out / "checkpoint" / "state.json").read_text())
@@ -389,7 +392,7 @@ def test_a_folder_that_grows_is_gone_on_with(scene: Path, tmp_path: Path) -> Non
 
 def test_resume_for_some_more_frames(scene: Path, tmp_path: Path, here: UlCommand) -> None:
     out = tmp_path / "run"
-    watch = ("watch", scene / "scene.mp4", "--size", "32", "--out", out, "--quiet")
+    watch = ("watch", scene / "scene.mp4", "--size", "32", "--out", out, "--quiet", *ONE)
     assert here(*watch, "--max-frames", "6") == (0, "", "")
     assert here(*watch, "--max-frames", "4", "--resume") == (0, "", "")
     assert [row["frame"] for row in read_table(out / "tracks.csv")] == [str(t) for t in range(10)]

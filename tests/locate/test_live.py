@@ -15,6 +15,7 @@ from tests.locate.still_films import HEIGHT, WIDTH, circle, film, wall
 from ullayers.learn.config import Config
 from ullayers.learn.watcher import Watcher
 from ullayers.locate.live_objects import LiveObjects
+from ullayers.locate.live_scene import LiveScene, is_in_front
 from ullayers.locate.live_state import live_state, restore
 from ullayers.locate.live_tracks import LiveObject
 
@@ -247,3 +248,51 @@ def test_who_enters_the_frame_is_not_an_animal_that_hides() -> None:
     found = watch(live, discs(np.stack([resident, entering], 1)))
     assert [one.number for one in found[130]] == [1]
     assert [one.number for one in found[-1]] == [2]
+
+
+def test_a_part_of_an_object_at_rest_is_no_object() -> None:
+    """An animal that is in the first frame moves by less than its length before it walks away."""
+    t = np.arange(260.0)
+    wiggle = np.stack([60 + 4 * np.sin(t / 5), 60 + 3 * np.sin(t / 3)], 1)
+    walk = np.clip(t - 180, 0, None)[:, None] * (1.0, 0.0)
+    live = LiveObjects(None, PATIENCE)
+    found = watch(live, discs((wiggle + walk)[:, None]))
+    assert all(each == () for each in found[:180])
+    assert all(len(each) == 1 for each in found[220:])
+
+
+def test_only_objects_are_in_front_of_the_scene() -> None:
+    """Neither the place that one has left, nor a part of one, nor a change of light is."""
+    scene, nothing = LiveScene(), np.zeros((HEIGHT, WIDTH), bool)
+    resting = np.array([[[40.0, 60.0]]])
+    cloth = np.s_[90:115, 120:150]
+    for frame in discs(np.repeat(resting, 20, axis=0)):
+        frame[cloth] = 220
+        scene.update(scene.look(frame), nothing, nothing)
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH]
+
+    def is_shown(disc: tuple[float, float], shade: int, thing: NDArray[np.bool_]) -> bool:
+        [frame] = discs(np.array([[disc]]))
+        frame[cloth] = shade
+        return is_in_front(scene.look(frame), thing)
+
+    def disc_at(x: float, y: float) -> NDArray[np.bool_]:
+        return np.asarray(np.hypot(columns + 0.5 - x, rows + 0.5 - y) < 6)
+
+    changed = np.zeros((HEIGHT, WIDTH), bool)
+    changed[cloth] = True
+    before = disc_at(40, 60)
+    assert is_shown((80, 60), 220, disc_at(80, 60))
+    assert not is_shown((80, 60), 220, before)
+    assert not is_shown((45, 60), 220, disc_at(45, 60) & ~before)
+    assert not is_shown((40, 60), 190, changed)
+
+
+def test_an_animal_that_begins_to_move_later_is_known_at_once() -> None:
+    t = np.arange(240.0)
+    first = np.stack([80 + 50 * np.cos(t / 12), 40 + 25 * np.sin(t / 12)], 1)
+    second = np.stack([40 + np.clip(t - 160, 0, None), np.full(len(t), 95.0)], 1)
+    live = LiveObjects(None, PATIENCE)
+    found = watch(live, discs(np.stack([first, second], 1)))
+    assert all(len(each) == 1 for each in found[60:160])
+    assert all(len(each) == 2 for each in found[212:])

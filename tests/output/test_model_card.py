@@ -119,7 +119,7 @@ def test_a_readme_of_the_user_is_never_touched(
     applied = ("apply", place / "run", film, "--out", out, "--max-frames", "20", "--quiet")
     for _ in range(2):  # into a folder of the user, then over the results there
         assert here(*applied, "--force") == (0, "", "")
-    watched = ("watch", film, "--out", run, "--size", "16", "--max-frames", "20", "--quiet")
+    watched = ("watch", film, "--out", run, "--objects", "1", "--max-frames", "20", "--quiet")
     assert here(*watched, "--force") == (0, "", "")
     assert [(place / "README.md").read_text() for place in (run, out)] == ["mine"] * 2
 
@@ -127,7 +127,7 @@ def test_a_readme_of_the_user_is_never_touched(
 def test_force_replaces_a_card(place: Path, tmp_path: Path, here: UlCommand) -> None:
     run = tmp_path / "run"
     shutil.copytree(place / "run", run)
-    watched = ("watch", place / "ball.mp4", "--out", run, "--size", "16", "--max-frames", "3")
+    watched = ("watch", place / "ball.mp4", "--out", run, "--objects", "1", "--max-frames", "3")
     assert here(*watched, "--force", "--quiet") == (0, "", "")
     assert not (run / "README.md").exists(), "the card was of the network before"
 

@@ -239,7 +239,7 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         examples="""\
   ul watch 0                              the first camera
   ul watch rtsp://door/hall --out hall    a network camera; save table and network
-  ul watch 0 --objects auto               several objects, numbered
+  ul watch 0 --objects 1                  the main object only, one row per frame
   ul watch day.mp4 > day.csv              a file
   ul watch 0 --roi 100,50,640,480         a part of the frames""",
     )
@@ -267,7 +267,7 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         text="What to learn. locate: position and mask of the moving object; orient: a code for "
         "the way it faces.",
     )
-    add_objects_option(parser, "1, the main one, without the column object")
+    add_objects_option(parser, "auto; 1: the main one, without the column object")
     add_reading_options(
         parser,
         stride="Use every Nth frame only. (default: 1)",

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ullayers.cli.checks import check_same_options, given_reading, make_config
-from ullayers.cli.failures import resumable
+from ullayers.cli.failures import resumable, say
 from ullayers.cli.signals import stop_at_checks
 from ullayers.cli.view import View
 from ullayers.errors import UserError
@@ -19,6 +19,11 @@ from ullayers.learn.runs import load_run
 from ullayers.output.live_outlines import keep_outlines
 from ullayers.video.reader import Info, find_sources, open_live
 
+NOTHING = (
+    "no object was found: nothing has moved away from the place where it was first seen; use "
+    "--objects 1 for a position in every frame"
+)
+
 Show = Callable[[Sighting], None]
 
 
@@ -26,10 +31,13 @@ def run(arguments: Namespace) -> None:
     """Watch the source until it ends or a stop signal arrives."""
     if arguments.resume:
         _check_resume(arguments)
+    config = make_config(arguments)
+    if arguments.objects is not None and config.task != "locate":
+        raise UserError(f"--objects is for --task locate; leave it out for {config.task}")
     sightings = watch(
         arguments.source,
-        config=make_config(arguments),
-        objects=1 if arguments.objects is None else arguments.objects or None,
+        config=config,
+        objects=arguments.objects or None,
         folder=arguments.out,
         every=arguments.every,
         force=arguments.force,
@@ -44,9 +52,14 @@ def run(arguments: Namespace) -> None:
         closing(sightings),
         _output(arguments) as show,
     ):
+        numbers: set[int] | None = None
         for sighting in sightings:
+            if sighting.objects is not None:
+                numbers = (numbers or set()) | {each.number for each in sighting.objects}
             show(sighting)
             stop.check()
+    if numbers is not None and not numbers:
+        say("watch", NOTHING)
 
 
 def _check_resume(arguments: Namespace) -> None:

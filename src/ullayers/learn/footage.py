@@ -259,7 +259,7 @@ def gather(
         except VideoError as error:
             if not skip_bad:
                 raise error.with_skip_hint(len(sources)) from None
-            footage.bad[source.name] = str(error)
+            footage.bad[source.name] = error.reason
     return footage
 
 
@@ -314,7 +314,7 @@ def open_sources(
         except VideoError as error:
             if not skip_bad:
                 raise error.with_skip_hint(len(found)) from None
-            bad[source.path] = str(error)
+            bad[source.path] = error.reason
     if not sources:
         raise VideoError(next(iter(bad.values())))
     return sources, infos, bad

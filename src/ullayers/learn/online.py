@@ -63,7 +63,7 @@ def watch(
     start: float = 0.0,
     end: float | None = None,
     roi: Region | None = None,
-    objects: int | None = 1,
+    objects: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     every: float = 60.0,
     force: bool = False,
@@ -87,7 +87,8 @@ def watch(
         end: Stop before this time; None for no limit. A camera counts from its first frame.
         roi: Use only this part of the frames; None for all of them.
         objects: Number of objects to follow; None to find it. Unless it is 1, each result has all
-            `objects`, and tables have a column `object` and any number of rows per frame.
+            `objects`, and tables have a column `object` and any number of rows per frame. With 1,
+            the main object is located by the network alone.
         folder: Folder for a table, checkpoints and the network; `ul apply` accepts it as a run.
         every: Seconds between checkpoints.
         force: Replace the results in the folder.
@@ -104,10 +105,10 @@ def watch(
         (29, ('x', 'y', 'confidence'))
     """
     config = config or Config()
-    several = objects != 1
-    if several:
+    several = objects != 1 and config.task == "locate"
+    if config.task == "locate":
         config = replace(config, objects=objects)
-    if several and config.task != "locate":
+    elif objects not in (None, 1):
         raise VideoError(f"several objects are for locate; leave objects out for {config.task}")
     if config.task == "features":
         raise VideoError("slow features need the whole recording: use learn, or watch with orient")

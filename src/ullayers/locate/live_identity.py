@@ -106,7 +106,9 @@ class LiveIdentity:
         known = np.stack([metric @ self.gallery[name][:-1] for name in names])
         seen = np.stack([metric @ each.look.mean for each in group])
         square = np.square(seen[:, None] - known).sum(2)
-        cost = np.minimum(MOST_COST, square / 2)
+        # The variance of a block around the mean of others, in units of W.
+        variance = 1 + 1 / np.array([self.gallery[name][-1] for name in names])
+        cost = np.minimum(MOST_COST, square / (2 * variance))
         for i, one in enumerate(group):
             for j, other in enumerate(group):
                 if i != j:  # each swap moves two

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from ullayers.locate.blobs import LEAST_MASS, find_blobs, outline_all, typical_area
 from ullayers.locate.flow import Pixels
 from ullayers.locate.live_identity import LiveIdentity
-from ullayers.locate.live_scene import LiveScene, Look
+from ullayers.locate.live_scene import LiveScene, Look, is_in_front
 from ullayers.locate.live_tracks import LiveObject, LiveTrack
 from ullayers.locate.selection import (
     LARGEST_J,
@@ -29,7 +29,6 @@ from ullayers.locate.tracking import CONFIRMED, Tracker
 RECENT = 64  # frames over which the size of a typical object is measured
 MOST_LOST = 64  # objects that are remembered after they were lost
 MOST_TRACKS = 2**15
-TRAVEL = 1.0  # of its length: an object has moved at least as far; a whole recording shows more
 MOST_ENTERED = 1  # objects that enter the frame of an arena: the experimenter
 TRIAL = (2, 10)  # times the patience: least and longest wait of a new track beside residents
 
@@ -93,6 +92,7 @@ class LiveObjects:
         owner = np.zeros(mask.shape, np.uint16)
         self.tracker.step(blobs, owner)
         self._remember()
+        self._check_new(look, owner)
         self._name_new()
         self.identity.decide(self.tracks, self.tracker.pairs)
         lookup = np.zeros(self.tracker.count + 1, np.int32)
@@ -177,6 +177,20 @@ class LiveObjects:
             if not whole.name:
                 whole.name, part.name = part.name, 0
 
+    def _check_new(self, look: Look, owner: NDArray[np.uint16]) -> None:
+        """Start to count again how long a new track was seen alone if it is not an object now.
+
+        Args:
+            look: The frame.
+            owner: (height, width) track of each pixel.
+        """
+        for one in self.tracker.active:
+            sighting = self.tracker.latest.get(one.number)
+            if sighting is None or sighting.company or self.tracks[one.number].name:
+                continue
+            if not is_in_front(look, owner == one.number):
+                one.alone = 0
+
     def _name_new(self) -> None:
         """Give numbers to the tracks that have turned out to be objects."""
         named = [track for track in self.tracks.values() if track.name]
@@ -198,9 +212,11 @@ class LiveObjects:
                 track.name = self.names
 
     def _is_object(self, track: LiveTrack, named: list[LiveTrack]) -> bool:
-        if not _has_travelled(track) or not track.moves:
+        if not _has_moved(track) or not track.moves:
             return False
         if not named or not self._is_home():
+            return True
+        if not self._has_entered(track):
             return True
         if track.objective.value > RESIDENT_J * min(each.objective.value for each in named):
             return False
@@ -222,7 +238,7 @@ class LiveObjects:
         Most objects so far were present most of the time, and they do not enter the frame.
         """
         known = [*self.tracks.values(), *self.lost]
-        entered = [each for each in known if each.name or _has_travelled(each)]
+        entered = [each for each in known if each.name or _has_moved(each)]
         if sum(map(self._has_entered, entered)) > MOST_ENTERED:
             return False
         seen = np.array([each.seen for each in known if each.name])
@@ -295,6 +311,6 @@ class LiveObjects:
         return outline
 
 
-def _has_travelled(track: LiveTrack) -> bool:
+def _has_moved(track: LiveTrack) -> bool:
     """Return whether the path of a track is that of an object."""
-    return track.objective.value < LARGEST_J and track.travelled > TRAVEL * track.length
+    return track.objective.value < LARGEST_J and track.has_left

@@ -31,6 +31,7 @@ FADING = 0.5  # grey levels per frame at which something that stays becomes part
 HOLD = 64.0  # and this many times slower, if it is an object
 MARGIN = np.ones((5, 5), np.uint8)  # pixels around an object that do not change the scene
 OUTLINE = np.ones((3, 3), np.uint8)
+BORDER = 6  # pixels around something within which its edges are computed
 CHECK_INTERVAL = 8  # frames between two updates of the threshold
 THRESHOLD_RATE = 0.1
 VACATED_INTERVAL = 4  # frames between two checks for objects that have left, if all are known
@@ -174,6 +175,30 @@ class LiveScene:
         if behind.any():
             self.backdrop = np.where(behind[..., None], frame, self.backdrop)
             self.vacated[behind] = 0
+
+
+def is_in_front(look: Look, thing: Mask) -> bool:
+    """Return whether something is in front of the scene: its outline is an edge of the frame only.
+
+    This is not the case for the place of an object that has left, for the part of an object that
+    has moved by less than its length, or for a change of light.
+
+    Args:
+        look: The frame, compared with the scene.
+        thing: (height, width) its pixels.
+    """
+    left, top, width, height = cv2.boundingRect(thing.view(np.uint8))
+    around = tuple(
+        slice(max(0, start - BORDER), start + extent + BORDER)
+        for start, extent in ((top, height), (left, width))
+    )
+    mask = thing[around].astype(np.uint8)
+    backdrop = look.scene.backdrop[around]
+    outline = (cv2.dilate(mask, OUTLINE) > 0) & (cv2.erode(mask, OUTLINE, borderValue=0) == 0)
+    scene, frame = (
+        float(edges(image)[outline].sum()) for image in (backdrop, backdrop + look.offset[around])
+    )
+    return frame > RESTING_EDGES * scene
 
 
 def _vacated(things: Mask, in_scene: Floats, in_frame: Floats) -> Mask:

@@ -14,7 +14,7 @@ from ullayers.locate.tracking import TrackedObject
 
 SPEED_RATE = 0.1
 TRAIL_RATE = 0.04
-MOVING = 0.5  # of its length: least distance of a moving object from its trail
+MOVING = 0.5  # of its extent: least distance of a moving object from its trail
 
 Floats = NDArray[np.float64]
 
@@ -54,6 +54,11 @@ class Place:
     x: float = 0.0
     y: float = 0.0
     box: Floats = field(default_factory=lambda: np.zeros(4))
+
+    @property
+    def extent(self) -> Floats:
+        """Width and height in pixels."""
+        return self.box[2:] - self.box[:2]
 
 
 @dataclass
@@ -105,8 +110,6 @@ class LiveTrack:
         clarity: Confidence of the latest sighting.
         objective: J of its path.
         trail: Its position, smoothed over time.
-        low: Smallest x and y.
-        high: Largest x and y.
         first: First position.
         last: Last position at which it was alone.
         look: Appearance.
@@ -120,8 +123,6 @@ class LiveTrack:
     clarity: float = 0.0
     objective: RunningObjective = field(default_factory=RunningObjective)
     trail: Floats = field(default_factory=lambda: np.zeros(2))
-    low: Floats = field(default_factory=lambda: np.full(2, np.inf))
-    high: Floats = field(default_factory=lambda: np.full(2, -np.inf))
     first: Place = field(default_factory=Place)
     last: Place = field(default_factory=Place)
     look: Look = field(default_factory=Look)
@@ -143,15 +144,16 @@ class LiveTrack:
         self.length = one.length
         self.clarity = sighting.clarity
         self.objective.add(position)
-        self.low, self.high = np.minimum(self.low, position), np.maximum(self.high, position)
 
     @property
     def moves(self) -> bool:
         """Whether it has moved lately."""
-        ahead = float(np.linalg.norm(self.objective.last - self.trail))
-        return ahead > MOVING * self.length
+        ahead = np.abs(self.objective.last - self.trail)
+        return bool((ahead > MOVING * self.last.extent).any())
 
     @property
-    def travelled(self) -> float:
-        """Diagonal of the bounding box of all its positions, in pixels."""
-        return float(np.linalg.norm(self.high - self.low))
+    def has_left(self) -> bool:
+        """Whether it has left the place where it was first seen."""
+        first, last = self.first, self.last
+        apart = np.abs(np.array([last.x - first.x, last.y - first.y]))
+        return bool((apart > (first.extent + last.extent) / 2).any())

@@ -295,7 +295,7 @@ def _export_source(
         except VideoError as error:
             if not job.options.skip_bad:
                 raise
-            job.done.bad[source.name] = str(error)
+            job.done.bad[source.name] = error.reason
         if rows.count:
             if several is not None:
                 several.renumber(job.recognise(source, several.portraits))

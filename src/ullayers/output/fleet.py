@@ -284,4 +284,4 @@ class _Fleet:
         elif result.error is not None and not result.is_open:
             self.unopened[source.path] = result.error
         elif result.error is not None:
-            self.failed[source.name] = result.error
+            self.failed[source.name] = VideoError(result.error).reason

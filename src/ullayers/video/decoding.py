@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.video.frames import DEFAULT_FPS, Info, VideoError
+from ullayers.video.frames import DEFAULT_FPS, KEEP_HINT, Info, VideoError
 from ullayers.video.opening import OpenVideo, is_recorded, load_av, open_video
 from ullayers.video.remote import without_password
 
@@ -246,9 +246,9 @@ def _check_complete(video: OpenVideo, clock: Clock, damage: Damage) -> None:
     if damage.lost or _is_cut_short(video, clock.seconds + 1 / clock.rate):
         damage.note(clock.count)
     if damage.first is not None:
-        hint = "they were used" if video.live else "use --skip-bad to keep them"
+        hint = "; they were used" if video.live else KEEP_HINT
         raise VideoError(
-            f"{shown}: broken after frame {damage.first}; {clock.count} frames can be read; {hint}"
+            f"{shown}: broken after frame {damage.first}; {clock.count} frames can be read{hint}"
         )
 
 

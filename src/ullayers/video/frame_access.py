@@ -239,7 +239,7 @@ class _Video:
                 if at == number:
                     return frame
         except VideoError as error:
-            message = str(error).removesuffix("; use --skip-bad to keep them")
+            message = error.reason
         if not self.stopped.is_set():
             self.end = message, self.clock.count
         self.next = math.inf

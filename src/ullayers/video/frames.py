@@ -27,8 +27,16 @@ Kind = Literal["video", "images", "live"]
 Render = Callable[[tuple[int, int]], Tensor]  # a frame in colour at any (height, width)
 
 
+KEEP_HINT = "; use --skip-bad to keep them"
+
+
 class VideoError(UserError):
     """A video, image or folder cannot be used; the one-line message says what to do."""
+
+    @property
+    def reason(self) -> str:
+        """The message for users who have given --skip-bad: without a hint to use it."""
+        return str(self).removesuffix(KEEP_HINT)
 
     def with_skip_hint(self, count: int) -> VideoError:
         """Return this error, with a hint to use --skip-bad if it concerns one of several inputs."""

@@ -147,7 +147,7 @@ def own_methods(run: Run, source: Source, count: int) -> dict[str, Method]:
         return np.concatenate(parts)
 
     def watched() -> Floats:
-        return np.array([seen.values[:2] for seen in watch(source, max_frames=count)])
+        return np.array([seen.values[:2] for seen in watch(source, objects=1, max_frames=count)])
 
     return {
         "ullayers decode": read(),
