@@ -7,6 +7,8 @@ import json
 import os
 import random
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,6 @@ from PIL import EpsImagePlugin, Image, ImageOps
 
 import ullayers.video.frames as frames
 import ullayers.video.opening as opening
-from tests.command import run_code
 from tests.video.samples import level, pattern, read, write_images, write_video
 from ullayers.video.frames import MAX_PIXELS, VideoError
 from ullayers.video.opening import open_video
@@ -51,9 +52,9 @@ def read_each(*paths: str) -> tuple[list[tuple[str, int]], str]:
         For each source what is said of it and the bytes of memory that it took, and what was
         printed to stderr.
     """
-    status, out, errors = run_code(READ_EACH, *paths, bare=True)
-    assert status == 0, errors
-    return [tuple(json.loads(line)) for line in out.splitlines()], errors
+    command = [sys.executable, "-c", READ_EACH, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()], done.stderr
 
 
 # Metadata
