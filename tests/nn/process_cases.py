@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import ullayers as ul
 
 LENGTHS = (14, 9, 6, 2, 17, 21)  # of six streams
-ONE_LEFT = 8  # step from which only the last stream is left
+ONE_LEFT = 12  # step from which only the last stream is left
 MARK = 9.0  # frames with this value become NaN before the UL layers
 
 

@@ -16,7 +16,7 @@ import ullayers as ul
 from tests.nn.process_cases import CASES, FAILURES, serve, train
 
 PROCESSES = 4
-STEPS = range(11)  # at the end, one stream is left for all processes
+STEPS = range(20)  # at the end, one stream is left for all processes
 SOME = ("clips", "streams", "shared, NaN", "whiten", "maps, shared")  # with 1 to 3 processes
 PER_STREAM = ("short_mean", "long_mean", "short_evidence", "long_evidence")
 
