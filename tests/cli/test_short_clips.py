@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import struct
-from dataclasses import replace
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -18,11 +15,9 @@ from tests.films import column, write_pictures
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.scenes import SCENES_FILE, read_scenes
-from ullayers.learn.survey import open_recording, outline_reading
-from ullayers.locate.recording import STILL_SIDE, MovingRecording, StillRecording
-from ullayers.video.reader import Reading, find_sources
+from ullayers.locate.recording import STILL_SIDE
 
-QUICK = "--steps", "2", "--restarts", "1", "--size", "32", "--quiet"
+QUICK = "--steps", "2", "--restarts", "1", "--quiet"
 
 
 @pytest.fixture(scope="module")
@@ -92,24 +87,3 @@ def test_scenes_that_cannot_be_are_refused(
     save_file(tensors, tmp_path / SCENES_FILE)
     with pytest.raises(RunError, match="damaged; delete it"):
         read_scenes(tmp_path)
-
-
-def test_a_header_that_says_too_few_frames(tmp_path: Path) -> None:
-    """The frames that can be decoded count: an AVI file that grew may have an old header."""
-    path = tmp_path / "grown.avi"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mjpeg", rate=25)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuvj420p"
-        for image in film(circle(300)[:200]):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        container.mux(stream.encode())
-    content = bytearray(path.read_bytes())
-    for chunk, entry in ((b"avih", 16), (b"strh", 32)):
-        struct.pack_into("<I", content, content.index(chunk) + 8 + entry, 100)
-    path.write_bytes(content)
-    [source] = find_sources([str(path)])
-    assert source.probe().frames == 100
-    reading = outline_reading(source.probe(), Reading(size=(48, 64)))
-    assert isinstance(open_recording(source, reading), StillRecording)
-    fewer = replace(reading, max_frames=100)
-    assert isinstance(open_recording(source, fewer), MovingRecording)

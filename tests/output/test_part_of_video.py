@@ -78,11 +78,12 @@ def test_what_moves_outside_is_ignored(film: str, tmp_path: Path, roi: Region) -
     np.testing.assert_allclose(rows[:, 4:], rows[:, 2:4] * (WIDTH, HEIGHT), atol=0.01)
     pictures = sorted((run.folder / "masks" / "two").iterdir())
     assert [picture.name for picture in pictures] == [f"{n:06d}.png" for n in range(10, 50)]
-    for picture in pictures[::10]:
+    for picture, is_inside in zip(pictures[::10], seen[::10], strict=True):
         drawn = np.asarray(Image.open(picture))
         assert drawn.shape == (HEIGHT, WIDTH)
         assert drawn[:, 52:].max() == 0
-        assert drawn[inside].max() > 240
+        if is_inside:  # elsewhere, an edge of the object may still be in the region
+            assert drawn[inside].max() > 240
     check_overlay(run.folder / "overlay.mp4", inside)
     report_run(run, sources, done)
     page = read_page(run.folder / "report.html")

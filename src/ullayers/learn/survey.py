@@ -106,7 +106,10 @@ def open_recording(
         known: Scenes of longer recordings; a short source may show one of them.
         survey: From `plan_survey`, after the source was read; None to read it here.
     """
-    step = _step(expected_frames([source.probe()], reading))
+    total = expected_frames([source.probe()], reading)
+    if total is not None and total < MIN_STILL_FRAMES:
+        return _in_known_scene(_sample(source, reading)[1], known) if known else MovingRecording()
+    step = _step(total)
     frames, sample, after = survey.frames() if survey else _sample(source, _every(reading, step))
     if step > 1 and frames < SAMPLE_FRAMES:  # there are fewer frames than the header says
         step = 1

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -185,6 +184,8 @@ def frame_to_tensor(
         ) from error
     planes = [_plane(small, number) for number in ((0,) if grey else (2, 0, 1))]
     if interleaved and not grey:
+        import cv2  # slow to import, and most readers do not need it
+
         upright = torch.from_numpy(cv2.merge(planes)).permute(2, 0, 1)
     else:
         upright = torch.from_numpy(np.stack(planes))
