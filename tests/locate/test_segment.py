@@ -44,22 +44,6 @@ def test_the_square_is_found(kind: str) -> None:
     assert np.nanmedian(distance) < 3
 
 
-@pytest.mark.parametrize("step", [9, 17, 34])
-def test_an_object_that_optical_flow_cannot_follow_is_evidence(step: int) -> None:
-    """A blurred disc moves by about its size, or more, from frame to frame."""
-    noise = np.random.default_rng(0).normal(0, 2, (8, HEIGHT, WIDTH, 3))
-    frames = (film("static", count=1)[0] + noise).clip(0, 255)
-    places = [(12 + step * t, 20 + t) for t in range(8) if 12 + step * t < WIDTH - 6]
-    for frame, place in zip(frames, places, strict=False):
-        disc = cv2.circle(np.zeros((HEIGHT, WIDTH), np.float32), place, 6, 0.8, cv2.FILLED)
-        disc = cv2.blur(disc, (9, 1))[..., None]
-        frame[:] = frame * (1 - disc) + disc * np.array([20, 20, 200])
-    found = motion_evidence(frames.astype(np.uint8))
-    for moving, (x, y) in zip(found.flow, places, strict=False):
-        # In units of the median of the frame.
-        assert np.median(moving[y - 3 : y + 4, x - 3 : x + 4]) > 5
-
-
 def test_half_the_light_and_mirrored_frames_give_the_same() -> None:
     frames, truth = film("pan")
     darker = overlap(segment_motion((frames // 2).astype(np.uint8)).masks, truth)

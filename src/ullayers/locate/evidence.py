@@ -1,11 +1,10 @@
 """Evidence of motion: change of each pixel that the camera's motion does not explain.
 
 Two kinds are computed for a window of frames. The *residual flow* is the optical flow minus that of
-the camera; it shows objects that are moving now. Optical flow fails if an object moves farther than
-its own size from frame to frame, so with a static camera, a difference from both neighbouring
-frames counts as well. The *deviation* is the difference from a mosaic, the median of all frames of
-the window along the camera's path; it also shows objects that have stopped. All are divided by
-their median over the frame, so that contrast, noise and frame rate cancel out.
+the camera; it shows objects that are moving now. The *deviation* is the difference from a mosaic,
+the median of all frames of the window along the camera's path; it also shows objects that have
+stopped. Both are divided by their median over the frame, so that contrast, noise and frame rate
+cancel out.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ LARGEST_MOSAIC = 3.0  # largest side of the mosaic, in sides of a frame; the res
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
 FLOW_FLOOR = 0.05  # pixels: smaller flow is never motion, even if the rest of the frame is still
 GREY_FLOOR = 1.0  # grey levels: the same for the deviation
-STATIC_PAIRS = 0.7  # least share of pairs of frames without motion of a static camera
 LARGEST_QUANTILE = 0.995  # larger evidence is clipped, so that a few pixels do not set the scale
 
 
@@ -42,8 +40,7 @@ class Evidence:
     """Evidence of motion in a window of frames.
 
     Attributes:
-        flow: (time, height, width) residual flow, in units of its median over the frame; with a
-            static camera, the difference from both neighbouring frames where that is larger.
+        flow: (time, height, width) residual flow, in units of its median over the frame.
         deviation: (time, height, width) difference from the mosaic, in units of its median.
         path: (time, 3, 3) homographies from each frame to the middle one.
         motions: Motion of the camera from each frame to the next.
@@ -85,8 +82,6 @@ def motion_evidence(frames: Frames) -> Evidence:
     path = chain([motion.matrix for motion in motions])
     deviation = _relative(_deviation(frames, path), GREY_FLOOR)
     flow = _relative(flow, FLOW_FLOOR)
-    if np.mean([motion.model == "static" for motion in motions]) >= STATIC_PAIRS:
-        np.maximum(flow, _relative(_step_change(frames), GREY_FLOOR), out=flow)
     outside = ~burned_in(frames, path, np.sqrt(flow * deviation))
     return Evidence(flow * outside, deviation * outside, path, tuple(motions))
 
@@ -127,18 +122,6 @@ def _residual(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> tuple[Floa
     rest = flow - background_flow(motion.matrix, *flow.shape[:2])
     length: Floats = np.hypot(rest[..., 0], rest[..., 1])
     return length, motion
-
-
-def _step_change(frames: Frames) -> Floats:
-    """Return the smaller difference from the next and from the previous frame, in grey levels.
-
-    A pixel that an object covers or uncovers differs from one of the two only.
-    """
-    values = frames.astype(np.float32)
-    to_next = in_parallel(_smallest_difference, frames[:-1], values[1:])
-    to_previous = in_parallel(_smallest_difference, frames[1:], values[:-1])
-    inner = [np.minimum(*pair) for pair in zip(to_next[1:], to_previous[:-1], strict=True)]
-    return np.stack([to_next[0], *inner, to_previous[-1]])
 
 
 def _deviation(frames: Frames, path: NDArray[np.float64]) -> Floats:
@@ -199,7 +182,7 @@ def _warp_with_gaps(
 
 
 def _smallest_difference(frame: NDArray[np.uint8], background: Floats) -> Floats:
-    """Return the smallest difference over nine one-pixel shifts, as no camera is quite still."""
+    """Return the smallest difference over nine one-pixel shifts, as the path is not exact."""
     values = frame.astype(np.float32)
     best = np.full(frame.shape[:2], np.inf, np.float32)
     for down in (-1, 0, 1):
