@@ -20,7 +20,7 @@ FAINT = 0.5  # of the contrast of an object: least contrast of a part of it
 PART = 0.2  # of the square root of the area: least size of a part with its own contrast
 THIN = 0.06  # of the square root of the area: thinner parts, such as tails, are left out
 NOISE_BLUR = 0.8  # pixels
-DEEP = 2.0  # pixels of a part: farther inside, a pixel belongs to the object
+DEEP = 2.5  # pixels of a part: farther inside, a pixel belongs to the object
 WEAK = 0.2  # of the contrast of an object: with less, it may be a gap between two of them
 MARGIN = 0.25  # of the size of a part: largest distance of its outline from it
 
