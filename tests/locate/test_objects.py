@@ -35,14 +35,6 @@ def test_a_path_jumps_after_a_cut_and_waits_in_a_gap() -> None:
     assert ObjectPath(100, clear=1.0).follow([[], []]) == [None, None]
 
 
-def test_a_path_follows_a_fast_object() -> None:
-    """It moves far in each frame, but steadily; the other part rests and is less clear."""
-    frames = [[part(2 + 14 * t, 1.0), part(50, 0.3)] for t in range(7)]
-    assert ObjectPath(100, clear=1.0).follow(frames) == [0] * 7
-    erratic = [[part(x, 1.0), part(50, 0.3)] for x in (2, 96, 5, 90, 3, 99, 1)]
-    assert ObjectPath(100, clear=1.0).follow(erratic) == [1] * 7
-
-
 def test_a_swollen_part_at_the_beginning_is_cut_back() -> None:
     parts = np.zeros((12, 10, 30), bool)
     parts[:, 3:7, 3:7] = True

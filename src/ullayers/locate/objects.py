@@ -135,8 +135,6 @@ class _State(NamedTuple):
     score: float
     x: float
     y: float
-    dx: float = 0.0  # its last step
-    dy: float = 0.0
 
 
 @dataclass
@@ -191,16 +189,13 @@ class ObjectPath:
         self, parts: list[Part], bonus: float
     ) -> tuple[list[_State], list[tuple[int, int | None]]]:
         """Extend all paths by a frame: to one of its parts, or without moving."""
-        states = [state._replace(dx=0.0, dy=0.0) for state in self.states]
+        states = list(self.states)
         origins: list[tuple[int, int | None]] = [(i, None) for i in range(len(states))]
         if parts:
             best, origin = self._arrive(parts)
             for i, part in enumerate(parts):
-                came = int(origin[i])
-                start = self.states[came] if self.states else part
-                step = part.x - start.x, part.y - start.y
-                states.append(_State(best[i] + bonus, part.x, part.y, *step))
-                origins.append((came, i))
+                states.append(_State(best[i] + bonus, part.x, part.y))
+                origins.append((int(origin[i]), i))
         order = sorted(range(len(states)), key=lambda i: -states[i].score)[:MOST_STATES]
         top = states[order[0]].score if order else 0.0
         kept = [states[i]._replace(score=states[i].score - top) for i in order]
@@ -212,13 +207,8 @@ class ObjectPath:
         if not self.states:
             return gain, np.full(len(parts), -1)
         before = np.array([(s.x, s.y) for s in self.states])
-        steps = np.array([(s.dx, s.dy) for s in self.states])
         here = np.array([(part.x, part.y) for part in parts])
-        # An object stays where it is, or keeps its velocity.
-        moved = here[:, None] - before
-        distance = np.minimum(
-            np.linalg.norm(moved, axis=2), np.linalg.norm(moved - steps, axis=2)
-        ) / (REACH * self.longer_side)
+        distance = np.linalg.norm(here[:, None] - before, axis=2) / (REACH * self.longer_side)
         cost = np.minimum(distance**2, TAUGHT_COST if self.taught else LARGEST_COST)
         score = np.array([s.score for s in self.states]) - cost
         origin = score.argmax(1)
