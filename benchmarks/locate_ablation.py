@@ -97,6 +97,7 @@ class Window:
     frames: Frames
     flow: Floats
     deviation: Floats
+    recent: Floats
     both: Floats
     chain: CellChain
 
@@ -106,10 +107,14 @@ class Window:
         small = segment.resized(frames, segment.ANALYSIS_SIDE)
         cell = cell_side(*small.shape[1:3])
         found = evidence_once(small)
-        flow, deviation, both = (
-            cell_means(kind, cell) for kind in (found.flow, found.deviation, found.combined)
+        return cls(
+            frames,
+            flow=cell_means(found.flow, cell),
+            deviation=cell_means(found.deviation, cell),
+            recent=cell_means(found.recent, cell),
+            both=cell_means(found.combined, cell),
+            chain=chain_once(small, cell, 0),
         )
-        return cls(frames, flow, deviation, both, chain_once(small, cell, 0))
 
     @property
     def strength(self) -> Floats:
@@ -139,6 +144,11 @@ class Window:
 
     def chosen_by_j(self) -> NDArray[np.bool_]:
         """Return masks of one object, from the hypothesis that J prefers."""
+        with patch.object(segment, "refine", lambda colours, strength, chance: chance):
+            return self.refined()
+
+    def refined(self) -> NDArray[np.bool_]:
+        """Return masks of one object as `ul` finds them without a network."""
         return segment.segment_motion(self.frames).masks
 
 
@@ -149,11 +159,15 @@ def _threshold(strength: Floats) -> float:
 STAGES: dict[str, Callable[[Window], NDArray[np.bool_]]] = {
     "flow alone": lambda window: window.above_threshold(window.flow),
     "deviation from the mosaic alone": lambda window: window.above_threshold(window.deviation),
-    "both": lambda window: window.above_threshold(window.both),
+    "deviation from neighbouring frames alone": lambda window: window.above_threshold(
+        window.recent
+    ),
+    "flow, neighbouring frames, rigid motion": lambda window: window.above_threshold(window.both),
     "+ consensus": lambda window: window.above_threshold(window.strength),
     "+ chance to reach an object": Window.reached,
     "+ path of one object": Window.one_object,
     "+ hypothesis chosen by J": Window.chosen_by_j,
+    "+ colours and shape": Window.refined,
 }
 ROWS = [*STAGES, STILL, UNTRAINED, TRAINED, LOCAL]
 

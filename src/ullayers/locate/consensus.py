@@ -118,6 +118,17 @@ def cell_means(values: NDArray[np.generic], cell: int) -> Floats:
     return means
 
 
+def cell_colours(frames: Frames, cell: int) -> Floats:
+    """Return the (time, rows, columns, 3) colours of cells, in OpenCV's Lab of 8 bits.
+
+    Args:
+        frames: (time, height, width, 3) uint8.
+        cell: Side of a cell in pixels.
+    """
+    lab = np.stack([cv2.cvtColor(frame, cv2.COLOR_RGB2LAB) for frame in frames])
+    return cell_means(lab, cell)
+
+
 def cell_chain(frames: Frames, cell: int, seed: int = 0) -> CellChain:
     """Build the chain of a video.
 
@@ -155,8 +166,7 @@ def cell_chain(frames: Frames, cell: int, seed: int = 0) -> CellChain:
 
 def _describe(frames: Frames, cell: int) -> tuple[Floats, tuple[int, int, int]]:
     """Return colour, colour of the surroundings, and position of all cells."""
-    lab = np.stack([cv2.cvtColor(frame, cv2.COLOR_RGB2LAB) for frame in frames])
-    own = cell_means(lab, cell)
+    own = cell_colours(frames, cell)
     wide = np.stack([cv2.GaussianBlur(image, (0, 0), SURROUNDINGS) for image in own])
     time, rows, columns = own.shape[:3]
     y, x = np.mgrid[:rows, :columns] / max(rows, columns)

@@ -1,21 +1,25 @@
 """Evidence of motion: change of each pixel that the camera's motion does not explain.
 
-Two kinds are computed for a window of frames. The *residual flow* is the optical flow minus that of
-the camera; it shows objects that are moving now. The *deviation* is the difference from a mosaic,
-the median of all frames of the window along the camera's path; it also shows objects that have
-stopped. Both are divided by their median over the frame, so that contrast, noise and frame rate
-cancel out.
+Three kinds are computed for a window of frames. The *residual flow* is the optical flow minus that
+of the camera; it shows objects that are moving now. The *recent deviation* is the difference from
+the median of neighbouring frames along the camera's path, and the *deviation* that from a mosaic,
+the median of all frames of the window; it also shows objects that are slow or have stopped. Each is
+divided by its median over the frame, so that contrast, noise and frame rate cancel out.
+
+Water, smoke and leaves change in ways that the flow does not explain. If the camera moves, evidence
+counts less there. With a still camera it does not: a small object may be too fast for the flow, and
+its background is known well enough without it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.locate.background import difference_from_mosaic, difference_from_neighbours
 from ullayers.locate.burned_in import burned_in
 from ullayers.locate.flow import (
     CameraMotion,
@@ -28,11 +32,13 @@ from ullayers.locate.flow import (
 )
 from ullayers.locate.parallel import in_parallel
 
-LARGEST_MOSAIC = 3.0  # largest side of the mosaic, in sides of a frame; the rest is cut off
-ROW_BYTES = 2**26  # memory for the median over time of a band of rows
 FLOW_FLOOR = 0.05  # pixels: smaller flow is never motion, even if the rest of the frame is still
 GREY_FLOOR = 1.0  # grey levels: the same for the deviation
 LARGEST_QUANTILE = 0.995  # larger evidence is clipped, so that a few pixels do not set the scale
+PATCH = (7, 7)  # pixels over which the flow is compared with the change of the picture
+FAINT_TEXTURE = 2.0  # grey levels: weaker texture may be noise
+UNEXPLAINED = 0.7  # share of the texture that the flow does not explain: evidence counts half
+MOVING_PAIRS = 0.5  # share of pairs of frames in which a moving camera moves
 
 
 @dataclass(frozen=True)
@@ -41,21 +47,32 @@ class Evidence:
 
     Attributes:
         flow: (time, height, width) residual flow, in units of its median over the frame.
+        recent: (time, height, width) difference from neighbouring frames, in units of its median.
         deviation: (time, height, width) difference from the mosaic, in units of its median.
+        rigid: (time, height, width) weight from 0 to 1: how well the flow explains the change of
+            the picture; 1 everywhere if the camera is still.
         path: (time, 3, 3) homographies from each frame to the middle one.
         motions: Motion of the camera from each frame to the next.
     """
 
     flow: Floats
+    recent: Floats
     deviation: Floats
+    rigid: Floats
     path: NDArray[np.float64]
     motions: tuple[CameraMotion, ...]
 
     @property
     def combined(self) -> Floats:
-        """The geometric mean of both kinds."""
-        both: Floats = np.sqrt(clip_largest(self.flow) * clip_largest(self.deviation))
+        """The geometric mean of the residual flow and the recent deviation."""
+        both: Floats = self.rigid * np.sqrt(clip_largest(self.flow) * clip_largest(self.recent))
         return both
+
+    @property
+    def kinds(self) -> list[Floats]:
+        """Competing combinations, the preferred one first; the others suit slow objects."""
+        flow, deviation = clip_largest(self.flow), clip_largest(self.deviation)
+        return [self.combined, self.rigid * np.sqrt(flow * deviation), self.rigid * deviation]
 
 
 def motion_evidence(frames: Frames) -> Evidence:
@@ -78,12 +95,18 @@ def motion_evidence(frames: Frames) -> Evidence:
         True
     """
     _check(frames)
-    flow, motions = _residual_flow(frames)
+    flow, unexplained, motions = _residual_flow(frames)
     path = chain([motion.matrix for motion in motions])
-    deviation = _relative(_deviation(frames, path), GREY_FLOOR)
     flow = _relative(flow, FLOW_FLOOR)
+    recent = _known(_relative(difference_from_neighbours(frames, path), GREY_FLOOR), flow)
+    deviation = _known(_relative(difference_from_mosaic(frames, path), GREY_FLOOR), flow)
     outside = ~burned_in(frames, path, np.sqrt(flow * deviation))
-    return Evidence(flow * outside, deviation * outside, path, tuple(motions))
+    rigid = np.ones_like(flow)
+    if np.mean([motion.model != "static" for motion in motions]) >= MOVING_PAIRS:
+        rigid = 1 / (1 + np.square(unexplained / np.float32(UNEXPLAINED)))
+    return Evidence(
+        flow * outside, recent * outside, deviation * outside, rigid, path, tuple(motions)
+    )
 
 
 def clip_largest(evidence: Floats) -> Floats:
@@ -100,100 +123,65 @@ def _check(frames: Frames) -> None:
         )
 
 
-def _residual_flow(frames: Frames) -> tuple[Floats, list[CameraMotion]]:
-    """Return the smaller residual of the flow to the next and to the previous frame.
+def _residual_flow(frames: Frames) -> tuple[Floats, Floats, list[CameraMotion]]:
+    """Return the residual flow, the share of the texture that flow does not explain, and motions.
 
-    Where an object uncovers the background, one of the two has no match, and the other is used.
+    Of the flow to the next and to the previous frame, the smaller values count: where an object
+    uncovers the background, one of the two has no match.
     """
     grey = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames]
-    smallest = np.full(frames.shape[:3], np.inf, np.float32)
+    flow = np.full(frames.shape[:3], np.inf, np.float32)
+    unexplained = np.full(frames.shape[:3], np.inf, np.float32)
     forward = in_parallel(_residual, grey[:-1], grey[1:])
     backward = in_parallel(_residual, grey[1:], grey[:-1])
-    for t, ((ahead, _), (back, _)) in enumerate(zip(forward, backward, strict=True)):
-        np.minimum(smallest[t], ahead, out=smallest[t])
-        np.minimum(smallest[t + 1], back, out=smallest[t + 1])
-    return smallest, [motion for _, motion in forward]
+    for t, pair in enumerate(zip(forward, backward, strict=True)):
+        for at, (length, share, _) in zip((t, t + 1), pair, strict=True):
+            np.minimum(flow[at], length, out=flow[at])
+            np.minimum(unexplained[at], share, out=unexplained[at])
+    return flow, unexplained, [motion for _, _, motion in forward]
 
 
-def _residual(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> tuple[Floats, CameraMotion]:
-    """Return the flow between two grey images that the camera does not explain, and its motion."""
+def _residual(
+    first: NDArray[np.uint8], second: NDArray[np.uint8]
+) -> tuple[Floats, Floats, CameraMotion]:
+    """Return the same for the flow from one grey image to another."""
     flow = optical_flow(first, second)
     motion = camera_motion(flow)
     rest = flow - background_flow(motion.matrix, *flow.shape[:2])
     length: Floats = np.hypot(rest[..., 0], rest[..., 1])
-    return length, motion
+    return length, _unexplained(first, second, flow), motion
 
 
-def _deviation(frames: Frames, path: NDArray[np.float64]) -> Floats:
-    """Return the difference of each frame from the mosaic, in grey levels."""
-    height, width = frames.shape[1:3]
-    to_mosaic, size = _mosaic_frame(path, height, width)
-    mosaic = _median_mosaic(frames, to_mosaic, size)
-
-    def difference(frame: NDArray[np.uint8], matrix: NDArray[np.float64]) -> Floats:
-        background = cv2.warpPerspective(mosaic, np.linalg.inv(matrix), (width, height))
-        return _smallest_difference(frame, cast("Floats", background))
-
-    return np.stack(in_parallel(difference, frames, to_mosaic))
-
-
-def _mosaic_frame(
-    path: NDArray[np.float64], height: int, width: int
-) -> tuple[NDArray[np.float64], tuple[int, int]]:
-    """Return homographies from each frame to the mosaic, and the mosaic's (width, height)."""
-    corners = np.array([[[0, 0], [width, 0], [width, height], [0, height]]], np.float64)
-    seen = np.concatenate([cv2.perspectiveTransform(corners, matrix)[0] for matrix in path])
-    side = np.array([width, height])
-    margin = (LARGEST_MOSAIC - 1) / 2 * side
-    low = np.maximum(np.floor(seen.min(0)), -margin)
-    high = np.minimum(np.ceil(seen.max(0)), side + margin)
-    shift = np.array([[1, 0, -low[0]], [0, 1, -low[1]], [0, 0, 1]])
-    columns, rows = (high - low).astype(int)
-    return shift @ path, (int(columns), int(rows))
-
-
-def _median_mosaic(frames: Frames, to_mosaic: NDArray[np.float64], size: tuple[int, int]) -> Floats:
-    """Return the median of all frames along the camera's path, in bands of rows."""
-    width, height = size
-    rows = max(1, ROW_BYTES // (len(frames) * width * 3 * 4))
-    mosaic = np.zeros((height, width, 3), np.float32)
-    for top in range(0, height, rows):
-        count = min(rows, height - top)
-        band = np.array([[1, 0, 0], [0, 1, -top], [0, 0, 1]])
-        warped = np.stack(
-            [
-                _warp_with_gaps(frame, band @ matrix, (width, count))
-                for frame, matrix in zip(frames, to_mosaic, strict=True)
-            ]
-        )
-        seen = ~np.isnan(warped).all(0)
-        mosaic[top : top + count][seen] = np.nanmedian(warped[:, seen], axis=0)
-    return mosaic
-
-
-def _warp_with_gaps(
-    frame: NDArray[np.uint8], matrix: NDArray[np.float64], size: tuple[int, int]
-) -> Floats:
-    """Warp a frame; pixels outside it are NaN."""
-    values = frame.astype(np.float32)
-    outside = (np.nan, np.nan, np.nan)
-    warped = cv2.warpPerspective(values, matrix, size, flags=cv2.INTER_NEAREST, borderValue=outside)
-    return cast("Floats", warped)
-
-
-def _smallest_difference(frame: NDArray[np.uint8], background: Floats) -> Floats:
-    """Return the smallest difference over nine one-pixel shifts, as the path is not exact."""
-    values = frame.astype(np.float32)
-    best = np.full(frame.shape[:2], np.inf, np.float32)
-    for down in (-1, 0, 1):
-        for right in (-1, 0, 1):
-            shifted = np.roll(background, (down, right), axis=(0, 1))
-            np.minimum(best, np.abs(values - shifted).mean(-1), out=best)
-    return best
+def _unexplained(first: NDArray[np.uint8], second: NDArray[np.uint8], flow: Floats) -> Floats:
+    """Return the difference that is left between two grey images, relative to their texture."""
+    height, width = first.shape
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    here, there = first.astype(np.float32), second.astype(np.float32)
+    moved = cv2.remap(
+        there,
+        x + flow[..., 0],
+        y + flow[..., 1],
+        cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+    texture = cv2.blur(cv2.absdiff(here, cv2.blur(here, PATCH)), PATCH)
+    left = cv2.blur(cv2.absdiff(here, moved), PATCH)
+    return np.asarray(left / (texture + FAINT_TEXTURE), np.float32)
 
 
 def _relative(values: Floats, floor: float) -> Floats:
-    """Divide each frame by its median, but at least by `floor`."""
-    median = np.median(values.reshape(len(values), -1), axis=1)
+    """Divide each frame by its median, but at least by `floor`; NaN stays NaN."""
+    median = np.array([np.median(known) if len(known) else 0 for known in map(_finite, values)])
     scale = np.maximum(median, floor).astype(np.float32)
-    return values / scale[:, None, None]
+    relative: Floats = values / scale[:, None, None]
+    return relative
+
+
+def _finite(values: Floats) -> Floats:
+    known: Floats = values[~np.isnan(values)]
+    return known
+
+
+def _known(values: Floats, instead: Floats) -> Floats:
+    """Replace NaN by other values."""
+    return np.where(np.isnan(values), instead, values)

@@ -10,13 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.anchors import Anchors, taught_path
-from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
-from ullayers.locate.evidence import clip_largest, motion_evidence
+from ullayers.locate.consensus import (
+    CellChain,
+    cell_chain,
+    cell_colours,
+    cell_means,
+    cell_side,
+)
+from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.judge import in_world, track_objective
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts, trim_swollen
 from ullayers.locate.outline import EDGE, edge_outline, mask_moments
 from ullayers.locate.parallel import in_parallel
+from ullayers.locate.refine import refine
 from ullayers.locate.still import MIN_STILL_EVIDENCE
 from ullayers.video import recycled
 
@@ -30,7 +37,7 @@ LARGEST_OBJECT = 0.5  # of the frame: anything larger is the background
 SELECTIVITY = (1.0, 1.4, 2.0)  # competing thresholds, times Otsu's; higher ones split objects
 # Confidence per share of the evidence that an object explains. On DAVIS and the thrown pillow, at
 # least 95 % of the positions with a confidence of at least 0.5 are on the object.
-CALIBRATION = 0.7
+CALIBRATION = 0.66
 EXPLAINED = 1.5  # times the median: weaker evidence is not counted
 FITTING = 2.0  # times the noise: a scene fits frames whose median difference is below this
 STILL_SELECTIVITY = 0.5  # of Otsu's threshold: objects differ in contrast, noise does not
@@ -117,15 +124,14 @@ def segment_motion(
     cell = cell_side(*small.shape[1:3])
     evidence = motion_evidence(small)
     chain = cell_chain(small, cell, seed)
-    kinds = [evidence.combined, clip_largest(evidence.deviation)]
     window = _Window(
-        [_agreed(cell_means(kind, cell), chain) for kind in kinds],
+        [_agreed(cell_means(kind, cell), chain) for kind in evidence.kinds],
         chain,
         in_cells(evidence.path, cell),
         attention,
         anchors,
     )
-    best = _best_hypothesis(window)
+    best = _refined(window, _best_hypothesis(window), cell_colours(small, cell))
     soft = np.stack(in_parallel(edge_outline, frames, best.chance, best.parts))
     objective = best.objective if np.isfinite(best.objective) else np.nan
     shares = [explained_share(strength, best.parts) for strength in window.strengths]
@@ -176,7 +182,12 @@ def _best_hypothesis(window: _Window) -> _Hypothesis:
 def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypothesis:
     threshold = selectivity * max(otsu_threshold(strength), MIN_EVIDENCE)
     chance = window.chain.reach(strength, BACKGROUND * threshold, OBJECT * threshold)
-    labelled = label_all(np.where(chance > 0.5, strength, 0), 0.0, window.attention)
+    return _main_object(window, strength, chance, np.where(chance > 0.5, strength, 0))
+
+
+def _main_object(window: _Window, strength: Floats, chance: Floats, weight: Floats) -> _Hypothesis:
+    """Return the hypothesis of the main object among the parts with a positive weight."""
+    labelled = label_all(weight, 0.0, window.attention)
     certain = None
     if window.anchors is not None:
         labelled = window.anchors.choose(labelled, strength)
@@ -187,6 +198,14 @@ def _hypothesis(window: _Window, strength: Floats, selectivity: float) -> _Hypot
     world = in_world(centroids(parts) * parts.shape[:0:-1], window.path)
     others = other_masses(labelled, chosen)
     return _Hypothesis(track_objective(world), strength, chance, parts, others)
+
+
+def _refined(window: _Window, best: _Hypothesis, colours: Floats) -> _Hypothesis:
+    """Return the same object with the cells that its colours and its shape add or remove."""
+    if not best.parts.any():
+        return best
+    chance = refine(colours, best.strength, best.chance * best.parts)
+    return _main_object(window, best.strength, chance, np.where(chance > 0.5, chance, 0))
 
 
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:
