@@ -171,7 +171,7 @@ def test_names_that_are_not_text(tmp_path: Path, here: UlCommand) -> None:
 
 
 def test_headers_that_do_not_know_how_long_they_are(tmp_path: Path, here: UlCommand) -> None:
-    film, run = write_raw(tmp_path / "a.h264", ball(45, 24, 32)[0]), tmp_path / "run"
+    film, run = write_raw(tmp_path / "a.h264", ball(45)[0]), tmp_path / "run"
     assert here("learn", film, "--out", run, *QUICK) == (0, "", "")
     config = json.loads((run / "config.json").read_text())
     assert (config["result"]["strides"], config["result"]["frames"]) == ({"a": 1}, 45)

@@ -33,6 +33,7 @@ ARRAYS = (  # attributes of an `Answer` with one entry for each row
     "objects",
 )
 ROWS_AT_ONCE = 2**14  # rows of a table in memory as text
+DIGITS = 6  # of times, positions and codes in a table, after the decimal point
 SURE = 0.5  # positions with less confidence are unreliable
 
 
@@ -107,6 +108,15 @@ class Answer:
         }
         return replace(self, **chosen)
 
+    def as_written(self) -> Answer:
+        """Return the rows with the precision of a table, from which they may have been resumed."""
+        return replace(
+            self,
+            seconds=self.seconds.round(DIGITS),
+            values=self.values.round(DIGITS),
+            several=None if self.several is None else self.several.as_written(),
+        )
+
     def in_parts(self) -> Iterator[Answer]:
         """Yield the rows of all objects, in parts."""
         every = self.several or self
@@ -178,14 +188,15 @@ class Answer:
             return self.several.lines(numbered=numbered)
         name = io.StringIO()
         csv.writer(name, lineterminator="").writerow([self.sequence])
-        blocks = [("%d", self.index), *self._number_column(numbered), ("%.6f", self.seconds)]
-        blocks += [("%.6f", column) for column in self.values.T]
+        precise = f"%.{DIGITS}f"
+        blocks = [("%d", self.index), *self._number_column(numbered), (precise, self.seconds)]
+        blocks += [(precise, column) for column in self.values.T]
         if self.size is not None:
             blocks += [("%.2f", column) for column in (self.values[:, :2] * self.size).T]
         if self.shapes is not None:
             blocks += [("%.2f", column) for column in self.shapes.T]
         if self.crops is not None:
-            blocks += [("%.6f", column) for column in self.crops.T]
+            blocks += [(precise, column) for column in self.crops.T]
         start, rest = f"{name.getvalue()},", ",".join(cell for cell, _ in blocks) + "\n"
         rows = zip(*(column.tolist() for _, column in blocks), strict=True)
         return "".join([start + rest % row for row in rows])

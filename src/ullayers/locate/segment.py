@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -205,7 +205,8 @@ def _refined(window: _Window, best: _Hypothesis, colours: Floats) -> _Hypothesis
     if not best.parts.any():
         return best
     chance = refine(colours, best.strength, best.chance * best.parts)
-    return _main_object(window, best.strength, chance, np.where(chance > 0.5, chance, 0))
+    found = _main_object(window, best.strength, chance, np.where(chance > 0.5, chance, 0))
+    return replace(found, others=best.others)  # elsewhere, refinement leaves nothing
 
 
 def label_all(strength: Floats, threshold: float, attention: Floats | None) -> list[Labelled]:

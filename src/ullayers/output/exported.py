@@ -48,6 +48,7 @@ class Totals:
     @classmethod
     def of(cls, answer: Answer) -> Self:
         """Count the frames of one sequence."""
+        answer = answer.as_written()
         frames = len(answer.index)
         if answer.columns != TRACK:
             return cls(frames, around=frames if is_ring([answer]) else 0)
@@ -128,6 +129,7 @@ def describe_sequence(answer: Answer, info: Info) -> dict[str, Any]:
         answer: All rows of the sequence.
         info: Frame size and frame rate.
     """
+    answer = answer.as_written()
     content = {
         "name": answer.sequence,
         "frames": len(answer.index),
