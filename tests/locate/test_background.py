@@ -37,7 +37,9 @@ def test_neighbours_are_other_frames_of_the_window(count: int) -> None:
         found = neighbours(t, count)
         assert 1 <= len(found) <= 10
         assert t not in found
-        assert all(0 <= k < count and abs(k - t) <= 10 for k in found)
+        assert all(0 <= k < count for k in found)
+        # At the ends of the window they span as many frames, so that objects move as far.
+        assert max([*found, t]) - min([*found, t]) >= min(18, count - 2)
 
 
 @pytest.mark.parametrize("difference", [difference_from_mosaic, difference_from_neighbours])

@@ -8,9 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
-from ullayers.locate.blobs import Blobs, core_covariance, find_blobs
+from ullayers.locate.blobs import Blobs, core_covariance, find_blobs, find_pieces
 from ullayers.locate.crossings import find_crossings
+from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.identity import resolve
+from ullayers.locate.looking import Look
 from ullayers.locate.parting import axes_of, fit_ellipses, mix_gaussians, separation
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
@@ -94,6 +96,37 @@ def test_a_frame_without_blobs() -> None:
     blobs = find_blobs(frame, mask, mask.astype(np.float32), 3.0, typical=100)
     assert blobs.areas.shape == (0,)
     assert step(Tracker(5), blobs).max() == 0
+
+
+def look_at(mask: np.ndarray) -> Look:
+    nothing = np.full(2, np.nan), np.full(3, np.nan)
+    return Look(*nothing, None, False, 0.0, False, find_pieces(mask), None)
+
+
+def test_noise_does_not_decide_how_large_an_object_is() -> None:
+    frame, mask = picture([(60, 50, 0), (180, 90, 90)])
+    seen = [(mask, 9.0 * mask) for _ in range(20)]
+    wide = mask.copy()
+    wide[110:] = True  # just above the threshold of 3, and larger than all objects together
+    seen[7] = wide, np.where(mask, 9, 3.5 * wide)
+    finder = ObjectFinder(threshold=3.0, patience=10)
+    frames = np.stack([frame] * len(seen))
+    evidence = np.stack([strength for _, strength in seen]).astype(np.float32)
+    finder.follow(frames, [look_at(where) for where, _ in seen], evidence)
+    assert finder.typical == mask.sum() / 2
+    lengths = sorted(len(one.sightings) for one in finder.tracker.finish())
+    assert lengths[-2:] == [20, 20]
+    assert sum(lengths[:-2]) <= 1
+    assert np.count_nonzero(wide & ~mask) > 20 * np.count_nonzero(mask)
+
+
+def test_faint_objects_have_an_area_too() -> None:
+    frame, mask = picture([(60, 50, 0), (180, 90, 90)])
+    finder = ObjectFinder(threshold=3.0, patience=10)
+    looks = [look_at(mask), look_at(mask & False)]
+    faint = np.stack([3.5 * mask, 0 * mask]).astype(np.float32)
+    finder.follow(np.stack([frame, frame]), looks, faint)
+    assert finder.typical == mask.sum() / 2
 
 
 def test_objects_that_pass_each_other_keep_their_numbers() -> None:

@@ -89,10 +89,13 @@ def difference_from_neighbours(frames: Frames, path: Matrix) -> Floats:
 def neighbours(t: int, count: int) -> list[int]:
     """Return the numbers of frames near frame `t` of `count` frames.
 
+    At the ends of the window they span as many frames as elsewhere, so that objects move as far.
+
     >>> neighbours(30, 90)
     [20, 22, 24, 27, 29, 31, 33, 36, 38, 40]
     """
-    first, last = max(0, t - REACH), min(count - 1, t + REACH)
+    first = max(0, min(t - REACH, count - 1 - 2 * REACH))
+    last = min(count - 1, first + 2 * REACH)
     spread = np.linspace(first, last, NEIGHBOURS).round().astype(int)
     return [int(k) for k in np.unique(spread) if k != t]
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.blobs import Blobs, Pieces, join_pieces, typical_area
+from ullayers.locate.blobs import Blobs, clarity, join_pieces, peaks_of, typical_area
 from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.looking import Look
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.tracking import Tracker
 from ullayers.video import recycled
+
+CLEAR = 0.5  # confidence of a clear object
 
 Owners = NDArray[np.uint16]
 
@@ -47,7 +49,7 @@ class ObjectFinder:
             (time, height, width) track number of each pixel; 0 for none.
         """
         if self.typical is None:
-            self.typical = _typical_area([look.pieces for look in looks if look.pieces])
+            self.typical = self._typical_area(frames.shape[1:3], looks, evidence)
         blobs = [look.blobs for look in looks if look.blobs is not None]
         if len(blobs) < len(looks):
             blobs = in_parallel(self._blobs, frames, looks, evidence)
@@ -60,8 +62,17 @@ class ObjectFinder:
         assert look.pieces is not None, "expected all objects"
         return join_pieces(frame, look.pieces, evidence, self.threshold, self.typical or 0.0)
 
-
-def _typical_area(pieces: list[Pieces]) -> float | None:
-    """Return the median area of objects, weighted by area; None without objects."""
-    areas = [area for each in pieces for area in each.areas.tolist()]
-    return typical_area(areas) if areas else None
+    def _typical_area(
+        self, size: tuple[int, ...], looks: Sequence[Look], evidence: Floats
+    ) -> float | None:
+        """Return the median area of clear objects, or else of all; None without objects."""
+        areas, peaks = np.zeros(0), np.zeros(0)
+        for look, strength in zip(looks, evidence, strict=True):
+            if look.pieces is not None:
+                areas = np.append(areas, look.pieces.areas)
+                peaks = np.append(peaks, peaks_of(look.pieces, strength, size))
+        # Noise just above the threshold may cover a large area.
+        clear = areas[clarity(peaks, self.threshold) >= CLEAR]
+        if not areas.size:
+            return None
+        return typical_area(clear if clear.size else areas)
