@@ -54,6 +54,43 @@ def test_an_object_that_rests_most_of_the_time_is_found() -> None:
     assert np.quantile(distances(found, places), 0.95) < 2
 
 
+def large_object(places: Places) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Return a film of a large textured disc, and its masks."""
+    rng = np.random.default_rng(5)
+    coat = cv2.GaussianBlur(rng.normal(0, 80, (HEIGHT, WIDTH, 3)).astype(np.float32), (0, 0), 2)
+    frames = film(np.full_like(places, np.nan))
+    masks = np.zeros(frames.shape[:3], bool)
+    for frame, mask, (x, y) in zip(frames, masks, places.round().astype(int), strict=True):
+        mask[:] = cv2.circle(np.zeros((HEIGHT, WIDTH), np.uint8), (x, y), 40, 1, -1) > 0
+        moved = np.roll(coat, (y - HEIGHT // 2, x - WIDTH // 2), (0, 1))
+        frame[mask] = (90 + moved[mask]).clip(0, 255)
+    return frames, masks
+
+
+def test_an_object_that_hides_the_scene_most_of_the_time_is_outlined() -> None:
+    t = np.arange(200)
+    places = np.stack([80 + 60 * np.sin(t / 12), np.full(200, 60.0)], axis=1)
+    frames, masks = large_object(places)
+    hidden = masks.mean(0) > 0.5
+    assert hidden.mean() > 0.1, "a median over time shows the object here"
+    found = scene_of(frames).segment(frames)
+    both = np.count_nonzero(found.masks & masks, axis=(1, 2))
+    either = np.count_nonzero(found.masks | masks, axis=(1, 2))
+    assert np.quantile(both / either, 0.1) > 0.8  # 0.35 with a median over all frames
+
+
+def test_leaves_that_always_move_are_part_of_the_scene() -> None:
+    places = circle(160)
+    frames = film(places)
+    rng = np.random.default_rng(3)
+    leaves = cv2.GaussianBlur(rng.normal(0, 60, (60, 80, 3)).astype(np.float32), (0, 0), 1.5)
+    for frame in frames:
+        down, right = rng.integers(0, 5, 2)
+        frame[:40, :60] = 100 + leaves[down : down + 40, right : right + 60]
+    found = scene_of(frames).segment(frames)
+    assert np.mean(found.masks[:, :40, :60]) < 0.01
+
+
 def test_windows_continue_each_other() -> None:
     places = circle(160)
     frames = film(places)
@@ -186,6 +223,22 @@ def test_the_outline_covers_a_textured_object() -> None:
     mask[found.box] = found.soft >= EDGE
     assert (mask & disc).sum() > 0.9 * disc.sum()
     assert mask.sum() < 1.1 * disc.sum()
+
+
+def test_legs_of_a_large_object_belong_to_its_outline_but_not_a_thin_tail() -> None:
+    behind = np.full((HEIGHT, WIDTH, 3), 150, np.float32)
+    scene = StillScene(behind, np.ones((HEIGHT, WIDTH), np.float32), bands=False)
+    body, tail = np.zeros((2, HEIGHT, WIDTH), bool)
+    body[20:70, 30:120] = True
+    body[70:110, 36:44] = body[70:110, 104:112] = True  # legs
+    tail[30:33, 120:150] = True
+    frame = behind.astype(np.uint8)
+    frame[body | tail] = 60
+    found = contrast_outline(frame, scene, np.ones((1, 1, 1), np.float32), body | tail)
+    mask = np.zeros((HEIGHT, WIDTH), bool)
+    mask[found.box] = found.soft >= EDGE
+    assert mask[body].mean() > 0.95
+    assert mask[tail].mean() < 0.2
 
 
 def test_the_outline_covers_an_object_before_two_backdrops() -> None:

@@ -37,6 +37,7 @@ from ullayers.locate.still import (
     common_evidence,
     correlation,
     edges,
+    moving_pixels,
     still_scene,
     without_common,
 )
@@ -93,7 +94,7 @@ def find_still_scene(sample: Frames, after: Frames) -> StillScene | None:
     has_changed = np.median(changes) > MAX_CHANGE * max(float(np.median(steps)), NOISE_FLOOR)
     if has_changed and not _is_light(small, view):
         return None
-    return still_scene(sample)
+    return still_scene(sample, moving_pixels(sample, after))
 
 
 def _is_light(frames: Frames, scene: StillScene) -> bool:

@@ -1,7 +1,8 @@
 """Evidence of motion with a still camera: the difference from the scene without objects.
 
 The scene is learned from frames spread over the whole recording: the median of each pixel (moving
-objects leave no trace in it) and its noise (a flickering lamp or leaves in the wind are noise).
+objects leave no trace in it) and its noise (a flickering lamp or leaves in the wind are noise). A
+large object may hide a pixel most of the time, so frames in which it moves there do not count.
 Changes of light are removed first, by a gain for the whole frame or, under mains light that
 flickers during the exposure, by a gain for each row.
 """
@@ -15,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.flow import Floats, Frames, Pixels
+from ullayers.locate.flow import Floats, Frames, Pixels, optical_flow
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.quantiles import medians
 
@@ -29,6 +30,11 @@ MEDIAN_DEVIATION = 0.67
 NOISE_BLUR = 2.0  # pixels
 DETAIL = 1.0  # pixels: details of a texture are one to four times this size
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
+
+FLOW_SIDE = 320  # pixels of the longer side at which motion is measured
+MOVING = 0.5  # pixels from frame to frame
+CLOSING = np.ones((7, 7), np.uint8)  # fills the inside of an object, where flow is uncertain
+OFTEN, SELDOM = 0.25, 0.15  # of the frames: motion in more, and in all but this share
 
 COMMON_SHARE = 0.25  # quantile of the evidence of a frame that objects do not affect
 NOISE_SHARE = 0.4  # smallest value of this quantile if there is any noise
@@ -187,33 +193,85 @@ MEAN = np.full((1, 3), 1 / 3, np.float32)
 GREY = np.array([[0.299, 0.587, 0.114]], np.float32)
 
 
-def still_scene(sample: Frames) -> StillScene:
+def still_scene(sample: Frames, moving: NDArray[np.bool_] | None = None) -> StillScene:
     """Learn the scene from frames spread over a recording.
 
     Args:
         sample: (time, height, width, 3) uint8; a few dozen frames are enough.
+        moving: (time, height, width) pixels that move, from `moving_pixels`. A large object may
+            cover a pixel in more than half of the frames.
     """
     flat = np.ones(sample.shape[1:3], np.float32)
-    scene = StillScene(_median_over_time(sample), flat, bands=False)
+    scene = StillScene(_median_over_time(sample, moving), flat, bands=False)
     scene = StillScene(scene.backdrop, flat, bands=_has_bands(sample, scene))
     levelled = np.stack(in_parallel(scene.levelled, sample))
-    scene = StillScene(_median_over_time(levelled), flat, scene.bands)
+    scene = StillScene(_median_over_time(levelled, moving), flat, scene.bands)
     differences = np.stack(in_parallel(scene.difference, sample))
-    noise = cv2.GaussianBlur(_median_over_time(differences), (0, 0), NOISE_BLUR) / MEDIAN_DEVIATION
+    middle = _median_over_time(differences, moving)
+    noise = cv2.GaussianBlur(middle, (0, 0), NOISE_BLUR) / MEDIAN_DEVIATION
     scene = StillScene(scene.backdrop, np.maximum(noise, NOISE_FLOOR), scene.bands)
     return _without_resting(scene, levelled)
 
 
-def _median_over_time(frames: NDArray[np.uint8] | Floats) -> Floats:
-    """Return the median of each pixel, computed in bands of rows to bound memory."""
+def moving_pixels(sample: Frames, after: Frames) -> NDArray[np.bool_]:
+    """Return the (time, height, width) pixels that move from each frame to the one after it.
+
+    Args:
+        sample: (time, height, width, 3) uint8.
+        after: The frames that follow those of the sample.
+    """
+    size = sample.shape[2], sample.shape[1]
+    scale = min(1.0, FLOW_SIDE / max(size))
+
+    def small(frame: Pixels) -> Pixels:
+        grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
+        reduced = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+        return np.asarray(reduced, np.uint8)
+
+    def moves(frame: Pixels, following: Pixels) -> NDArray[np.bool_]:
+        flow = optical_flow(small(frame), small(following))
+        flow -= np.median(flow, axis=(0, 1))
+        found = (np.hypot(flow[..., 0], flow[..., 1]) > MOVING).astype(np.uint8)
+        whole = cv2.dilate(cv2.morphologyEx(found, cv2.MORPH_CLOSE, CLOSING), CLOSING)
+        return np.asarray(cv2.resize(whole, size, interpolation=cv2.INTER_NEAREST) > 0)
+
+    return np.stack(in_parallel(moves, sample, after))
+
+
+def _median_over_time(
+    frames: NDArray[np.uint8] | Floats, moving: NDArray[np.bool_] | None = None
+) -> Floats:
+    """Return the median of each pixel, computed in bands of rows to bound memory.
+
+    Args:
+        frames: (time, height, width) or (time, height, width, 3).
+        moving: From `moving_pixels`. A pixel that moves often is the median of the other frames.
+    """
     middle = np.empty(frames.shape[1:], np.float32)
     rows = max(1, min(ROW_BYTES // (8 * frames[:, 0].size), -(-len(middle) // 2)))
 
     def band(top: int) -> None:
-        middle[top : top + rows] = np.median(frames[:, top : top + rows], axis=0)
+        some = slice(top, top + rows)
+        middle[some] = np.median(frames[:, some], axis=0)
+        if moving is not None:
+            often, median = _median_at_rest(frames[:, some], moving[:, some])
+            middle[some][often] = median
 
     in_parallel(band, range(0, len(middle), rows))
     return middle
+
+
+def _median_at_rest(
+    frames: NDArray[np.uint8] | Floats, moving: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], Floats]:
+    """Return the pixels that move often but not always, and their medians while they do not."""
+    resting = np.count_nonzero(~moving, axis=0)
+    often = (resting < (1 - OFTEN) * len(frames)) & (resting > SELDOM * len(frames))
+    values = frames[:, often].astype(np.float32)
+    values[moving[:, often]] = np.inf
+    values.sort(axis=0)
+    median: Floats = values[(resting[often] - 1) // 2, np.arange(values.shape[1])]
+    return often, median
 
 
 def _has_bands(sample: Frames, scene: StillScene) -> bool:
