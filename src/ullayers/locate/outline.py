@@ -18,8 +18,8 @@ GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not
 CORE = 0.8  # quantile of the difference that defines the contrast of an object
 FAINT = 0.5  # of the contrast of an object: least contrast of a part of it
 PART = 0.2  # of the square root of the area: least size of a part with its own contrast
-THIN = 0.06  # of the square root of the area: thinner parts, such as tails, are left out,
-THINNEST = 2  # pixels: unless they are wider than this to both sides
+THIN = 0.06  # of the square root of the area: half the width of parts that are left out,
+MOST_THIN = 2  # pixels: such as tails, but not the legs of a large animal
 NOISE_BLUR = 0.8  # pixels
 DEEP = 2.5  # pixels of a part: farther inside, a pixel belongs to the object
 WEAK = 0.2  # of the contrast of an object: with less, it may be a gap between two of them
@@ -225,7 +225,7 @@ def _hull(mask: Mask) -> Mask:
 def _main_body(reached: Mask, inside: Mask, pixels: Places) -> Mask:
     """Drop thin parts and parts that do not touch the object; fill holes."""
     body = reached.view(np.uint8)
-    radius = min(round(THIN * math.sqrt(np.count_nonzero(reached & inside))), THINNEST)
+    radius = min(round(THIN * math.sqrt(np.count_nonzero(reached & inside))), MOST_THIN)
     if radius:
         side = 2 * radius + 1
         opened = cv2.morphologyEx(
