@@ -44,6 +44,13 @@ def test_a_range_equals_that_of_a_full_decode(seek_films: Path, name: str) -> No
     check_part(whole, read(path, end=first + 1.0), 0, first + 1.0)
 
 
+@pytest.mark.parametrize("name", [*SEEKABLE, *UNSEEKABLE])
+def test_frames_have_the_times_at_which_they_are_shown(seek_films: Path, name: str) -> None:
+    seconds = read(str(seek_films / name)).seconds
+    steps = torch.diff(seconds)
+    assert (steps - 1 / 25).abs().max() < 2e-3  # Matroska has milliseconds
+
+
 @pytest.mark.parametrize("name", SEEKABLE)
 def test_what_comes_before_the_range_is_not_decoded(
     seek_films: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -55,17 +55,26 @@ class KeyFrame:
 
 
 class Clock:
-    """Counts frames and computes their times, even if the file has none."""
+    """Counts frames and computes their times, even if the file has none.
 
-    def __init__(self, rate: float, first: int = 0) -> None:
-        self.rate = rate
+    Args:
+        video: The open video.
+        first: Number of the first frame.
+    """
+
+    def __init__(self, video: OpenVideo, first: int = 0) -> None:
+        self.rate = video.rate or DEFAULT_FPS
+        self.has_times = video.has_times
         self.count = first
         self.seconds = 0.0  # of the last frame whose time is in the file
         self.at = first  # its number
 
     def tick(self, frame: VideoFrame) -> float:
         """Count a frame and return its time in seconds."""
-        if frame.pts is not None:
+        if not self.has_times:
+            self.at = self.count
+            self.seconds = self.count / self.rate
+        elif frame.pts is not None:
             self.at = self.count
             self.seconds = float(frame.time)
         seconds = self.seconds + (self.count - self.at) / self.rate
@@ -103,7 +112,7 @@ def decode_frames(
     if key is not None:
         video.container.seek(key.seek, stream=video.stream)
     packets = _packets_to_show(video.container.demux(video.stream), key)
-    clock = Clock(video.rate or DEFAULT_FPS, 0 if key is None else key.number)
+    clock = Clock(video, 0 if key is None else key.number)
     return decode_packets(video, packets, stop, clock, Damage())
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from ullayers.video.decoded_frames import KeptFrames
 from ullayers.video.decoding import Clock, Damage, decode_packets, frame_to_tensor
 from ullayers.video.frame_index import FrameIndex
-from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.numbered_frames import ImageFrames, NumberedFrames, no_frame
 from ullayers.video.opening import OpenVideo, is_recorded, load_av, open_video
 from ullayers.video.reader import Source, VideoError
@@ -312,7 +311,6 @@ class _Video:
         key = next(packets, None)
         if key is None:
             raise UncertainError("the key frame is not where it should be")
-        rate = self.video.rate or DEFAULT_FPS
         ahead = 0 if self.video.stream.codec_context.codec.intra_only else CHECKED_FRAMES
         clock: Clock | None = None
         wanted = None
@@ -327,7 +325,7 @@ class _Video:
                 raise UncertainError("the first frames need others before them")
             if first > number:
                 return _Landing(False, None)
-            clock = clock or Clock(rate, first)
+            clock = clock or Clock(self.video, first)
             for frame in pending:
                 wanted = frame if clock.count == number else wanted
                 self.kept.add(clock.count, frame)
@@ -349,7 +347,7 @@ class _Video:
         self.stack.close()
         self.stack = stack
         packets = self.video.container.demux(self.video.stream)
-        self._go_on(packets, Clock(self.video.rate or DEFAULT_FPS))
+        self._go_on(packets, Clock(self.video))
 
     def _go_on(self, packets: Iterator[Packet[VideoStream]], clock: Clock) -> None:
         self.clock = clock

@@ -81,6 +81,14 @@ class OpenVideo:
         rate = self.stream.average_rate or self.stream.guessed_rate
         return float(rate) if rate else None
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the times of frames in the file are those at which they are shown.
+
+        An AVI file has the order of decoding only, which is another one if there are B-frames.
+        """
+        return self.container.format.name != "avi" or not self.stream.codec_context.has_b_frames
+
 
 @contextmanager
 def open_video(path: str, live: bool = False) -> Iterator[OpenVideo]:
