@@ -165,7 +165,9 @@ def read_config(folder: Path) -> ConfigEntries:
     try:
         return _parse(read_json(folder / "config.json"))
     except FileNotFoundError as error:
-        missing = "it has no config.json" if folder.exists() else "it does not exist"
+        missing = "it does not exist"
+        if folder.exists():
+            missing = "it has no config.json; give a folder written by ul learn"
         raise RunError(f"{folder}: is not a run, {missing}") from error
     except NotADirectoryError as error:
         raise RunError(f"{folder}: is a file; give the folder of a run") from error

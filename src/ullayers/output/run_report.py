@@ -27,7 +27,7 @@ from ullayers.output.summary import (
     distrust_reasons,
     is_folded,
     is_trusted_ring,
-    trained_frames,
+    training_frames,
     trust_sentence,
 )
 from ullayers.output.training_charts import valid_records
@@ -130,6 +130,7 @@ def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:
     learning = vars(run.config) | {
         "outputs": "x and y" if run.config.task == "locate" else run.config.outputs,
         "long_mean": run.config.long_mean or f"{run.kind}, chosen by J",
+        "objects": run.config.objects or "auto",
         "local": run.config.local or "off",
         "tolerance": run.config.tolerance or "off",
     }
@@ -172,7 +173,8 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     facts = [
         ("frames", f"{done.totals.frames:,}"),
         ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
-        ("trained on", trained_frames(run)),
+        ("training frames", f"{training_frames(run):,}"),
+        ("held-out frames", f"{run.outcome.held_out_frames or 0:,}"),
         ("evaluation J", _format_objective(run.outcome.objective)),
         *_held_out_facts(run, done),
         *_training_facts(records, run.outcome.trial or 0),
@@ -183,7 +185,7 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     if run.config.task == "locate":
         confidence = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(confidence):.2f}"))
-        facts.append(("camera", "moving, compensated" if run.outcome.camera else "static"))
+        facts.append(("camera", "moving" if run.outcome.camera else "static"))
     return facts
 
 

@@ -29,7 +29,8 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
     found = _frames(exported.totals.frames)
     if (share := found_share(run, exported)) is not None:
         what = _objects(exported)
-        found += f", {what} found in {share:.1%} (confidence of at least {SURE})"
+        of = "" if what == "object" else " of their positions"
+        found += f", {what} found in {share:.1%}{of} (confidence of at least {SURE})"
     objective = run.outcome.objective
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
     if run.outcome.held_out_objective is not None:
@@ -62,10 +63,14 @@ def _recognised(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 def trained_frames(run: Run) -> str:
     """Return the number of training frames and of held-out frames."""
+    held_out = run.outcome.held_out_frames
+    return _frames(training_frames(run)) + (f" ({held_out:,} held out)" if held_out else "")
+
+
+def training_frames(run: Run) -> int:
+    """Return the number of frames that a run was trained on."""
     outcome = run.outcome
-    trained = outcome.frames if outcome.trained_frames is None else outcome.trained_frames
-    apart = f" ({outcome.held_out_frames:,} held out)" if outcome.held_out_frames else ""
-    return _frames(trained or 0) + apart
+    return (outcome.frames if outcome.trained_frames is None else outcome.trained_frames) or 0
 
 
 def trust_sentence(run: Run, exported: Results) -> str:
@@ -76,8 +81,14 @@ def trust_sentence(run: Run, exported: Results) -> str:
         exported: Results of an export.
     """
     if (share := found_share(run, exported)) is not None:
-        what = "The object was" if _objects(exported) == "object" else f"{_objects(exported)} were"
-        sentence = f"{what} found in {share:.1%} of the frames (confidence of at least {SURE})"
+        if (several := _objects(exported)) != "object":
+            return (
+                f"{several} were found; {share:.1%} of their positions have a confidence of at "
+                f"least {SURE}."
+            )
+        sentence = (
+            f"The object was found in {share:.1%} of the frames (confidence of at least {SURE})"
+        )
         absent = exported.totals.absent / exported.totals.frames
         return f"{sentence}, and nothing in {absent:.1%}." if absent else f"{sentence}."
     if correlations := run.outcome.held_out_correlation:

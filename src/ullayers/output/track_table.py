@@ -166,7 +166,7 @@ def _damaged(path: Path, error: Exception) -> RunError:
 def _how_to_write(path: Path) -> str:
     """Return how to write a missing table."""
     begun = path.with_name("config.json").exists() or path.with_suffix(".partial.csv").exists()
-    return "continue with --resume" if begun else "write it with ul learn or ul apply"
+    return f"{'finish' if begun else 'write'} it with ul learn or ul apply{' --resume' * begun}"
 
 
 def _parts(file: BinaryIO, present: list[str], columns: list[str]) -> Iterator[dict[Key, Floats]]:

@@ -148,7 +148,7 @@ def render_image(file: str, size: tuple[int, int]) -> Tensor:
 def _size_error(
     file: str, size: tuple[int, int], first: str, first_size: tuple[int, int], *, has_roi: bool
 ) -> VideoError:
-    other = "leave out --roi" if has_roi else "give a size as height x width"
+    other = "leave out --roi" if has_roi else "give a size as height x width, such as --size 48x64"
     return VideoError(
         f"{file}: {size[0]} x {size[1]} pixels, but {first} has {first_size[0]} x {first_size[1]}; "
         f"make them the same size, or {other}"
