@@ -20,6 +20,7 @@ from tests.films import (
     files_in,
     read_table,
     write_ball,
+    write_truncated,
 )
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.results import PIXELS, SHAPE, TRACK, Answer
@@ -90,6 +91,35 @@ def test_what_is_resumed_is_whole(either: Run, tmp_path: Path) -> None:
     assert len(shown[0]) == 15
     assert float((shown[0] - shown[1]).abs().mean()) < 0.1
     report_run(replace(either, folder=with_metrics(either, tmp_path)), sources, done)
+
+
+class StoppedError(Exception):
+    """Raised in the middle of an export."""
+
+
+def test_the_summary_of_what_is_resumed_is_whole(run: Run, tmp_path: Path) -> None:
+    """Other objects, notes and errors are not in the table."""
+    sources, out = sources_in(tmp_path / "in", 40, 12, 12), tmp_path / "out"
+    write_truncated(tmp_path / "in" / "film0.mp4")
+    wanted = ExportOptions(objects=3, skip_bad=True)
+    whole = export(run, sources, tmp_path / "whole", wanted)
+    before_last = sum(len(answer.index) for answer in whole.answers[:2])
+
+    def stop(count: int) -> None:
+        if count > before_last:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        export(run, sources, out, wanted, stop)
+    done = export(run, sources, out, replace(wanted, resume=True))
+    assert done.restored.keys() == {"film0", "film1"}
+    assert whole.totals.compared > 0
+    assert whole.notes.keys() == {"film0", "film1", "film2"}
+    assert whole.bad.keys() == {"film0"}
+    assert done.totals == whole.totals
+    assert done.sequences == whole.sequences
+    assert done.notes == whole.notes
+    assert done.bad == whole.bad
 
 
 def test_masks_that_were_not_asked_for_before(run: Run, tmp_path: Path) -> None:

@@ -259,6 +259,8 @@ def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator
     """Export a source unless its rows exist; yield the number of frames of each part."""
     if table.has(source):
         job.done.add(table.answers[source.name], {}, source.probe())
+        if source.name in table.summaries:  # not in tables of older versions
+            job.done.restore(source.name, table.summaries[source.name])
         numbers = job.recognise(source, table.portraits.get(source.name, []))
         if job.video is not None:
             _draw_again(job, source, numbers)
@@ -269,7 +271,7 @@ def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator
     if len(job.done.answers) > count:
         crossings = "" if several is None else crossing_lines(job.done.answers[-1], several)
         portraits = () if several is None else several.portraits
-        table.write(job.done.answers[-1], source, crossings, portraits)
+        table.write(job.done.answers[-1], source, crossings, portraits, job.done.note_last())
 
 
 def _export_source(

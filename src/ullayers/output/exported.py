@@ -54,7 +54,7 @@ class Totals:
             return cls(frames, around=frames if is_ring([answer]) else 0)
         sure = int((answer.values[:, 2] >= SURE).sum())
         if answer.several is not None:
-            return cls._of_several(answer.several, frames)
+            return cls._of_several(answer.several, answer.index)
         absent = absent_frames(answer.values[:, 2])
         if answer.others is None:
             return cls(frames, sure, absent=absent)
@@ -62,10 +62,15 @@ class Totals:
         return cls(frames, sure, len(answer.others), crowded, absent=absent)
 
     @classmethod
-    def _of_several(cls, rows: Answer, frames: int) -> Self:
+    def _of_several(cls, rows: Answer, index: NDArray[np.int64]) -> Self:
         """Count the frames in which objects are found, each by the share of objects found."""
-        share = float((rows.values[:, 2] >= SURE).mean())
-        return cls(frames, round(share * frames))
+        index = np.union1d(index, rows.index)
+        best = np.zeros(len(index))  # confidence of the clearest object in each frame
+        np.maximum.at(best, np.searchsorted(index, rows.index), rows.values[:, 2])
+        absent = absent_frames(best)
+        missed = int((best == 0).sum()) - absent
+        sure = int((rows.values[:, 2] >= SURE).sum()) / max(1, len(rows.index) + missed)
+        return cls(len(index), round(sure * (len(index) - absent)), absent=absent)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -159,6 +164,23 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
+@dataclass(frozen=True)
+class SequenceNote:
+    """What the summary says about a finished sequence; its rows do not show all of it.
+
+    Attributes:
+        totals: Numbers of frames.
+        sequence: Entry of the sequence in summary.json.
+        notes: Notes about its objects.
+        bad: Why the source could not be read completely; None if it could.
+    """
+
+    totals: Totals
+    sequence: dict[str, str | int | float | None]
+    notes: list[str] = field(default_factory=list)
+    bad: str | None = None
+
+
 @dataclass
 class Exported:
     """Results of `export`; `answers`, `masks` and `infos` have one entry for each sequence.
@@ -173,6 +195,7 @@ class Exported:
         files: Files and folders written.
         notes: Notes about the objects of a sequence, by its name.
         recognised: Objects seen in an earlier sequence, by the name of the later one.
+        restored: Summaries of sequences that were finished before this export was resumed.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -183,6 +206,7 @@ class Exported:
     files: list[Path] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
     recognised: dict[str, list[Recognised]] = field(default_factory=dict)
+    restored: dict[str, SequenceNote] = field(default_factory=dict)
 
     def add(self, answer: Answer, masks: dict[int, NDArray[np.uint8]], info: Info) -> None:
         """Add a sequence."""
@@ -190,16 +214,41 @@ class Exported:
         self.masks.append(masks)
         self.infos.append(info)
 
+    def note_last(self) -> SequenceNote:
+        """Return what the summary says about the last sequence."""
+        answer, info = self.answers[-1], self.infos[-1]
+        name = answer.sequence
+        return SequenceNote(
+            Totals.of(answer),
+            describe_sequence(answer, info),
+            self.notes.get(name, []),
+            self.bad.get(name),
+        )
+
+    def restore(self, name: str, note: SequenceNote) -> None:
+        """Use the summary of a sequence that was finished before."""
+        self.restored[name] = note
+        if note.notes:
+            self.notes[name] = note.notes
+        if note.bad is not None:
+            self.bad[name] = note.bad
+
     @property
     def totals(self) -> Totals:
         """Numbers of frames of all sequences."""
-        return sum(map(Totals.of, self.answers), Totals())
+        restored = {name: note.totals for name, note in self.restored.items()}
+        counted = (restored.get(each.sequence) or Totals.of(each) for each in self.answers)
+        return sum(counted, Totals())
 
     @property
     def sequences(self) -> list[dict[str, Any]]:
         """Entries of the sequences in summary.json."""
-        described = map(describe_sequence, self.answers, self.infos)
+        restored = {name: note.sequence for name, note in self.restored.items()}
+        described = (
+            restored.get(answer.sequence) or describe_sequence(answer, info)
+            for answer, info in zip(self.answers, self.infos, strict=True)
+        )
         return [
-            entry | describe_recognised(self.recognised.get(entry["name"], []))
+            entry | describe_recognised(self.recognised.get(str(entry["name"]), []))
             for entry in described
         ]

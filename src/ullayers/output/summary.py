@@ -29,8 +29,7 @@ def summary_lines(run: Run, exported: Results) -> list[str]:
     found = _frames(exported.totals.frames)
     if (share := found_share(run, exported)) is not None:
         what = _objects(exported)
-        of = "" if what == "object" else " of their positions"
-        found += f", {what} found in {share:.1%}{of} (confidence of at least {SURE})"
+        found += f", {what} found in {share:.1%} (confidence of at least {SURE})"
     objective = run.outcome.objective
     evaluation = "unknown" if objective is None else f"{objective:.2f}"
     if run.outcome.held_out_objective is not None:
@@ -81,13 +80,11 @@ def trust_sentence(run: Run, exported: Results) -> str:
         exported: Results of an export.
     """
     if (share := found_share(run, exported)) is not None:
+        what, on_average = "The object was", ""
         if (several := _objects(exported)) != "object":
-            return (
-                f"{several} were found; {share:.1%} of their positions have a confidence of at "
-                f"least {SURE}."
-            )
+            what, on_average = f"{several} were", ", on average"
         sentence = (
-            f"The object was found in {share:.1%} of the frames (confidence of at least {SURE})"
+            f"{what} found in {share:.1%} of the frames{on_average} (confidence of at least {SURE})"
         )
         absent = exported.totals.absent / exported.totals.frames
         return f"{sentence}, and nothing in {absent:.1%}." if absent else f"{sentence}."

@@ -16,6 +16,7 @@ from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer, header, read_ans
 from ullayers.learn.typed_json import from_json
 from ullayers.locate.recognition import Portrait
 from ullayers.output.crossing_table import CROSSINGS, write_crossings
+from ullayers.output.exported import SequenceNote
 from ullayers.video.atomic_files import replacing, write_json
 from ullayers.video.reader import Source
 from ullayers.video.remote import absolute_path
@@ -35,6 +36,7 @@ class PartialNote:
         masks: Whether the finished sequences have masks.
         crossings: Rows of crossings.csv of each finished sequence with several objects.
         portraits: Appearance of the objects of each finished sequence.
+        summaries: What the summary says about each finished sequence.
     """
 
     asked: list[str | int | None]
@@ -43,6 +45,7 @@ class PartialNote:
     masks: bool = False
     crossings: dict[str, str] = field(default_factory=dict)
     portraits: dict[str, list[Portrait]] = field(default_factory=dict)
+    summaries: dict[str, SequenceNote] = field(default_factory=dict)
 
 
 def read_note(path: Path) -> PartialNote:
@@ -119,6 +122,7 @@ class PartialTable:
         self.numbered = numbered
         self.crossings: dict[str, str] = {}
         self.portraits: dict[str, list[Portrait]] = {}
+        self.summaries: dict[str, SequenceNote] = {}
         self.finished: dict[str, str] = {}
         self.answers: dict[str, Answer] = {}
         self.header = ""
@@ -141,6 +145,7 @@ class PartialTable:
         self.finished = note.places
         self.crossings = note.crossings
         self.portraits = note.portraits
+        self.summaries = note.summaries
         keep_beginning(self.partial, note.bytes)
 
     def _read_finished(self, note: PartialNote) -> None:
@@ -186,6 +191,7 @@ class PartialTable:
         source: Source,
         crossings: str = "",
         portraits: Sequence[Portrait] = (),
+        summary: SequenceNote | None = None,
     ) -> None:
         """Add the rows of a sequence.
 
@@ -194,6 +200,7 @@ class PartialTable:
             source: Their source.
             crossings: Rows of crossings.csv, if there are several objects.
             portraits: Appearance of the objects.
+            summary: What the summary says about the sequence.
         """
         columns = header(answer.table_columns, numbered=self.numbered)
         if not self.finished:
@@ -207,6 +214,8 @@ class PartialTable:
             self.crossings = {**self.crossings, answer.sequence: crossings}
         if portraits:
             self.portraits = {**self.portraits, answer.sequence: list(portraits)}
+        if summary is not None:
+            self.summaries = {**self.summaries, answer.sequence: summary}
         self.file.flush()
         finished = {**self.finished, answer.sequence: absolute_path(source.path)}
         note = {
@@ -216,6 +225,7 @@ class PartialTable:
             "masks": self.masks,
             "crossings": self.crossings,
             "portraits": {k: list(map(asdict, each)) for k, each in self.portraits.items()},
+            "summaries": {name: asdict(each) for name, each in self.summaries.items()},
         }
         write_json(self.note, note)
         self.finished = finished
