@@ -16,7 +16,9 @@ def test_pictures_that_change_size_need_a_size(tmp_path: Path, here: UlCommand) 
     folder = write_pictures(tmp_path / "mixed", frames)
     code, out, errors = here("watch", folder, "--objects", "1")
     assert code == 2
-    assert errors.endswith("make them the same size, or give a size as height x width, such as --size 48x64\n")
+    assert errors.endswith(
+        "make them the same size, or give a size as height x width, such as --size 48x64\n"
+    )
     assert len(out.splitlines()) == 1 + 4, "rows up to there"
     code, out, errors = here("watch", folder, "--size", "16x16", "--objects", "1")
     assert (code, errors, len(out.splitlines())) == (0, "", 1 + 8)

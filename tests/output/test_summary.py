@@ -28,7 +28,7 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
 from ullayers.output.export import ExportOptions, export
-from ullayers.output.exported import Exported
+from ullayers.output.exported import Exported, Totals
 from ullayers.output.motion import measure_motion
 from ullayers.output.run_report import report_run
 from ullayers.output.summary import summary_lines, trust_sentence, write_summary
@@ -131,6 +131,25 @@ def test_a_folded_code_is_no_ring(codes: Run, folded: float | None, tmp_path: Pa
     assert [reason[:36] for reason in summary["reasons"]] == (
         ["The code is folded: 80.0% of the fra"] if is_folded else []
     )
+
+
+def several_in(shown: NDArray[np.bool_]) -> Answer:
+    """Return two objects, both in the frames that are marked."""
+    index = np.arange(len(shown))
+    frames = np.repeat(np.flatnonzero(shown), 2)
+    values = np.tile([0.5, 0.5, 0.9], (len(frames), 1))
+    rows = Answer(
+        "a", frames, frames / 25, TRACK, values, objects=np.tile([1, 2], len(frames) // 2)
+    )
+    main = np.where(shown[:, None], [0.5, 0.5, 0.9], [0.5, 0.5, 0])
+    return Answer("a", index, index / 25, TRACK, main, several=rows)
+
+
+def test_frames_without_any_object() -> None:
+    shown = np.arange(200) % 5 > 0
+    assert Totals.of(several_in(shown)) == Totals(200, round(200 * 320 / 360))
+    shown = np.arange(200) < 50  # they left
+    assert Totals.of(several_in(shown)) == Totals(200, 50, absent=150)
 
 
 def test_several_equal_objects_are_named(run: Run, tmp_path: Path) -> None:

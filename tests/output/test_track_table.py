@@ -136,5 +136,7 @@ def test_a_summary_with_huge_numbers_is_damaged(tmp_path: Path, entry: str, valu
 @pytest.mark.parametrize("begun", ["config.json", "tracks.partial.csv"])
 def test_results_that_are_not_finished(tmp_path: Path, begun: str) -> None:
     (tmp_path / begun).touch()
-    with pytest.raises(UserError, match=r"tracks\.csv: is missing; finish it with ul learn or ul apply --resume"):
+    with pytest.raises(
+        UserError, match=r"tracks\.csv: is missing; finish it with ul learn or ul apply --resume"
+    ):
         read_tracks(tmp_path / "tracks.csv")
