@@ -79,6 +79,17 @@ def test_an_object_that_hides_the_scene_most_of_the_time_is_outlined() -> None:
     assert np.quantile(both / either, 0.1) > 0.8  # 0.35 with a median over all frames
 
 
+def test_an_object_that_rests_and_moves_in_one_place_is_found() -> None:
+    """Around this place, most frames without motion show the object at rest."""
+    angle = np.arange(200) / 3
+    places = np.stack([55 + 12 * np.cos(angle), 60 + 12 * np.sin(angle)], axis=1)
+    places[:70] = 55, 60
+    places[170:] = circle(200)[170:] / 2 + (70, 20)  # somewhere else
+    frames = film(places, radius=9)
+    found = scene_of(frames).segment(frames)
+    assert np.quantile(distances(found, places), 0.9) < 3
+
+
 def test_leaves_that_always_move_are_part_of_the_scene() -> None:
     places = circle(160)
     frames = film(places)

@@ -192,3 +192,14 @@ def test_a_clock_is_found_only_if_the_camera_moves(kind: str) -> None:
     found = burned_in(frames, path, np.ones(frames.shape[:3], np.float32))
     assert not found[: HEIGHT // 2].any()
     assert (found[HEIGHT - 14 : HEIGHT - 4, 8:60].mean() > 0.5) == (kind == "pan")
+
+
+@pytest.mark.parametrize(("height", "width"), [(16, 2400), (2400, 16), (4, 700)])
+def test_frames_of_extreme_shapes(height: int, width: int) -> None:
+    rng = np.random.default_rng(0)
+    frames = np.repeat(rng.integers(0, 255, (1, height, width, 3), np.uint8), 6, 0)
+    for t, frame in enumerate(frames):
+        frame[:16, 10 * t : 10 * t + 40] = 255
+    found = segment_motion(frames)
+    assert found.soft.shape == frames.shape[:3]
+    assert np.isfinite(found.confidence).all()

@@ -84,3 +84,5 @@ def test_heat_is_where_the_time_was_spent() -> None:
     assert picture[240, 100].sum() > picture[240, 500].sum() > picture[400, 300].sum()
     assert (picture[60, 150] == 255).all(), "a side of the zone"
     assert path_map(scene, None, {}).shape == (480, 640, 3)
+    tall = replace(scene, width=16, height=2000)
+    assert heat_map(tall, [0], None, {}).shape == path_map(tall, None, {}).shape == (4000, 32, 3)

@@ -94,10 +94,10 @@ class CellChain:
 def cell_side(height: int, width: int) -> int:
     """Return the side of a cell in pixels.
 
-    >>> cell_side(216, 384), cell_side(144, 96)
-    (4, 2)
+    >>> cell_side(216, 384), cell_side(144, 96), cell_side(16, 3000)
+    (4, 2, 16)
     """
-    return max(1, round(max(height, width) / CELLS))
+    return max(1, min(round(max(height, width) / CELLS), height, width))
 
 
 def cell_means(values: NDArray[np.generic], cell: int) -> Floats:

@@ -25,6 +25,7 @@ from ullayers.locate.segment import (
     Segments,
     other_masses,
     part_places,
+    reduced_size,
     resized,
     segment_motion,
     still_threshold,
@@ -202,8 +203,7 @@ class StillRecording:
 
     def __post_init__(self) -> None:
         height, width = self.scene.noise.shape
-        scale = min(1.0, STILL_SIDE / max(height, width))
-        self.view = self.scene.resized(round(height * scale), round(width * scale))
+        self.view = self.scene.resized(*reduced_size(height, width, STILL_SIDE))
 
     @classmethod
     def start(cls, scene: StillScene, sample: Frames) -> StillRecording:

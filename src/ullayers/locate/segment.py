@@ -28,6 +28,7 @@ from ullayers.locate.still import MIN_STILL_EVIDENCE
 from ullayers.video import recycled
 
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
+SHORTEST_SIDE = 16  # pixels
 BINS = 256
 MIN_EVIDENCE = 1.5  # times the median of a frame: weaker evidence is not motion
 # Relative to the threshold: cells below the first are background, cells above the second are
@@ -294,11 +295,11 @@ def follow_object(
 
 def resized(frames: Frames, longer_side: int) -> Frames:
     """Shrink frames whose longer side exceeds `longer_side`."""
-    height, width = frames.shape[1:3]
-    scale = longer_side / max(height, width)
-    if scale >= 1:
+    _, height, width, _ = frames.shape
+    rows, columns = reduced_size(height, width, longer_side)
+    if (rows, columns) == (height, width):
         return frames
-    size = round(width * scale), round(height * scale)
+    size = columns, rows
     small = recycled.empty((len(frames), *size[::-1], 3), np.uint8)
 
     def shrink(frame: Pixels, place: Pixels) -> None:
@@ -306,6 +307,16 @@ def resized(frames: Frames, longer_side: int) -> Frames:
 
     in_parallel(shrink, frames, small)
     return small
+
+
+def reduced_size(height: int, width: int, longer_side: int) -> tuple[int, int]:
+    """Return the size of smaller frames; their shorter side keeps a few pixels.
+
+    >>> reduced_size(480, 960, 320), reduced_size(100, 200, 320), reduced_size(16, 3200, 320)
+    ((160, 320), (100, 200), (16, 3200))
+    """
+    scale = min(1.0, max(longer_side / max(height, width), SHORTEST_SIDE / min(height, width)))
+    return round(height * scale), round(width * scale)
 
 
 def otsu_threshold(values: Floats) -> float:

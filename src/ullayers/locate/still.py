@@ -31,10 +31,12 @@ NOISE_BLUR = 2.0  # pixels
 DETAIL = 1.0  # pixels: details of a texture are one to four times this size
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
 
-FLOW_SIDE = 320  # pixels of the longer side at which motion is measured
+MOTION_SIDE, SHORTEST_SIDE = 320, 16  # pixels of the frames in which motion is measured
 MOVING = 0.5  # pixels from frame to frame
 CLOSING = np.ones((7, 7), np.uint8)  # fills the inside of an object, where flow is uncertain
 OFTEN, SELDOM = 0.25, 0.15  # of the frames: motion in more, and in all but this share
+MOVING_WEIGHT = 0.6  # of a frame with motion, when two colours of the scene compete
+SAME_COLOUR = 10.0  # grey levels: frames that differ less from a colour agree with it
 
 COMMON_SHARE = 0.25  # quantile of the evidence of a frame that objects do not affect
 NOISE_SHARE = 0.4  # smallest value of this quantile if there is any noise
@@ -202,9 +204,11 @@ def still_scene(sample: Frames, moving: NDArray[np.bool_] | None = None) -> Stil
             cover a pixel in more than half of the frames.
     """
     flat = np.ones(sample.shape[1:3], np.float32)
-    scene = StillScene(_median_over_time(sample, moving), flat, bands=False)
+    scene = StillScene(_median_over_time(sample), flat, bands=False)
     scene = StillScene(scene.backdrop, flat, bands=_has_bands(sample, scene))
     levelled = np.stack(in_parallel(scene.levelled, sample))
+    if moving is not None:
+        moving = _hidden_by_motion(levelled, moving)
     scene = StillScene(_median_over_time(levelled, moving), flat, scene.bands)
     differences = np.stack(in_parallel(scene.difference, sample))
     middle = _median_over_time(differences, moving)
@@ -221,7 +225,7 @@ def moving_pixels(sample: Frames, after: Frames) -> NDArray[np.bool_]:
         after: The frames that follow those of the sample.
     """
     size = sample.shape[2], sample.shape[1]
-    scale = min(1.0, FLOW_SIDE / max(size))
+    scale = min(1.0, max(MOTION_SIDE / max(size), SHORTEST_SIDE / min(size)))
 
     def small(frame: Pixels) -> Pixels:
         grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
@@ -259,6 +263,33 @@ def _median_over_time(
 
     in_parallel(band, range(0, len(middle), rows))
     return middle
+
+
+def _hidden_by_motion(levelled: Frames, moving: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return `moving`, but only where the frames without motion show what is behind.
+
+    Where an animal rests, the scene may be seen mostly while the animal moves nearby. The median of
+    all frames and that of the frames without motion compete: the one with which more frames agree
+    is the scene. Frames with motion count less, as they may show a large object.
+    """
+    hidden = moving.copy()
+
+    def compare(row: int) -> None:
+        often, at_rest = _median_at_rest(levelled[:, row], moving[:, row])
+        if not often.any():
+            return
+        seen = levelled[:, row, often].astype(np.float32)
+        weight = np.where(moving[:, row, often], MOVING_WEIGHT, 1)
+        all_frames = np.median(seen, axis=0)
+        support, support_at_rest = (
+            (weight * (np.abs(seen - colour).mean(-1) < SAME_COLOUR)).sum(0)
+            for colour in (all_frames, at_rest)
+        )
+        differ = np.abs(all_frames - at_rest).mean(-1) > SAME_COLOUR
+        hidden[:, row, np.flatnonzero(often)[differ & (support > support_at_rest)]] = False
+
+    in_parallel(compare, range(levelled.shape[1]))
+    return hidden
 
 
 def _median_at_rest(

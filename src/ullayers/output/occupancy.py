@@ -23,6 +23,7 @@ BLUR = 1.2  # cells
 BACKDROP_LIGHT = 115  # brightness of the bright parts of the frame behind a map, out of 255
 MAX_GAIN = 2.0  # largest gain for a dark frame
 EMPTY_COLOUR = 38  # grey behind a map if there is no frame
+MAX_HEIGHT = 4000  # pixels of a picture; JPEG has a limit too
 MAX_OPACITY = 0.9
 SHIFT = 4  # bits after the binary point of coordinates
 
@@ -64,10 +65,10 @@ def heat_map(
         numbers: Indices of its tracks, from 0.
         frame: (height, width, 3) uint8 of any size; None for a plain background.
         zones: Corners in pixels of the video by name.
-        width: Width of the picture.
+        width: Width of the picture; it is narrower if it would be too tall.
     """
     picture = _backdrop(scene, frame, width)
-    height = len(picture)
+    height, width = picture.shape[:2]
     seconds = time_per_cell(scene, numbers)
     level = np.sqrt(seconds / (seconds.max() or 1))  # a linear scale would show only resting places
     large = cv2.resize(level, (width, height), interpolation=cv2.INTER_CUBIC).clip(0, 1)
@@ -86,10 +87,10 @@ def path_map(
         scene: The objects of one sequence.
         frame: (height, width, 3) uint8 of any size; None for a plain background.
         zones: Corners in pixels of the video by name.
-        width: Width of the picture.
+        width: Width of the picture; it is narrower if it would be too tall.
     """
     picture = _backdrop(scene, frame, width)
-    scale = np.array([width, len(picture)])
+    scale = np.array([picture.shape[1], len(picture)])
     for track, motion in zip(scene.tracks, scene.motions, strict=True):
         places = np.stack([track.x, track.y], 1) * scale
         steps = (places[motion.rows].clip(-1e4, 1e4) * 2**SHIFT).round().astype(np.int32)
@@ -99,6 +100,7 @@ def path_map(
 
 
 def _backdrop(scene: Scene, frame: Pixels | None, width: int) -> Pixels:
+    width = max(1, min(width, round(MAX_HEIGHT * scene.width / scene.height)))
     height = max(1, round(width * scene.height / scene.width))
     if frame is None:
         return np.full((height, width, 3), EMPTY_COLOUR, np.uint8)
