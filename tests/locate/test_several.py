@@ -8,6 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
+from ullayers.learn.results import TRACK, Answer
+from ullayers.learn.several import Several
 from ullayers.locate.blobs import Blobs, core_covariance, find_blobs, find_pieces
 from ullayers.locate.crossings import find_crossings
 from ullayers.locate.finder import ObjectFinder
@@ -317,3 +319,42 @@ def test_confidence_after_hiding_needs_a_difference_in_appearance() -> None:
         assert all((each.confidence > 0.9) == sure for each in judged)
         if not sure:
             assert max(each.confidence for each in judged) < 0.7
+
+
+def behind_a_disc(x: np.ndarray) -> Tracker:
+    """Return a tracker that has followed an ellipse at x, which passes behind a resting disc."""
+    tracker = Tracker(patience=100)
+    frame = np.full((SIZE[1], SIZE[0], 3), 200, np.uint8)
+    for column in x.round().astype(int):
+        mask = cv2.circle(np.zeros((SIZE[1], SIZE[0]), np.uint8), (120, 80), 22, 1, -1)
+        mask = cv2.ellipse(mask, (column, 80), (10, 5), 0, 0, 360, 1, -1) > 0
+        step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=500))
+    return tracker
+
+
+def rows_of(tracker: Tracker) -> Answer:
+    count = tracker.frame
+    time = np.arange(count)
+    main = Answer("film", time, time / 25, TRACK, np.zeros((count, 3)))
+    several = Several(wanted=2)
+    several.finish(tracker, main, SIZE, (1.0, 1.0))
+    assert several.rows is not None
+    return several.rows
+
+
+def test_a_hidden_object_is_interpolated_without_confidence() -> None:
+    x = np.linspace(30, 210, 90)
+    rows = rows_of(behind_a_disc(x))
+    passing, disc = (rows.values[rows.objects == number] for number in (1, 2))
+    hidden = passing[:, 2] == 0
+    assert np.count_nonzero(hidden) >= 3
+    assert np.abs(x[hidden] - 120).max() < 22 - 10, "within the disc"
+    assert np.abs(passing[hidden, 0] * SIZE[0] - x[hidden]).max() < 6
+    assert np.all(disc[:, 2] > 0.5), "nothing hides the disc"
+
+
+def test_an_object_that_stays_hidden_has_no_more_rows() -> None:
+    x = np.concatenate([np.linspace(30, 120, 45), np.full(3, 120.0)])
+    rows = rows_of(behind_a_disc(x))
+    assert np.count_nonzero(rows.objects == 2) == len(x), "the disc"
+    assert 40 <= np.count_nonzero(rows.objects == 1) <= 45

@@ -181,10 +181,12 @@ def _rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
     """Return frame, number, values and moments of an object from its first to its last frame.
 
-    Where it was not seen, its position is interpolated, with a confidence of 0.
+    Where it was not seen, or hidden by another object, its position is interpolated, with a
+    confidence of 0.
     """
+    seen = one.sightings.column("clarity") > 0
     names = "frame", "x", "y", "clarity", "spread", "area", "core"
-    frame, x, y, clarity, spread, area, core = map(one.sightings.column, names)
+    frame, x, y, clarity, spread, area, core = (one.sightings.column(name)[seen] for name in names)
     time = np.arange(frame[0], min(frame[-1] + 1, len(frames.index)))
     columns = (
         x / size[0],

@@ -25,6 +25,7 @@ FRAGMENT = 0.6  # of the usual area: a smaller blob may be a part of an object
 CONFIRMED = 8  # frames in which an object must be seen alone before it may share a blob
 PART = 0.6  # of the usual area of an object: a smaller one that is never separate is part of it
 YOUNG = 0.1  # of the frames in which the best known object in a blob was seen alone
+HIDDEN = 0.1  # of its usual area: an object with fewer pixels is hidden by others
 ROOM = 0.75  # of the sum of their areas: in a smaller blob, one of the objects may have left
 
 Floats = NDArray[np.float64]
@@ -276,6 +277,8 @@ class Tracker:
         for i, each in enumerate(objects):
             _move(each, places[i], float(gains[i]))
             each.spread = spreads[i]
+            own = pixels[chosen == i]
+            hidden = len(own) < HIDDEN * each.area
             self._note(
                 each,
                 Sighting(
@@ -284,11 +287,11 @@ class Tracker:
                     float(each.place[0]),
                     float(each.place[1]),
                     spreads[i],
-                    float((chosen == i).sum()),
-                    float(blobs.clarity[blob]),
+                    float(len(own)),
+                    0.0 if hidden else float(blobs.clarity[blob]),
                     np.full(COLOURS, np.nan),
                     tuple(n for n in company if n != each.number),
-                    _box_of(pixels[chosen == i], each),
+                    _box_of(own, each),
                     float(apart[i]),
                     spreads[i],
                 ),
