@@ -326,8 +326,8 @@ def behind_a_disc(x: np.ndarray) -> Tracker:
     tracker = Tracker(patience=100)
     frame = np.full((SIZE[1], SIZE[0], 3), 200, np.uint8)
     for column in x.round().astype(int):
-        mask = cv2.circle(np.zeros((SIZE[1], SIZE[0]), np.uint8), (120, 80), 22, 1, -1)
-        mask = cv2.ellipse(mask, (column, 80), (10, 5), 0, 0, 360, 1, -1) > 0
+        drawn = cv2.circle(np.zeros((SIZE[1], SIZE[0]), np.uint8), (120, 80), 22, 1, -1)
+        mask = cv2.ellipse(drawn, (column, 80), (10, 5), 0, 0, 360, 1, -1) > 0
         step(tracker, find_blobs(frame, mask, 9 * mask.astype(np.float32), 3.0, typical=500))
     return tracker
 
