@@ -354,5 +354,5 @@ def test_frames_that_are_too_large_are_refused(film: str, tmp_path: Path) -> Non
         lambda: plan_run([film], tmp_path / "run", SHORT, size=(9000, 12000)),
         lambda: next(ullayers.watch(film, size=(9000, 12000))),
     ):
-        with pytest.raises(RunError, match="--size 9000x12000: expected at most 4,194,304 pixels"):
+        with pytest.raises(RunError, match="--size 9000x12000: expected at most 1,048,576 pixels"):
             plan()

@@ -44,6 +44,7 @@ from ullayers.video.reader import Clip, Reading, Source, VideoError
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
+PIXELS_PER_CALL = 2**23  # of the network, which needs about 60 bytes for each
 HELP_FRAMES = 1000  # a second process takes as long to start as a few hundred frames
 
 Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # positions given by the user, by frame
@@ -330,9 +331,10 @@ def attend(
         piece = Piece(0, small, None, behind)
     else:
         piece = make_piece(0, small)
+    count = max(1, min(FRAMES_PER_CALL, PIXELS_PER_CALL // (size[0] * size[1])))
     parts = [
-        net(piece.foreground(slice(i, i + FRAMES_PER_CALL)).to(run.config.device))
-        for i in range(0, len(piece), FRAMES_PER_CALL)
+        net(piece.foreground(slice(i, i + count)).to(run.config.device))
+        for i in range(0, len(piece), count)
     ]
     return Located(*(torch.cat(each).cpu() for each in zip(*parts, strict=True)))
 

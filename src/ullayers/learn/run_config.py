@@ -24,7 +24,7 @@ from ullayers.learn.zones import Zones
 from ullayers.video.frames import Reading, check_pixels, kept_frames
 from ullayers.video.region import MaskRegion, Rectangle, Region
 
-MAX_PIXELS = 2**22  # of a training frame; a batch of larger ones does not fit into memory
+MAX_PIXELS = 2**20  # of a training frame; a batch of larger ones does not fit into memory
 MAX_METRICS_BYTES = 2**30
 PNG_URL = "data:image/png;base64,"
 
