@@ -1,8 +1,6 @@
 """`python -m ullayers`: the `ul` command."""
 
-import sys
-
-from ullayers.cli.main import main
+from ullayers.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

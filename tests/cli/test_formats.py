@@ -46,6 +46,16 @@ def test_a_real_run_and_what_it_was_applied_to(
         assert "IDF1                  1.000" in out
 
 
+def test_an_export_folder_that_leads_outside_is_refused(
+    here: UlCommand, run: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (run / "export").symlink_to(outside)
+    check_refused(here("export", run, "--format", "csv"), "link that leads out")
+    assert not any(outside.iterdir())
+
+
 def test_boxes_need_masks_or_sizes(here: UlCommand, tmp_path: Path) -> None:
     columns = ("sequence", "frame", "time", "x", "y", "confidence")  # of version 0.1
     run = write_results(tmp_path / "run", {"a": walk(1)}, columns=columns)

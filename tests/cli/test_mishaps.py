@@ -378,7 +378,7 @@ def test_a_folder_that_cannot_be_written_to(
 
 def test_damaged_and_unfinished_runs(place: Path, tmp_path: Path, here: UlCommand) -> None:
     film, run = place / "ball.mp4", tmp_path / "run"
-    check_refused(here("apply", tmp_path / "no", film, "--out", tmp_path / "a"), "is not a run")
+    check_refused(here("apply", tmp_path / "no", film, "--out", tmp_path / "a"), "does not exist")
     check_refused(here("learn", "--resume", "--out", tmp_path / "no"), "is not a run")
     shutil.copytree(place / "run", run)
     whole = contents(run)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import run_code
 from ullayers.cli.failures import quiet_writer_threads
 from ullayers.cli.signals import stop_at_checks, stop_with_interrupt
 from ullayers.video.reader import find_sources
@@ -25,6 +26,33 @@ def _default_handlers() -> Iterator[None]:
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, previous)
+
+
+def test_a_thread_that_computes_does_not_abort_the_process() -> None:
+    code = """
+import torch
+import ullayers.cli.main as command
+import ullayers.video.read_ahead as ahead
+
+ahead.PATIENCE = 0.01
+
+def endless():
+    yield 1
+    values = torch.ones(1500, 1500)
+    while True:
+        values = values @ values
+
+def stopped():
+    items = ahead.read_ahead(endless(), most=2)
+    next(items)
+    items.close()
+    assert ahead.is_reading()
+    return 130
+
+command.main = stopped
+command.run()
+"""
+    assert run_code(code) == (130, "", "")
 
 
 class Thing:

@@ -103,6 +103,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "restarts": (lambda run: edit(run, lambda c: c["learn"].update(restarts=10**9)), "at most 10"),
     "large batch": (lambda run: edit(run, lambda c: c["learn"].update(batch=10**9)), "at most 10"),
     "large clip": (lambda run: edit(run, lambda c: c["learn"].update(clip=10**9)), "at most 100"),
+    "odd scale": (lambda run: edit(run, lambda c: c.update(mm_per_pixel=-1)), "above 0 and below"),
+    "long number": (
+        lambda run: (run / "config.json").write_text("[" + "9" * 5000 + "]"),
+        "shorter numbers",
+    ),
     "many outputs": (
         lambda run: edit(run, lambda c: c.update(MANY_OUTPUTS | {"inputs": ["a"]})),
         "not belong",

@@ -356,3 +356,9 @@ def test_frames_that_are_too_large_are_refused(film: str, tmp_path: Path) -> Non
     ):
         with pytest.raises(RunError, match="--size 9000x12000: expected at most 1,048,576 pixels"):
             plan()
+
+
+def test_training_steps_that_need_too_much_memory_are_refused(film: str, tmp_path: Path) -> None:
+    run, sources = plan_run([film], tmp_path / "run", replace(SHORT, batch=10_000, clip=100))
+    with pytest.raises(RunError, match="a training step of 10000 clips of 100 frames has"):
+        next(learn_run(run, sources))

@@ -129,6 +129,8 @@ def test_in_training_the_output_is_a_copy(statistics: Any) -> None:
     expected = output.detach().clone()
     array[:] = 7
     assert torch.equal(output, expected)
+    frames = torch.from_numpy(array)
+    assert ul.UL1d(3, statistics=statistics)(frames) is frames, "it needs no gradient"
 
 
 def gradient_after_write(layer: nn.Module, write: Callable[[Tensor], object]) -> Tensor:

@@ -150,7 +150,7 @@ def test_from_pretrained_needs_two_files(place: Path, tmp_path: Path) -> None:
 def test_from_pretrained_says_what_is_wrong(place: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="expected the folder of a run, a path, got NoneType"):
         ul.from_pretrained(cast(Any, None))
-    with pytest.raises(RunError, match="is not a run, it does not exist"):
+    with pytest.raises(RunError, match="does not exist; give the folder of a run"):
         ul.from_pretrained(tmp_path / "nobody/model")
     with pytest.raises(RunError, match=r"it has no config\.json"):
         ul.from_pretrained(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ullayers.cli.options import EVERY_FRAME
 from ullayers.errors import UserError
-from ullayers.learn.folders import RUN_NAMES
+from ullayers.learn.folders import RUN_NAMES, check_inside
 from ullayers.learn.runs import Run, load_run
 from ullayers.output.corrected_report import write_corrected_report
 from ullayers.output.corrections import read_corrections
@@ -55,6 +55,7 @@ def _write_tracks(arguments: Namespace) -> None:
         folder, arguments.format, out, sequence=arguments.sequence, first=first, last=last
     )
     if out is None:
+        check_inside(folder, files[0].path.parent)
         files[0].path.parent.mkdir(exist_ok=True)
     paths = [path for file in files for path in file.paths]
     _check_files(paths, folder, arguments.force)
@@ -81,7 +82,7 @@ def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
 def _check_files(files: list[Path], folder: Path, force: bool) -> None:
     """Refuse files that cannot be written or would replace others unintentionally."""
     if len({os.path.realpath(file) for file in files}) < len(files):
-        raise UserError(f"{files[0]}: is given twice; write each format to a file of its own")
+        raise UserError(f"{files[0]}: is given twice; use a separate file for each")
     for file in files:
         real = Path(os.path.realpath(file))
         if not real.parent.is_dir():

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from typing import NoReturn
 
 from ullayers.cli.failures import explain
 from ullayers.cli.parser import make_parser
@@ -53,6 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _function(parsed.command)(parsed) or 0
     except (Exception, KeyboardInterrupt) as error:
         return explain(parsed, error)
+
+
+def run() -> NoReturn:
+    """Run the command and exit."""
+    code = main()
+    reading = sys.modules.get("ullayers.video.read_ahead")
+    if reading is not None and reading.is_reading():
+        # After an interrupt, a thread may still be computing in PyTorch; ending the interpreter
+        # while it does would abort the process.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _open_missing_streams() -> None:

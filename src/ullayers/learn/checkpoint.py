@@ -32,11 +32,23 @@ def read_json(path: Path) -> Any:
         OSError: The file cannot be read.
         ValueError: The file is not regular, not JSON, larger than 64 MB, or nested too deeply.
     """
-    text = read_regular(path, MAX_JSON_BYTES).decode()
+    return parse_json(read_regular(path, MAX_JSON_BYTES).decode())
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON that may be damaged or hostile.
+
+    Raises:
+        ValueError: It is not JSON, is nested too deeply, or has a number of thousands of digits.
+    """
     try:
         return json.loads(text)
+    except json.JSONDecodeError:
+        raise
     except RecursionError as error:
         raise ValueError("expected JSON that is nested less deeply") from error
+    except ValueError as error:  # of int, which limits the number of digits
+        raise ValueError("expected JSON with shorter numbers") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.learn.checkpoint import RunError, read_json
+from ullayers.learn.checkpoint import RunError, parse_json, read_json
 from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
 from ullayers.learn.regular_files import read_regular
@@ -24,7 +23,9 @@ from ullayers.learn.zones import Zones
 from ullayers.video.frames import Reading, check_pixels, kept_frames
 from ullayers.video.region import MaskRegion, Rectangle, Region
 
-MAX_PIXELS = 2**20  # of a training frame; a batch of larger ones does not fit into memory
+MAX_TRAINING_PIXELS = 2**20  # of a frame
+MAX_STEP_PIXELS = 2**25  # of all frames of a training step, which needs about 170 bytes for each
+MAX_MM_PER_PIXEL = 1e9
 MAX_METRICS_BYTES = 2**30
 PNG_URL = "data:image/png;base64,"
 
@@ -165,10 +166,10 @@ def read_config(folder: Path) -> ConfigEntries:
     try:
         return _parse(read_json(folder / "config.json"))
     except FileNotFoundError as error:
-        missing = "it does not exist"
+        missing = "does not exist; give the folder of a run"
         if folder.exists():
-            missing = "it has no config.json; give a folder written by ul learn"
-        raise RunError(f"{folder}: is not a run, {missing}") from error
+            missing = "is not a run, it has no config.json; give a folder written by ul learn"
+        raise RunError(f"{folder}: {missing}") from error
     except NotADirectoryError as error:
         raise RunError(f"{folder}: is a file; give the folder of a run") from error
     except OSError as error:
@@ -184,6 +185,9 @@ def _parse(content: Any) -> ConfigEntries:
     entries = from_json(ConfigEntries, content)
     if not entries.inputs or any("\0" in path for path in entries.inputs):
         raise ValueError("expected inputs that are paths")
+    scale = entries.mm_per_pixel
+    if scale is not None and not 0 < scale < MAX_MM_PER_PIXEL:
+        raise ValueError(f"mm_per_pixel: expected a number above 0 and below 1e9, got {scale}")
     check_size(entries.reading.size)
     check_settings(entries.learn)
     return entries
@@ -196,9 +200,26 @@ def check_size(size: tuple[int, int]) -> None:
         RunError: There are too many pixels.
     """
     height, width = size
-    if height * width > MAX_PIXELS:
+    if height * width > MAX_TRAINING_PIXELS:
         raise RunError(
-            f"--size {height}x{width}: expected at most {MAX_PIXELS:,} pixels; give a smaller one"
+            f"--size {height}x{width}: expected at most {MAX_TRAINING_PIXELS:,} pixels; "
+            "give a smaller one"
+        )
+
+
+def check_step(config: Config, size: tuple[int, int]) -> None:
+    """Refuse settings with which a training step needs too much memory.
+
+    Raises:
+        RunError: There are too many pixels.
+    """
+    height, width = size
+    pixels = config.batch * config.clip * height * width
+    if pixels > MAX_STEP_PIXELS:
+        raise RunError(
+            f"--size {height}x{width}: a training step of {config.batch} clips of {config.clip} "
+            f"frames has {pixels:,} pixels, expected at most {MAX_STEP_PIXELS:,}; give a smaller "
+            "size or fewer clips"
         )
 
 
@@ -233,6 +254,6 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def _parse_record(line: str, number: int) -> dict[str, Any]:
     try:
-        return vars(from_json(MetricsEntry, json.loads(line)))
-    except (ValueError, RecursionError) as error:
+        return vars(from_json(MetricsEntry, parse_json(line)))
+    except ValueError as error:
         raise ValueError(f"line {number}: {error}") from error

@@ -18,7 +18,7 @@ from ullayers.learn.folders import check_links, clear_run
 from ullayers.learn.footage import Footage, gather
 from ullayers.learn.models import weights
 from ullayers.learn.regular_files import read_regular
-from ullayers.learn.run_config import MAX_METRICS_BYTES
+from ullayers.learn.run_config import MAX_METRICS_BYTES, check_step
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run
 from ullayers.learn.survey import Survey, outline_reading, plan_survey
@@ -73,6 +73,8 @@ def learn_run(
         ['config.json', 'metrics.jsonl', 'model.safetensors']
     """
     check_links(run.folder)
+    assert run.reading.size is not None
+    check_step(run.config, run.reading.size)
     footage = _gather(run, sources, progress)
     if run.teaching is not None:
         footage.taught = read_taught(run.teaching, sources, run.reading, footage)

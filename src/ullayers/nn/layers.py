@@ -61,8 +61,8 @@ class UL1d(ULBase):
 
     Do not write to the input's memory through a numpy array before the backward pass. With fresh
     statistics the input is kept for it, so the gradient would silently be wrong; in-place PyTorch
-    operations are detected. In `eval()` and under `no_grad` the output is the input itself, as
-    with `torch.nn.Identity`; otherwise it is a copy.
+    operations are detected. In `eval()`, under `no_grad`, and for an input that needs no gradient,
+    the output is the input itself, as with `torch.nn.Identity`; otherwise it is a copy.
 
     Args:
         features: Number of features d of the input.

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 PATIENCE = 20.0  # seconds to wait for the thread to end
+THREAD_NAME = "ullayers-video"
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ def read_ahead(
         if not stop.is_set():
             box.put(end)
 
-    thread = threading.Thread(target=work, name="ullayers-video", daemon=True)
+    thread = threading.Thread(target=work, name=THREAD_NAME, daemon=True)
     try:
         thread.start()  # in the block, so that an interrupt here also stops the thread
         while (got := box.get()) is not None:
@@ -74,6 +75,11 @@ def read_ahead(
         _drop(box, most)  # so that a waiting put returns and the thread sees `stop`
         with suppress(RuntimeError):  # interrupted while it starts: it will see `stop`
             thread.join(PATIENCE)
+
+
+def is_reading() -> bool:
+    """Return whether a thread has not ended yet, although its items are no longer wanted."""
+    return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
 def _drop(box: queue.Queue[Any], count: int) -> None:
