@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from ullayers.locate.blobs import LEAST_MASS, find_blobs, outline_all, typical_area
 from ullayers.locate.flow import Pixels
 from ullayers.locate.live_identity import LiveIdentity
-from ullayers.locate.live_scene import LiveScene, Look, is_in_front
+from ullayers.locate.live_scene import ComparedFrame, LiveScene, is_in_front
 from ullayers.locate.live_tracks import LiveObject, LiveTrack
 from ullayers.locate.selection import (
     LARGEST_J,
@@ -122,13 +122,13 @@ class LiveObjects:
         x, y, confidence = values
         return (LiveObject(self.main, x, y, confidence, self._contour(self.main)),)
 
-    def _outline(self, frame: Pixels, look: Look) -> NDArray[np.bool_]:
+    def _outline(self, frame: Pixels, look: ComparedFrame) -> NDArray[np.bool_]:
         """Outline everything that stands out."""
         threshold = self.scene.threshold
         least = LEAST_MASS * float(np.median(self.masses)) if self.masses else 0.0
         return outline_all(frame, look.scene, look.gain, look.evidence, threshold, least)
 
-    def _typical(self, mask: NDArray[np.bool_], look: Look) -> float:
+    def _typical(self, mask: NDArray[np.bool_], look: ComparedFrame) -> float:
         """Return the area of a typical object in the latest frames."""
         count, labels = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
         inside = labels[mask]
@@ -177,7 +177,7 @@ class LiveObjects:
             if not whole.name:
                 whole.name, part.name = part.name, 0
 
-    def _check_new(self, look: Look, owner: NDArray[np.uint16]) -> None:
+    def _check_new(self, look: ComparedFrame, owner: NDArray[np.uint16]) -> None:
         """Start to count again how long a new track was seen alone if it is not an object now.
 
         Args:
