@@ -30,7 +30,8 @@ REMAINS = 0.2  # smallest mass of an image left behind, as a share of the mass o
 LEAVING = 0.1  # largest distance at which a path starts near another, as a share of the longer side
 RESTING = 0.25  # pixels are at rest if they belong to something for this share of a window
 LEAST_DRIFT = 0.1  # smallest distance a slow object covers, as a share of the root of its area
-MIN_GAIN = 0.25  # smallest gain of a part that may be the object; halved without attention
+# Smallest gain of a part that may be the object. Gains are half as large without a network.
+MIN_GAIN = 0.25
 
 Mask = NDArray[np.bool_]
 

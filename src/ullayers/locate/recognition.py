@@ -83,8 +83,8 @@ class Recognised:
 
 
 @dataclass
-class Cast:
-    """The objects of all videos so far that can be distinguished.
+class KnownObjects:
+    """Objects that can be recognised, from all videos so far.
 
     Attributes:
         portraits: Portraits by object number.
