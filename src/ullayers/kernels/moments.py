@@ -183,9 +183,9 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
     """Compute W, B and the derivatives of J.
 
     The ridge is part of J: W + r tr(W)/d with the relative ridge r, and for B the smaller one of
-    `ridges`. Where W is as small as the rounding errors of B, a constant keeps it above those, and
-    likewise B above those of W. If W or B is zero (below
-    `SMALLEST_TRACE`) or has no inverse, J is undefined and all derivatives are zero.
+    `ridges`. A constant bounds each matrix from below by the rounding errors of the other. If W or
+    B is zero (below `SMALLEST_TRACE`) or has no inverse, J is undefined and all derivatives are
+    zero.
 
     Args:
         moments: Sums over the frames.
@@ -227,7 +227,7 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
 def in_float32(weights: Weights) -> Tensor:
     """Return the matrices in float32, or zeros where float32 cannot hold them.
 
-    It cannot for inputs of about 1e-21.
+    Inputs of about 1e-21 are too small for it.
     """
     single = weights.matrices.to(torch.float32)
     return torch.where(single.isfinite().all(), single, 0.0)

@@ -123,7 +123,7 @@ def _numbers(rows: Sequence[Observation]) -> tuple[list[int], bool]:
         return numbers, max(counts.values()) == 1
     for (frame, name), count in Counter((row.frame, row.identity) for row in rows).items():
         if count > 1:
-            raise ValueError(f"object {name} is there {count} times in frame {frame}")
+            raise ValueError(f"object {name} has {count} rows in frame {frame}")
     if all(isinstance(row.identity, int) for row in rows):
         return [int(row.identity or 0) for row in rows], True
     ordered = sorted({str(row.identity) for row in rows})
