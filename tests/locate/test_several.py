@@ -207,7 +207,7 @@ def test_an_object_that_hides_is_the_same_when_it_returns() -> None:
     assert len(tracker.finish()) == 2
 
 
-def test_fragments_and_noise_are_no_objects() -> None:
+def test_fragments_and_noise_are_not_objects() -> None:
     """Something that flickers at a place is dropped by J; a piece of an object by its size."""
     rng = np.random.default_rng(0)
     tracker = Tracker(patience=10)

@@ -63,7 +63,7 @@ def test_all_frames_can_be_read_while_and_after_they_arrive(tmp_path: Path, seve
     assert not boxes(tmp_path, 10)
 
 
-def test_after_a_kill_it_goes_on(tmp_path: Path) -> None:
+def test_writing_outlines_resumes_after_a_kill(tmp_path: Path) -> None:
     """Frames after the checkpoint are seen again; those before it keep their outlines."""
     running, killed = tmp_path / "running", tmp_path / "killed"
     running.mkdir()

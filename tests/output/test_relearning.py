@@ -116,7 +116,7 @@ def test_three_corrections_lead_to_the_object_that_is_meant(
     assert (same.moved, same.median_px) == (0, 0)
 
 
-def test_learning_from_corrections_goes_on_after_a_kill(run: Path, tmp_path: Path) -> None:
+def test_learning_from_corrections_resumes_after_a_kill(run: Path, tmp_path: Path) -> None:
     """The files in the middle of training are those that a killed process leaves behind."""
     small, _ = places()
     write_corrections(run, Corrections((Move("two", 1, 20, *small[20].tolist()),)))
