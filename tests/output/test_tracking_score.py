@@ -223,7 +223,7 @@ def test_frames_of_a_part(tmp_path: Path) -> None:
         ("a.csv", "x,y\n1,2\n", "column frame"),
         ("a.csv", "frame,z\n1,2\n", "columns x and y"),
         ("a.csv", "frame,x,y\n0,one,2\n", "cannot be read"),
-        ("a.csv", "frame,id,x,y\n0,1,1,2\n0,1,5,5\n", "2 times in frame 0"),
+        ("a.csv", "frame,id,x,y\n0,1,1,2\n0,1,5,5\n", "object 1 has 2 rows in frame 0"),
         ("a.csv", "scorer,a\n", "cannot be read"),
         ("a.txt", "1,1,5\n", "expected frame, id"),
         ("a.csv", "frame,x,y\n1.5,1,2\n", "expected frame numbers from 0 to 1e8, got '1.5'"),
