@@ -166,7 +166,7 @@ def test_videos_of_all_shapes(tmp_path: Path, here: UlCommand, shape: str) -> No
     code, said, errors = here("learn", film, *options, *quick)
     assert (code, said) == (0, "")
     # In films of a few pixels, a result may be unsure.
-    assert errors == "" or errors.startswith("ul learn: warning: nothing trustworthy was found")
+    assert errors == "" or errors.startswith("ul learn: warning: the positions are unreliable")
     config = json.loads((run / "config.json").read_text())
     assert config["reading"]["size"] == small
     count = {"few": 9, "every third": 10}.get(shape, 20)

@@ -76,7 +76,7 @@ def hear_ctrl_c() -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.usefixtures("hear_ctrl_c")
 @pytest.mark.parametrize("task", STOPS)
-def test_a_run_that_is_stopped_goes_on_to_the_same_bits(
+def test_a_run_that_is_stopped_resumes_to_the_same_bits(
     place: Path, tmp_path: Path, here: UlCommand, task: str
 ) -> None:
     """Stopped within a trial, and again after the best trial was chosen."""
@@ -147,7 +147,7 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
     assert files_in(out) == {"tracks.csv", "outlines.sqlite", "behaviour.csv", "summary.json"}
 
 
-def test_results_that_are_stopped_go_on(place: Path, tmp_path: Path, here: UlCommand) -> None:
+def test_results_that_are_stopped_resume(place: Path, tmp_path: Path, here: UlCommand) -> None:
     """The table that `ul learn` writes at its end continues like that of `ul apply`."""
     long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (5, 1, 1, 1)))
     run, asked = tmp_path / "run", (place / "ball.mp4", long, *QUICK)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from ullayers.cli.view import View
-from ullayers.learn.sightings import Sighting
+from ullayers.learn.sightings import WatchResult
 from ullayers.locate.live_tracks import LiveObject
 
 
-def sighting(name: str = "a very long name of a camera") -> Sighting:
+def sighting(name: str = "a very long name of a camera") -> WatchResult:
     mask = np.full((24, 32), 255, np.uint8)
     columns = ("x", "y", "confidence")
-    return Sighting(name, 12345, 500.0, columns, (0.99, 0.99, 0.9), -1.0, True, mask)
+    return WatchResult(name, 12345, 500.0, columns, (0.99, 0.99, 0.9), -1.0, True, mask)
 
 
 def pictures(screen: io.StringIO) -> list[list[str]]:

@@ -234,7 +234,9 @@ def test_damaged_metrics_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"{", b"[]\n", 200_000 * b"[", None])
-def test_metrics_that_are_no_records(finished: Path, tmp_path: Path, content: bytes | None) -> None:
+def test_metrics_that_are_not_valid_records(
+    finished: Path, tmp_path: Path, content: bytes | None
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     (folder / "metrics.jsonl").unlink()
@@ -320,7 +322,7 @@ def watched(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("line", ["", "sequence,frame,time\n", "sequence,frame,time,y0,x_px\n"])
-def test_watching_goes_on_only_with_a_table_of_its_own(
+def test_watching_resumes_only_with_its_own_table(
     watched: Path, film: str, tmp_path: Path, line: str
 ) -> None:
     folder = tmp_path / "run"

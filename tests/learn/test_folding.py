@@ -49,7 +49,7 @@ def test_a_code_that_goes_forth_and_back_is_folded() -> None:
     assert folded_share(flat, pictures(1)) > 0.5
 
 
-def test_noise_in_a_code_is_no_fold() -> None:
+def test_noise_in_a_code_is_not_a_fold() -> None:
     noise = 0.1 * torch.randn(72, 2, generator=torch.Generator().manual_seed(0))
     assert folded_share(ring() + noise, pictures(1)) < 0.1
 

@@ -104,7 +104,7 @@ def test_sources_of_all_sizes_come_out_alike(tmp_path: Path) -> None:
     assert [piece.clip.frames.shape for piece in footage.pieces] == [(5, 3, 16, 24)] * 2
 
 
-def test_sequences_that_are_too_short_are_no_pieces(tmp_path: Path) -> None:
+def test_sequences_that_are_too_short_are_left_out(tmp_path: Path) -> None:
     for name, count in (("a", 2), ("b", 3)):
         write_pictures(tmp_path / name, still(count, 8, 8))
     footage = gather(find_sources([str(tmp_path)]), Reading())

@@ -41,7 +41,7 @@ def test_a_run_moves_between_devices(
 
 
 @pytest.mark.parametrize("task", ["locate", "orient"])
-def test_watching_goes_on(tmp_path: Path, task: Task) -> None:
+def test_watching_resumes(tmp_path: Path, task: Task) -> None:
     film = write_ball(tmp_path / "ball.mp4", 120)
     options = {"config": Config(task=task), "size": 32, "folder": tmp_path / "run"}
     with_pause = list(islice(watch(film, **options), 80))  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def test_only_empty_folders_are_removed(tmp_path: Path) -> None:
     assert (tmp_path / "empty").is_dir(), "it was there before"
 
 
-def test_a_link_is_no_lock(tmp_path: Path) -> None:
+def test_a_link_is_not_a_lock(tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "outside.txt")

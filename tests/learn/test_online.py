@@ -21,7 +21,7 @@ from tests.films import read_table
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
-from ullayers.learn.online import Sighting
+from ullayers.learn.online import WatchResult
 from ullayers.learn.typed_json import from_json
 from ullayers.learn.watcher import (
     CLIP_FRAMES,
@@ -311,7 +311,7 @@ def test_live_view_redraws_in_place() -> None:
     screen = io.StringIO()
     view = View(screen, period=0.0)
     for t in range(3):
-        view.show(Sighting("hall", t, t / 25, ("y0", "y1"), (float(t), -1.0), -0.5))
+        view.show(WatchResult("hall", t, t / 25, ("y0", "y1"), (float(t), -1.0), -0.5))
         time.sleep(0.001)
     frames = screen.getvalue().split("\x1b[20F")
     assert len(frames) == 3

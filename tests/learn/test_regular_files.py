@@ -148,7 +148,7 @@ def test_a_table_that_cannot_be_ours(tmp_path: Path, spoil: Spoil, name: str) ->
         check_free(tmp_path, force=True)
 
 
-def test_watching_goes_on_only_with_a_regular_table(
+def test_watching_resumes_only_with_a_regular_table(
     watched: Path, film: str, tmp_path: Path
 ) -> None:
     folder = copy(watched, tmp_path)

@@ -109,7 +109,7 @@ def test_tensorboard_is_not_needed(
 
 @pytest.mark.parametrize("config", [SHORT, CODES], ids=["locate", "orient"])
 @pytest.mark.parametrize("stop", [1, 4])
-def test_a_stopped_run_goes_on_exactly(
+def test_a_stopped_run_resumes_exactly(
     film: str,
     finished: Path,
     codes: Path,

@@ -101,9 +101,7 @@ def test_the_race_is_won_by_the_lowest_objective(footage: Footage) -> None:
     [([3.0, 1.0, 2.0], 1), ([float("nan"), 5.0, float("nan")], 1), ([1.0, 1.0], 0),
      ([float("inf"), float("nan"), -1.0], 2), ([float("nan")], 0)],
 )  # fmt: skip
-def test_what_is_not_a_number_never_wins(
-    footage: Footage, scores: list[float], winner: int
-) -> None:
+def test_nan_scores_never_win(footage: Footage, scores: list[float], winner: int) -> None:
     learner = Learner(footage, short())
     learner.scores = scores
     assert learner.winner == winner

@@ -46,7 +46,10 @@ def test_units(tmp_path: Path) -> None:
         ({"zones": {"a": SQUARE}, "unit": "frame"}, "unknown entry"),
         ({"zones": {"a": SQUARE}, "units": "metres"}, "units"),
         ('{"zones": {"a": [[0, 0], [NaN, 0], [9, 9]]}}', "expected"),
-        ('{"zones": {"a": [[0,0],[9,0],[9,9]], "a": [[0,0],[5,0],[5,5]]}}', "twice"),
+        (
+            '{"zones": {"a": [[0,0],[9,0],[9,9]], "a": [[0,0],[5,0],[5,5]]}}',
+            "two zones are named 'a'",
+        ),
     ],
 )
 def test_bad_files_are_refused_in_one_line(content: Any, words: str, tmp_path: Path) -> None:

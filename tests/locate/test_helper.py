@@ -91,7 +91,7 @@ def test_an_error_is_raised_here(helper: Helper) -> None:
     assert for_each(Worker(3.0), "divide", [1, 2], helper=helper) == [3.0, 1.5]
 
 
-def test_work_goes_on_without_a_process_that_is_killed(
+def test_work_continues_after_the_helper_is_killed(
     helper: Helper, caplog: pytest.LogCaptureFixture
 ) -> None:
     helper.call("divide", [(1,)])

@@ -250,7 +250,7 @@ def test_who_enters_the_frame_is_not_an_animal_that_hides() -> None:
     assert [one.number for one in found[-1]] == [2]
 
 
-def test_a_part_of_an_object_at_rest_is_no_object() -> None:
+def test_a_part_of_an_object_at_rest_is_not_an_object() -> None:
     """An animal that is in the first frame moves by less than its length before it walks away."""
     t = np.arange(260.0)
     wiggle = np.stack([60 + 4 * np.sin(t / 5), 60 + 3 * np.sin(t / 3)], 1)

@@ -201,7 +201,7 @@ def test_a_position_between_two_objects_is_unsure() -> None:
     assert np.mean(found.confidence[between] < 0.5) > 0.95
 
 
-def test_slow_changes_of_the_light_are_no_motion_of_the_camera() -> None:
+def test_slow_changes_of_the_light_are_not_motion_of_the_camera() -> None:
     places = circle(160)
     gain = np.linspace(0.5, 1.8, len(places))[:, None, None, None]
     brighter = (film(places) * gain).clip(0, 255).astype(np.uint8)  # the wall is overexposed
@@ -209,7 +209,7 @@ def test_slow_changes_of_the_light_are_no_motion_of_the_camera() -> None:
     assert np.quantile(distances(found, places), 0.9) < 2
 
 
-def test_a_key_frame_that_changes_everything_a_little_is_no_object() -> None:
+def test_a_key_frame_that_changes_everything_a_little_is_not_an_object() -> None:
     places = circle(160)
     places[120:] = np.nan
     frames = film(places, noise=0.5)

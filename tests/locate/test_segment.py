@@ -178,7 +178,7 @@ def with_clock(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return frames
 
 
-def test_a_clock_in_the_picture_is_no_object() -> None:
+def test_a_clock_in_the_picture_is_not_an_object() -> None:
     frames, masks = film("pan")
     without, with_it = found_in("pan"), segment_motion(with_clock(frames))
     assert overlap(with_it.masks, masks) > overlap(without.masks, masks) - 0.05

@@ -14,7 +14,7 @@ from ullayers.locate.blobs import Blobs, core_covariance, find_blobs, find_piece
 from ullayers.locate.crossings import find_crossings
 from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.identity import resolve
-from ullayers.locate.looking import Look
+from ullayers.locate.looking import SeenFrame
 from ullayers.locate.parting import axes_of, fit_ellipses, mix_gaussians, separation
 from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
@@ -100,9 +100,9 @@ def test_a_frame_without_blobs() -> None:
     assert step(Tracker(5), blobs).max() == 0
 
 
-def look_at(mask: np.ndarray) -> Look:
+def look_at(mask: np.ndarray) -> SeenFrame:
     nothing = np.full(2, np.nan), np.full(3, np.nan)
-    return Look(*nothing, None, False, 0.0, False, find_pieces(mask), None)
+    return SeenFrame(*nothing, None, False, 0.0, False, find_pieces(mask), None)
 
 
 def test_noise_does_not_decide_how_large_an_object_is() -> None:
@@ -207,7 +207,7 @@ def test_an_object_that_hides_is_the_same_when_it_returns() -> None:
     assert len(tracker.finish()) == 2
 
 
-def test_fragments_and_noise_are_no_objects() -> None:
+def test_fragments_and_noise_are_not_objects() -> None:
     """Something that flickers at a place is dropped by J; a piece of an object by its size."""
     rng = np.random.default_rng(0)
     tracker = Tracker(patience=10)

@@ -267,7 +267,7 @@ def test_settings_may_be_numpy_numbers() -> None:
 
 
 @pytest.mark.parametrize("output", [3, None, [torch.ones(2, requires_grad=True)]])
-def test_backward_of_what_is_no_tensor(output: Any) -> None:
+def test_backward_refuses_values_that_are_not_tensors(output: Any) -> None:
     with pytest.raises(TypeError, match=f"as tensors.*got {type(output).__name__}"):
         ul.backward(output)
 

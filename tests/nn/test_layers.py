@@ -242,7 +242,7 @@ def test_two_threads_cannot_mark_clips_of_one_network_at_once() -> None:
 
 
 @pytest.mark.parametrize("lengths", [64, 64.0, "64"])
-def test_lengths_that_are_no_list_are_refused(lengths: Any) -> None:
+def test_lengths_must_be_a_list(lengths: Any) -> None:
     with pytest.raises(TypeError, match="expected lengths of clips, such as"):
         with ul.sequences(ul.UL1d(2), lengths):
             pass

@@ -277,7 +277,7 @@ def test_layers_in_eval_mode_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("value", "found"), [(5, "got int"), (None, "got NoneType"), (torch.zeros(3), "got a tensor")]
 )
-def test_what_is_no_network_is_refused(value: Any, found: str) -> None:
+def test_loss_refuses_values_that_are_not_networks(value: Any, found: str) -> None:
     with pytest.raises(TypeError, match=rf"expected the network, a torch\.nn\.Module, {found}"):
         ul.loss(value)
 

@@ -11,7 +11,14 @@ from ullayers.cli.main import main
 from ullayers.errors import UserError
 from ullayers.learn.runs import Run, load_run, sources_of
 from ullayers.output.corrected_report import write_corrected_report
-from ullayers.output.corrections import Corrections, Delete, Move, Nothing, Split, write_corrections
+from ullayers.output.corrections import (
+    Corrections,
+    Delete,
+    MarkEmpty,
+    Move,
+    Split,
+    write_corrections,
+)
 from ullayers.output.run_outputs import apply_to_inputs, write_reports
 
 FRAMES = 40
@@ -38,7 +45,7 @@ def test_the_report_shows_corrected_tracks_and_says_so(applied: Path, tmp_path: 
     before = (applied / "report.html").read_bytes()
     assert b"Corrected by hand" not in before
     corrected = Corrections()
-    for each in (Nothing("ball", 5, 9), Move("ball", 1, 12, 3.0, 4.0), Split("ball", 1, 30)):
+    for each in (MarkEmpty("ball", 5, 9), Move("ball", 1, 12, 3.0, 4.0), Split("ball", 1, 30)):
         corrected = corrected.add(each)
     page = report(applied, corrected, tmp_path / "report.html")
     assert "<h1>Object location: ball (corrected)</h1>" in page
@@ -66,7 +73,7 @@ def test_a_run_without_objects_has_nothing_to_report(applied: Path, tmp_path: Pa
 def test_the_command(
     applied: Path, codes: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_corrections(applied, Corrections().add(Nothing("ball", 0, 3)))
+    write_corrections(applied, Corrections().add(MarkEmpty("ball", 0, 3)))
     assert main(["export", str(applied), "--report", str(tmp_path / "new.html")]) == 0
     assert "1 correction by a person" in " ".join((tmp_path / "new.html").read_text().split())
     for folder, file, reason in (

@@ -27,9 +27,9 @@ from ullayers.output.corrections import (
     Correction,
     Corrections,
     Delete,
+    MarkEmpty,
     Merge,
     Move,
-    Nothing,
     Split,
     Swap,
     correction_from_json,
@@ -49,7 +49,7 @@ ALL: list[Correction] = [
     Delete("a", 2, 0, 5),
     Delete("a", 4),
     Move("a", 1, 7, 100.5, 20.0),
-    Nothing("a", 30, 32),
+    MarkEmpty("a", 30, 32),
 ]
 
 
@@ -199,7 +199,7 @@ def test_move_adds_a_row_where_the_object_has_none(video: TrackedVideo) -> None:
 
 
 def test_nothing_leaves_rows_without_a_place(video: TrackedVideo) -> None:
-    found = corrected(video, Nothing("a", 30, 32))
+    found = corrected(video, MarkEmpty("a", 30, 32))
     for number in (1, 2, 3):
         inside = (found[number].frame >= 30) & (found[number].frame <= 32)
         assert inside.sum() == 3
@@ -224,7 +224,7 @@ def test_numbers_of_masks_follow(video: TrackedVideo) -> None:
     corrections = Corrections(
         (
             Swap("a", (1, 2), 10),
-            Nothing("a", 30, 32),
+            MarkEmpty("a", 30, 32),
             Move("a", 1, 5, 0, 0),
             Delete("a", 2, 35, None),
         )
@@ -265,8 +265,8 @@ def test_frames_that_were_processed_stay(video: TrackedVideo) -> None:
         (Move("a", 1, -1, 5, 5), "no frame -1"),
         (Move("a", 1, 1, float("nan"), 5), "outside"),
         (Move("a", 1, 1, 641, 5), "640 x 480"),
-        (Nothing("a", 5, 2**60), f"no frame {2**60}"),
-        (Nothing("a", 5, 4), "no object has a row"),
+        (MarkEmpty("a", 5, 2**60), f"no frame {2**60}"),
+        (MarkEmpty("a", 5, 4), "no object has a row"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -302,7 +302,7 @@ def corrections_of_any_kind() -> st.SearchStrategy[Correction]:
         (Split, (number, frame)),
         (Delete, (number, end, end)),
         (Move, (number, frame, place, place)),
-        (Nothing, (frame, frame)),
+        (MarkEmpty, (frame, frame)),
     ]
     return st.one_of([st.builds(kind, st.just("a"), *parts) for kind, parts in kinds])
 

@@ -14,7 +14,7 @@ import pytest
 from tests.results import FPS, HEIGHT, WIDTH, Row, ellipse, walk, write_results
 from ullayers.errors import UserError
 from ullayers.output.corrected_tables import write_corrected
-from ullayers.output.corrections import Corrections, Nothing, Split, Swap, write_corrections
+from ullayers.output.corrections import Corrections, MarkEmpty, Split, Swap, write_corrections
 from ullayers.output.crossing_table import CROSSINGS, read_crossings, write_crossings
 from ullayers.output.formats.names import FORMATS
 from ullayers.output.formats.write import plan_files, write_files
@@ -281,7 +281,7 @@ def fixture_corrected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two objects that are swapped in frame 6 and split in frame 9, and frames with nothing."""
     folder = write_results(tmp_path_factory.mktemp("mended") / "run", {"arena": ROWS}, masks=True)
     write_crossings(folder / CROSSINGS, ["arena,7,8,0.35,0.4,1 2,0.9\n"])
-    corrections = Swap("arena", (1, 2), 6), Split("arena", 1, 9), Nothing("arena", 1, 4)
+    corrections = Swap("arena", (1, 2), 6), Split("arena", 1, 9), MarkEmpty("arena", 1, 4)
     write_corrections(folder, Corrections(corrections))
     return folder
 

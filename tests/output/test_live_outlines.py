@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullayers.learn.sightings import Sighting
+from ullayers.learn.sightings import WatchResult
 from ullayers.locate.live_tracks import LiveObject
 from ullayers.output.live_outlines import keep_outlines
 from ullayers.output.outlines import OUTLINES, PARTIAL, find_outlines, read_outlines
@@ -20,14 +20,14 @@ SQUARE = np.array([[0.25, 0.25], [0.5, 0.25], [0.5, 0.5], [0.25, 0.5]])
 
 def sightings(
     first: int, last: int, *, several: bool = False, shift: int = 0
-) -> Generator[Sighting, None, None]:
+) -> Generator[WatchResult, None, None]:
     """One object, a square of 20 x 20 pixels that moves by a pixel per frame; or two."""
     for frame in range(first, last + 1):
         mask = np.zeros((30, 40), np.uint8)
         mask[5:10, 5 + shift : 10 + shift] = 255
         pair = [LiveObject(n, 0.4, 0.4, 0.9, SQUARE + 0.1 * n) for n in (1, 2)]
         gone = LiveObject(3, 0.1, 0.1, 0.0, np.zeros((0, 2)))
-        yield Sighting(
+        yield WatchResult(
             sequence="a",
             frame=frame,
             seconds=frame / 25,
@@ -63,7 +63,7 @@ def test_all_frames_can_be_read_while_and_after_they_arrive(tmp_path: Path, seve
     assert not boxes(tmp_path, 10)
 
 
-def test_after_a_kill_it_goes_on(tmp_path: Path) -> None:
+def test_writing_outlines_resumes_after_a_kill(tmp_path: Path) -> None:
     """Frames after the checkpoint are seen again; those before it keep their outlines."""
     running, killed = tmp_path / "running", tmp_path / "killed"
     running.mkdir()
@@ -82,6 +82,6 @@ def test_after_a_kill_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_codes_have_none(tmp_path: Path) -> None:
-    code = Sighting("a", 0, 0.0, ("y0", "y1"), (0.1, 0.2), 0.0)
+    code = WatchResult("a", 0, 0.0, ("y0", "y1"), (0.1, 0.2), 0.0)
     assert list(keep_outlines((each for each in [code]), tmp_path)) == [code]
     assert find_outlines(tmp_path) is None

@@ -287,7 +287,9 @@ def test_codes_in_a_video(tmp_path: Path) -> None:
     assert read(tmp_path / "a.mp4").shape == (40, 120, 280, 3)
 
 
-def test_one_number_of_a_second_sequence_goes_on_along_the_cloud(tmp_path: Path) -> None:
+def test_the_second_sequence_of_a_one_dimensional_code_continues_along_the_cloud(
+    tmp_path: Path,
+) -> None:
     cloud = np.zeros((40, 1))
     with Overlay(tmp_path / "a.mp4", 25, cloud=cloud) as overlay:
         overlay.add(to_tensor(np.zeros((20, 120, 160, 3), np.uint8)), code(cloud[:20]))

@@ -20,9 +20,9 @@ from ullayers.output.changes import compare_runs
 from ullayers.output.corrections import (
     Corrections,
     Delete,
+    MarkEmpty,
     Merge,
     Move,
-    Nothing,
     Split,
     Swap,
     write_corrections,
@@ -84,7 +84,7 @@ def test_three_corrections_lead_to_the_object_that_is_meant(
 ) -> None:
     small, _ = places()
     moves = [Move("two", 1, n, *small[n].tolist()) for n in CORRECTED]
-    corrections = Corrections((*moves, Nothing("two", 158, 159)))
+    corrections = Corrections((*moves, MarkEmpty("two", 158, 159)))
     write_corrections(run, corrections)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     code, out, _ = here("learn", "--corrections", run, "--out", tmp_path / "new")
@@ -116,7 +116,7 @@ def test_three_corrections_lead_to_the_object_that_is_meant(
     assert (same.moved, same.median_px) == (0, 0)
 
 
-def test_learning_from_corrections_goes_on_after_a_kill(run: Path, tmp_path: Path) -> None:
+def test_learning_from_corrections_resumes_after_a_kill(run: Path, tmp_path: Path) -> None:
     """The files in the middle of training are those that a killed process leaves behind."""
     small, _ = places()
     write_corrections(run, Corrections((Move("two", 1, 20, *small[20].tolist()),)))
@@ -153,7 +153,7 @@ def test_places_of_the_object_that_is_left(tmp_path: Path) -> None:
     rows = [*walk(1), *walk(2)]
     folder = write_results(tmp_path / "run", {"a": rows, "b": walk(1)})
     moves = [Move("a", 1, 3, 48, 32), Move("a", 2, 5, 24, 16), Move("a", 2, 8, 12, 16)]
-    corrections = Corrections((*moves, Swap("a", (1, 2), 4), Nothing("a", 10, 10)))
+    corrections = Corrections((*moves, Swap("a", (1, 2), 4), MarkEmpty("a", 10, 10)))
     write_corrections(folder, corrections)
     with pytest.raises(UserError, match="a has several objects"):
         read_teaching(folder)

@@ -41,7 +41,7 @@ def test_angles_of_a_ring(centre: tuple[float, float], noise: float) -> None:
         pytest.param(np.full((50, 2), np.nan), id="nothing"),
     ],
 )
-def test_what_is_no_ring(codes: np.ndarray) -> None:
+def test_codes_that_do_not_form_a_ring(codes: np.ndarray) -> None:
     assert ring_angles(codes) is None
 
 

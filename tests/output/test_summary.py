@@ -75,7 +75,7 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert ("(confidence of at least 0.5)" in line) == locate
 
 
-def test_an_untrusted_code_is_no_ring(codes: Run, tmp_path: Path) -> None:
+def test_an_untrusted_code_is_not_a_ring(codes: Run, tmp_path: Path) -> None:
     done = Exported()
     done.add(answer_of(circle(90)), {}, Info(64, 48, 25.0, 90))
     assert codes.result is not None
@@ -118,7 +118,7 @@ def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("folded", [None, 0.02, 0.8])
-def test_a_folded_code_is_no_ring(codes: Run, folded: float | None, tmp_path: Path) -> None:
+def test_a_folded_code_is_not_a_ring(codes: Run, folded: float | None, tmp_path: Path) -> None:
     outcome = replace(codes.outcome, folded=folded, held_out_correlation=[0.9, 0.9], start=None)
     run = replace(codes, result=outcome)
     turn = np.arange(72) * 2 * np.pi / 72
@@ -219,7 +219,7 @@ def test_frames_kept_for_the_report_are_those_of_the_video(run: Run, tmp_path: P
         assert all(torch.equal(frame, whole[row]) for row, frame in kept.items())
 
 
-def test_damaged_metrics_are_said_to_be(run: Run, tmp_path: Path) -> None:
+def test_damaged_metrics_are_reported(run: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 5)
     done = export(run, sources, tmp_path / "out", ExportOptions())
     for line in ({"step": 1}, {"trial": run.outcome.trial, "step": 9, "rank": "x"}):

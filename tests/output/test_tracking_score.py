@@ -13,7 +13,7 @@ from tests.results import HEIGHT, WIDTH, Row, walk, write_results
 from ullayers.errors import UserError
 from ullayers.output.boxes import overlap
 from ullayers.output.formats.write import plan_files, write_files
-from ullayers.output.observations import Observations, Seen, collect, observe
+from ullayers.output.observations import Observation, Observations, collect, observe
 from ullayers.output.tracked_video import TrackedVideo, read_videos
 from ullayers.output.tracking_score import Rule, choose_rule, score_tracks
 from ullayers.output.truth import read_truth
@@ -130,14 +130,16 @@ def test_perfect_tracks(video: TrackedVideo) -> None:
 
 def test_scores_by_hand() -> None:
     """Ten frames, two objects: a swap in the middle, one miss, one false positive, known shifts."""
-    truth = collect([Seen(i, k, 50.0 * k, 10.0 * i, 350.0) for i in range(10) for k in (0, 1)], [])
+    truth = collect(
+        [Observation(i, k, 50.0 * k, 10.0 * i, 350.0) for i in range(10) for k in (0, 1)], []
+    )
     rows = []
     for i in range(10):
         names = ("a", "b") if i < 6 else ("b", "a")
         for k, name in enumerate(names):
-            rows.append(Seen(i, name, 50.0 * k + (4.0 if k else 0.0), 10.0 * i, 5.0))
+            rows.append(Observation(i, name, 50.0 * k + (4.0 if k else 0.0), 10.0 * i, 5.0))
     rows = [row for row in rows if (row.frame, row.identity) != (9, "a")]
-    rows.append(Seen(0, "c", 500.0, 500.0))
+    rows.append(Observation(0, "c", 500.0, 500.0))
     scores = score_tracks(collect(rows, []), truth, Rule("distance", 5.0), width=200)
     assert (scores["switches"], scores["misses"], scores["false_positives"]) == (2, 1, 1)
     assert scores["mota"] == pytest.approx(1 - 4 / 20)
@@ -162,9 +164,9 @@ def test_scores_agree_with_an_assignment_over_all_frames() -> None:
     for i in range(30):
         order = order if named[i] is None else np.asarray(named[i])
         for k in range(4):
-            truth.append(Seen(i, k, *spots[k, i].tolist()))
+            truth.append(Observation(i, k, *spots[k, i].tolist()))
             if random.random() < 0.8:
-                found.append(Seen(i, int(order[k]), *spots[k, i].tolist()))
+                found.append(Observation(i, int(order[k]), *spots[k, i].tolist()))
                 same[k, order[k]] += 1
     scores = score_tracks(
         collect(found, range(30)), collect(truth, []), Rule("distance", 1e-6), 400
@@ -175,17 +177,17 @@ def test_scores_agree_with_an_assignment_over_all_frames() -> None:
 
 
 def test_unknown_identities_have_no_identity_scores() -> None:
-    truth = collect([Seen(0, None, 0.0, 0.0), Seen(0, None, 9.0, 9.0)], [])
+    truth = collect([Observation(0, None, 0.0, 0.0), Observation(0, None, 9.0, 9.0)], [])
     scores = score_tracks(truth, truth, Rule("distance", 1.0), 100)
     assert scores["found"] == 1
     assert scores["idf1"] is scores["mota"] is scores["switches"] is None
-    alone = collect([Seen(0, None, 0.0, 0.0), Seen(1, None, 9.0, 9.0)], [])
+    alone = collect([Observation(0, None, 0.0, 0.0), Observation(1, None, 9.0, 9.0)], [])
     assert alone.identified
 
 
 def test_default_distances() -> None:
-    points = collect([Seen(0, 1, 5.0, 5.0)], [])
-    boxes = collect([Seen(0, 1, 5.0, 5.0, box=(0.0, 0.0, 10.0, 30.0))], [])
+    points = collect([Observation(0, 1, 5.0, 5.0)], [])
+    boxes = collect([Observation(0, 1, 5.0, 5.0, box=(0.0, 0.0, 10.0, 30.0))], [])
     assert choose_rule(boxes, boxes, None, 20, 640).kind == "boxes"
     assert choose_rule(boxes, boxes, 3.0, 20, 640) == Rule("distance", 3.0)
     assert choose_rule(points, boxes, None, 20, 640) == Rule("distance", 15)
@@ -221,7 +223,7 @@ def test_frames_of_a_part(tmp_path: Path) -> None:
         ("a.csv", "x,y\n1,2\n", "column frame"),
         ("a.csv", "frame,z\n1,2\n", "columns x and y"),
         ("a.csv", "frame,x,y\n0,one,2\n", "cannot be read"),
-        ("a.csv", "frame,id,x,y\n0,1,1,2\n0,1,5,5\n", "2 times in frame 0"),
+        ("a.csv", "frame,id,x,y\n0,1,1,2\n0,1,5,5\n", "object 1 has 2 rows in frame 0"),
         ("a.csv", "scorer,a\n", "cannot be read"),
         ("a.txt", "1,1,5\n", "expected frame, id"),
         ("a.csv", "frame,x,y\n1.5,1,2\n", "expected frame numbers from 0 to 1e8, got '1.5'"),
@@ -248,6 +250,6 @@ def test_bad_truth(
 
 
 def test_no_frame_in_common(video: TrackedVideo) -> None:
-    later = collect([Seen(99, 1, 0.0, 0.0)], [])
+    later = collect([Observation(99, 1, 0.0, 0.0)], [])
     with pytest.raises(UserError, match="frames 99 to 99, the run has frames 0 to 11"):
         score_tracks(observe(video, boxes=False), later, Rule("distance", 5.0), WIDTH)

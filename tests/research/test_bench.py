@@ -95,7 +95,7 @@ def test_the_command_prints_and_writes(
     check_refused(here("bench", "everything"), "layers")
 
 
-def test_a_stop_is_no_traceback_and_leaves_no_file(
+def test_an_interrupt_prints_no_traceback_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: UlCommand
 ) -> None:
     def stopped(options: BenchOptions) -> Iterator[Row]:

@@ -74,7 +74,7 @@ def test_views_are_labelled_shown_or_held_out(frames: Tensor, count: int) -> Non
     assert (views.labelled != other.labelled).any()
 
 
-def test_clips_are_of_one_object_and_the_turntable_goes_on(frames: Tensor) -> None:
+def test_each_clip_shows_consecutive_views_of_one_object(frames: Tensor) -> None:
     views = recognise.split(frames, 1, seed=0)
     clips = recognise.draw(views, torch.Generator().manual_seed(1))
     clips = clips.unflatten(0, (OBJECTS, recognise.CLIP))

@@ -60,7 +60,7 @@ def test_upload(client: TestClient, tmp_path: Path) -> None:
         ("list.m3u8", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n"),
     ],
 )
-def test_what_is_not_a_video_leaves_nothing(
+def test_uploads_that_are_not_videos_are_removed(
     client: TestClient, studio: Studio, name: str, content: bytes
 ) -> None:
     answer = client.post("/api/uploads", params={"name": name}, content=content)

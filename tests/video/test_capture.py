@@ -134,7 +134,7 @@ def test_a_camera_that_stops_delivering(opened: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["grab", "retrieve"])
-def test_one_broken_frame_is_no_loss(
+def test_broken_frames_are_skipped(
     opened: list[Any], cv2: Any, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = cv2.VideoCapture

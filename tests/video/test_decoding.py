@@ -133,7 +133,7 @@ def test_frames_that_change_size_take_that_of_the_first(tmp_path: Path) -> None:
     assert read(str(small)).frames.shape == (6, 3, 48, 64)
 
 
-def test_sound_is_no_video(tmp_path: Path) -> None:
+def test_a_sound_file_is_not_a_video(tmp_path: Path) -> None:
     with av.open(str(tmp_path / "a.wav"), "w") as container:
         stream: Any = container.add_stream("pcm_s16le", rate=8000, layout="mono")
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")

@@ -75,7 +75,7 @@ def test_squares_go_on_beyond_the_edge() -> None:
     assert torch.equal(cut[0, 0, 0, 10:], torch.arange(10, dtype=torch.uint8))
 
 
-def test_nothing_that_moves_is_no_error() -> None:
+def test_footage_without_motion_is_not_an_error() -> None:
     frames = torch.full((5, 3, 40, 60), 9, dtype=torch.uint8)
     assert (follow(clip_of(frames)).frames == 9).all()
 

@@ -82,7 +82,7 @@ def _load(arguments: Namespace) -> Run:
     run.masks |= arguments.masks
     check_same_inputs(arguments.inputs, run)
     check_same_options(arguments, run, lambda: sources_of(run)[0].probe())
-    _measure_anew(arguments, run)
+    _apply_new_measures(arguments, run)
     return run
 
 
@@ -93,7 +93,7 @@ def _check_outlines(run: Run) -> None:
         say("learn", f"{path}: was damaged, and is written again")
 
 
-def _measure_anew(arguments: Namespace, run: Run) -> None:
+def _apply_new_measures(arguments: Namespace, run: Run) -> None:
     """Apply new zones or a new pixel size; files that depend on them then count as missing."""
     before = run.zones, run.mm_per_pixel
     zones = given_zones(arguments) or run.zones

@@ -135,7 +135,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
   ul learn 'day*/*.mp4' --skip-bad --out run
   ul learn heads/ --task orient --out turn
   ul learn day.mp4 --start 1:30 --end 12:00 --roi 100,50,640,480 --out arena
-  ul learn --corrections run --out run2 train again, with corrections
+  ul learn --corrections run --out run2  train again, with corrections
   ul learn --resume --out run           continue a run that was stopped""",
     )
     parser.add_argument("inputs", nargs="*", type=path, metavar="INPUT", help=INPUTS_HELP)

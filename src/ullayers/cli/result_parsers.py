@@ -38,7 +38,7 @@ flow, consensus over the video, outlines) is not in the file; see docs/pytorch.m
 SCORE = """\
 Compare tracks.csv with true positions. TRUTH is one of:
   .slp               SLEAP: the mean of the visible points of each instance
-  .csv, .h5          DeepLabCut, one or several animals: likewise
+  .csv, .h5          DeepLabCut, one or several animals: the same
   .txt               MOTChallenge: boxes, frames from 1
   .csv               columns frame and x, y in pixels, or left, top, width, height;
                      optionally heading, and animal, object, person or id
@@ -185,13 +185,13 @@ the server stops. All files are in --out.""",
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="Address to listen at. (default: %(default)s, this computer only)",
+        help="Address to listen on. (default: %(default)s, this computer only)",
     )
     parser.add_argument(
         "--port",
         type=whole_number,
         metavar="N",
-        help="Port to listen at. (default: the first free one from 8420 on)",
+        help="Port to listen on. (default: the first free one from 8420 upwards)",
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="Print the URL without opening it."

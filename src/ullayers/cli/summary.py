@@ -57,8 +57,8 @@ def _warn(arguments: Namespace, run: Run, exported: Results) -> None:
         option = " (made by --overlay)" if no_overlay else ""
         say(
             arguments.command,
-            f"warning: nothing trustworthy was found: unsure in {share:.1%} of frames; look at "
-            f"overlay.mp4{option}, or use a part of the video: --roi, --start, --end",
+            f"warning: the positions are unreliable: the confidence is below 0.5 in {share:.1%} of "
+            f"frames; check overlay.mp4{option}, or use a part of the video: --roi, --start, --end",
         )
     for name, notes in exported.notes.items():
         for note in notes:
@@ -71,14 +71,11 @@ def _warn(arguments: Namespace, run: Run, exported: Results) -> None:
         )
     for reason in unknown_code_reasons(run):
         text = reason.rstrip(".")
-        say(
-            arguments.command,
-            f"warning: nothing trustworthy was learned: {text[0].lower()}{text[1:]}",
-        )
+        say(arguments.command, f"warning: the code is unreliable: {text[0].lower()}{text[1:]}")
     rise = risen_objective(run)
     if arguments.command != "apply" and rise is not None:
         say(
             arguments.command,
-            f"warning: nothing trustworthy was learned: J rose from {rise[0]:.2f} to "
-            f"{rise[1]:.2f}; try a smaller --lr",
+            f"warning: training failed: J rose from {rise[0]:.2f} to {rise[1]:.2f}; try a smaller "
+            "--lr",
         )

@@ -12,7 +12,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.learn.online import Sighting
+from ullayers.learn.online import WatchResult
 from ullayers.video.region import Box
 
 MAX_COLUMNS, MAX_ROWS = 48, 16  # of the canvas
@@ -33,7 +33,7 @@ class View:
         >>> import io
         >>> screen = io.StringIO()
         >>> view = View(screen, period=0.0)
-        >>> view.show(Sighting("door", 7, 0.28, ("x", "y", "confidence"), (0.5, 0.5, 0.9), -1.0))
+        >>> view.show(WatchResult("door", 7, 0.28, ("x", "y", "confidence"), (0.5, 0.5, 0.9), -1.0))
         >>> "O" in screen.getvalue(), "J -1.00" in screen.getvalue()
         (True, True)
     """
@@ -45,9 +45,9 @@ class View:
         self.started = self.drawn = time.monotonic()
         self.count = 0
         self.lines = 0  # of the picture on the screen
-        self.waiting: Sighting | None = None
+        self.waiting: WatchResult | None = None
 
-    def show(self, sighting: Sighting) -> None:
+    def show(self, sighting: WatchResult) -> None:
         """Add the result of a frame; draw it if the period has passed."""
         self.count += 1
         places = _places(sighting)
@@ -68,7 +68,7 @@ class View:
             self._draw(self.waiting)
             self.waiting = None
 
-    def _draw(self, sighting: Sighting) -> None:
+    def _draw(self, sighting: WatchResult) -> None:
         width, height = _room()
         status = self._status(sighting)
         columns = min(MAX_COLUMNS, width - 2)
@@ -85,7 +85,7 @@ class View:
         self.screen.flush()
         self.lines = len(lines)
 
-    def _status(self, sighting: Sighting) -> list[str]:
+    def _status(self, sighting: WatchResult) -> list[str]:
         rate = self.count / max(1e-6, time.monotonic() - self.started)
         if sighting.objects is None:
             named = zip(sighting.columns, sighting.values, strict=True)
@@ -101,7 +101,7 @@ class View:
             f"{numbers}  J {objective}  {state}  (Ctrl-C stops)",
         ]
 
-    def _canvas(self, sighting: Sighting, rows: int, columns: int) -> list[str]:
+    def _canvas(self, sighting: WatchResult, rows: int, columns: int) -> list[str]:
         cells = np.full((rows, columns), " ")
         if sighting.columns[0] == "x" and sighting.mask is not None:
             mask = sighting.mask
@@ -124,7 +124,7 @@ class View:
         return ["|" + "".join(line) + "|" for line in cells]
 
 
-def _places(sighting: Sighting) -> dict[int, tuple[float, float]]:
+def _places(sighting: WatchResult) -> dict[int, tuple[float, float]]:
     """Return positions by object number; 0 for a single object, or a code."""
     if sighting.objects is not None:
         return {each.number: (each.x, each.y) for each in sighting.objects}

@@ -14,7 +14,7 @@ from ullayers.cli.failures import resumable, say
 from ullayers.cli.signals import stop_at_checks
 from ullayers.cli.view import View
 from ullayers.errors import UserError
-from ullayers.learn.online import Sighting, follows_several, watch
+from ullayers.learn.online import WatchResult, follows_several, watch
 from ullayers.learn.runs import load_run
 from ullayers.output.live_outlines import keep_outlines
 from ullayers.video.reader import Info, find_sources, open_live
@@ -24,7 +24,7 @@ NOTHING = (
     "--objects 1 for a position in every frame"
 )
 
-Show = Callable[[Sighting], None]
+Show = Callable[[WatchResult], None]
 
 
 def run(arguments: Namespace) -> None:
@@ -105,7 +105,7 @@ class _LinePrinter:
     def __init__(self) -> None:
         self.has_header = False
 
-    def show(self, sighting: Sighting) -> None:
+    def show(self, sighting: WatchResult) -> None:
         """Print the lines of one frame."""
         if not self.has_header:
             print(sighting.header, end="")

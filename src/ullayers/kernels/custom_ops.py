@@ -11,8 +11,8 @@ from torch import Tensor
 from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh
 from ullayers.kernels.moments import (
     Evaluation,
+    FrameCounts,
     Request,
-    Seen,
     Weights,
     is_by_rows,
     working_precision,
@@ -32,7 +32,7 @@ def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> Evalua
         traces,
         evidence,
         left_out,
-        Seen(steps, counts, short_evidence, long_evidence),
+        FrameCounts(steps, counts, short_evidence, long_evidence),
         short_mean,
         long_mean,
         Weights(matrices, is_by_rows(frames, request, scatter)),

@@ -55,8 +55,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """How many frames the statistics of a call are based on."""
+class FrameCounts:
+    """Number of frames on which the statistics of a call are based."""
 
     steps: Tensor  # (clips, 1, positions) int64, usable frames of each stream
     counts: Tensor  # (3,) int64: terms of the sums for W and B, and skipped (frame, position) pairs
@@ -69,7 +69,7 @@ class Moments:
     """Sums over the frames of a call, and the means after its last frames."""
 
     sums: Tensor  # (2, d, d) float64: of D D^T and of E E^T
-    seen: Seen
+    seen: FrameCounts
     short_mean: Tensor  # (clips * positions, d) after the last frame of each clip
     long_mean: Tensor  # likewise; (positions, d) if it is shared
     rows: Tensor | None = None  # (2, n, n) float64: D^T D and E^T E, if `is_by_rows`
@@ -96,7 +96,7 @@ class Evaluation:
     traces: Tensor  # (2,) float64: of W and B
     evidence: Tensor  # (2,) float64: of W and B
     left_out: Tensor  # (2,) int64: skipped (frame, position) pairs; matrices without an inverse
-    seen: Seen
+    seen: FrameCounts
     short_mean: Tensor
     long_mean: Tensor
     weights: Weights
@@ -120,7 +120,7 @@ def averaged_frames(steps: Tensor, rates: Rates) -> Tensor:
     return steps.sum(0, keepdim=True) if rates.long_term == "shared" else steps
 
 
-def count_frames(steps: Tensor, request: Request, shared: Tensor | None = None) -> Seen:
+def count_frames(steps: Tensor, request: Request, shared: Tensor | None = None) -> FrameCounts:
     """Derive all counts from the usable frames of each stream (clips, 1, positions).
 
     Args:
@@ -135,7 +135,7 @@ def count_frames(steps: Tensor, request: Request, shared: Tensor | None = None) 
     stream = rates.long_term == "stream"
     between = within if stream else torch.where(whole > 1, number, 0).sum()
     skipped = sum(request.lengths) * steps.shape[2] - steps.sum()
-    return Seen(
+    return FrameCounts(
         steps,
         torch.stack([within, between, skipped]),
         -torch.expm1(steps.flatten().double() * math.log1p(-rates.mu)),
@@ -144,7 +144,7 @@ def count_frames(steps: Tensor, request: Request, shared: Tensor | None = None) 
 
 
 @lru_cache(maxsize=64)
-def count_all_frames(request: Request, positions: int, device: torch.device) -> Seen:
+def count_all_frames(request: Request, positions: int, device: torch.device) -> FrameCounts:
     """Return the counts of a call in which all frames are usable; do not write to the tensors."""
     lengths = torch.tensor(request.lengths, device=device)
     steps = lengths.view(-1, 1, 1).repeat(1, 1, positions)
@@ -183,9 +183,9 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
     """Compute W, B and the derivatives of J.
 
     The ridge is part of J: W + r tr(W)/d with the relative ridge r, and for B the smaller one of
-    `ridges`. Where W is as small as the rounding errors of B, a constant keeps it above those, and
-    likewise B above those of W. If W or B is zero (below
-    `SMALLEST_TRACE`) or has no inverse, J is undefined and all derivatives are zero.
+    `ridges`. A constant bounds each matrix from below by the rounding errors of the other. If W or
+    B is zero (below `SMALLEST_TRACE`) or has no inverse, J is undefined and all derivatives are
+    zero.
 
     Args:
         moments: Sums over the frames.
@@ -227,7 +227,7 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
 def in_float32(weights: Weights) -> Tensor:
     """Return the matrices in float32, or zeros where float32 cannot hold them.
 
-    It cannot for inputs of about 1e-21.
+    Inputs of about 1e-21 are too small for it.
     """
     single = weights.matrices.to(torch.float32)
     return torch.where(single.isfinite().all(), single, 0.0)

@@ -20,7 +20,7 @@ from ullayers.learn.results import PIXELS, TRACK, header
 from ullayers.learn.run_config import check_settings
 from ullayers.learn.run_result import RunResult, finite
 from ullayers.learn.runs import Run, check_region, csv_name, load_run, small_size
-from ullayers.learn.sightings import Sighting as Sighting
+from ullayers.learn.sightings import WatchResult as WatchResult
 from ullayers.learn.survey import outline_reading, patience_of
 from ullayers.learn.typed_json import from_json
 from ullayers.learn.watcher import MAX_FRAMES, Watcher, WatcherState
@@ -68,7 +68,7 @@ def watch(
     every: float = 60.0,
     force: bool = False,
     resume: bool = False,
-) -> Generator[Sighting, None, None]:
+) -> Generator[WatchResult, None, None]:
     """Learn from frames as they arrive, and yield a result for each.
 
     The network starts untrained, and results improve over time. The latest frames are stored, and
@@ -197,7 +197,7 @@ def _pixels(run: Run, info: Info) -> tuple[int, int] | None:
 
 def _sightings(
     watcher: Watcher, source: Source, reading: Reading, info: Info, size: tuple[int, int] | None
-) -> Generator[Sighting, None, None]:
+) -> Generator[WatchResult, None, None]:
     cut = None
     if watcher.columns == TRACK:
         cut = reading.cut(source.path, info.height, info.width)
@@ -208,7 +208,7 @@ def _sightings(
     try:
         for clip in clips:
             values, mask = watcher.see(clip.frames[0])
-            found = Sighting(
+            found = WatchResult(
                 sequence=source.name,
                 frame=int(clip.index[0]),
                 seconds=float(clip.seconds[0]),
@@ -228,7 +228,7 @@ def _sightings(
         clips.close()
 
 
-def _saved(folder: _WatchFolder, every: float) -> Generator[Sighting, None, None]:
+def _saved(folder: _WatchFolder, every: float) -> Generator[WatchResult, None, None]:
     """Yield sightings, and write them and a checkpoint every few seconds."""
     last = time.monotonic()
     seen = False
@@ -317,7 +317,7 @@ class _WatchFolder:
         """Whether the table has a column `object`."""
         return self.watcher.several is not None
 
-    def sightings(self) -> Generator[Sighting, None, None]:
+    def sightings(self) -> Generator[WatchResult, None, None]:
         """Yield the results for the next frames."""
         return _sightings(self.watcher, self.source, self.reading(), self.info, self.size)
 

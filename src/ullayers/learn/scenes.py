@@ -20,7 +20,7 @@ from ullayers.locate.still import StillScene
 SCENES_FILE = "scenes.safetensors"
 KEYS = ("backdrop", "noise", "bands", "threshold", "clear")
 MAX_SCENES = 16  # kept in a run, each of up to 2 MB
-MAX_PIXELS = 2**20
+MAX_SCENE_PIXELS = 2**20
 
 
 def keep_scene(folder: Path, name: str, recording: StillRecording) -> None:
@@ -77,8 +77,9 @@ def _damaged(path: Path) -> RunError:
 
 def _recording(tensors: dict[str, Tensor], name: str) -> StillRecording:
     backdrop, noise, bands, threshold, clear = (tensors[f"{name}/{key}"] for key in KEYS)
-    if backdrop.shape != (*noise.shape, 3) or not 0 < noise.numel() <= MAX_PIXELS:
-        raise ValueError(f"expected a backdrop of up to {MAX_PIXELS} pixels, got {backdrop.shape}")
+    if backdrop.shape != (*noise.shape, 3) or not 0 < noise.numel() <= MAX_SCENE_PIXELS:
+        limit = f"at most {MAX_SCENE_PIXELS} pixels"
+        raise ValueError(f"expected a backdrop of {limit}, got {backdrop.shape}")
     if backdrop.dtype != torch.uint8 or noise.dtype != torch.float16:
         raise ValueError(f"expected uint8 and float16, got {backdrop.dtype} and {noise.dtype}")
     numbers = torch.stack([noise.min().float(), noise.max().float(), threshold, clear])

@@ -14,7 +14,7 @@ from ullayers.video.region import Box, Cut
 
 
 @dataclass(frozen=True)
-class Sighting:
+class WatchResult:
     """The result for one frame.
 
     Attributes:
@@ -78,7 +78,7 @@ class Sighting:
             objects=np.array([each.number for each in objects], np.int64),
         )
 
-    def placed(self, cut: Cut) -> Sighting:
+    def placed(self, cut: Cut) -> WatchResult:
         """Return a track in a region of interest as a track in the whole frame."""
         answer = replace(self, objects=None).answer.placed(cut)
         mask = None if answer.masks is None else answer.masks[0]

@@ -166,7 +166,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise ZoneError(f"the name {twice[0]!r} is there twice; rename one of them")
+        raise ZoneError(f"two zones are named {twice[0]!r}; rename one of them")
     return dict(pairs)
 
 

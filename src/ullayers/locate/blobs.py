@@ -16,16 +16,16 @@ from ullayers.locate.objects import Labelled, label_parts
 from ullayers.locate.outline import CORE, contrast_outline
 from ullayers.locate.still import StillScene
 
-MOST_BLOBS = 64  # of a frame
-LEAST_MASS = 0.05  # of the mass of a clear object: fainter parts are not outlined
-SMALLEST = 0.12  # of the area of a typical object
-LEAST_PIXELS = 4
-UNCLEAR = 0.75  # an object at 1.5 times the threshold has a confidence of 0.5
-MOST_PIECES = 256  # components of a frame
-PIECE = 0.6  # of the area of a typical object: a smaller component may be a piece of one,
-WHOLE = 1.3  # if it and the rest of the object are not larger than this
-BODY = 0.5  # of the usual evidence of an object: its body has more, a spread wing less
-PIECE_GAP = 0.25  # of the root of the area of a typical object: largest gap between pieces
+MOST_BLOBS = 64  # largest number of blobs in a frame
+LEAST_MASS = 0.05  # smallest mass of an outlined part, as a share of that of a clear object
+SMALLEST = 0.12  # smallest area of a blob, as a share of that of a typical object
+LEAST_PIXELS = 4  # smallest area of a blob
+UNCLEAR = 0.75  # an object whose evidence is 1.5 times the threshold has a confidence of 0.5
+MOST_PIECES = 256  # largest number of components in a frame that are joined
+# Largest area of a piece, and of a joined object, as shares of that of a typical object.
+PIECE, WHOLE = 0.6, 1.3
+BODY = 0.5  # smallest evidence of the body, as a share of the usual evidence of the object
+PIECE_GAP = 0.25  # largest gap between pieces, as a share of the root of the area of an object
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ullayers.locate.flow import Floats, Frames
 
 LEAST_TRAVEL = 2.0  # pixels: least standard deviation of the camera's path
-MOST_FRAMES = 48  # enough for a mean and a standard deviation
+SAMPLE_FRAMES = 48  # at most; enough for a mean and a standard deviation
 LEAST_EDGE = 8.0  # grey levels per pixel: weaker edges may be noise
 LARGEST_SHAKE = 0.2  # pixels: edges that move less over a window are fixed to the picture
 MARGIN = 1 / 48  # of the longer side: distance between edges of a character
@@ -48,7 +48,7 @@ def burned_in(frames: Frames, path: NDArray[np.float64], evidence: Floats) -> Ma
     height, width = frames.shape[1:3]
     if _travel(path, height, width) < LEAST_TRAVEL:
         return np.zeros((height, width), bool)
-    some = slice(None, None, -(-len(frames) // MOST_FRAMES))
+    some = slice(None, None, -(-len(frames) // SAMPLE_FRAMES))
     grey = np.stack([cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames[some]])
     side = 2 * round(MARGIN * max(height, width)) + 1
     fixed = _fixed_edges(grey, np.ones((side, side), np.uint8))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ullayers.locate.blobs import Blobs, clarity, join_pieces, peaks_of, typical_area
 from ullayers.locate.flow import Floats, Frames, Pixels
-from ullayers.locate.looking import Look
+from ullayers.locate.looking import SeenFrame
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.tracking import Tracker
 from ullayers.video import recycled
@@ -37,7 +37,7 @@ class ObjectFinder:
     def __post_init__(self) -> None:
         self.tracker = Tracker(self.patience)
 
-    def follow(self, frames: Frames, looks: Sequence[Look], evidence: Floats) -> Owners:
+    def follow(self, frames: Frames, looks: Sequence[SeenFrame], evidence: Floats) -> Owners:
         """Follow all objects through the next window of frames.
 
         Args:
@@ -58,12 +58,12 @@ class ObjectFinder:
             self.tracker.step(each, owner)
         return owners
 
-    def _blobs(self, frame: Pixels, look: Look, evidence: Floats) -> Blobs:
+    def _blobs(self, frame: Pixels, look: SeenFrame, evidence: Floats) -> Blobs:
         assert look.pieces is not None, "expected all objects"
         return join_pieces(frame, look.pieces, evidence, self.threshold, self.typical or 0.0)
 
     def _typical_area(
-        self, size: tuple[int, ...], looks: Sequence[Look], evidence: Floats
+        self, size: tuple[int, ...], looks: Sequence[SeenFrame], evidence: Floats
     ) -> float | None:
         """Return the median area of clear objects, or else of all; None without objects."""
         areas, peaks = np.zeros(0), np.zeros(0)

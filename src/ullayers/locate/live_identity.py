@@ -23,7 +23,7 @@ from ullayers.locate.live_tracks import LiveTrack
 from ullayers.locate.pairs import Pairs
 from ullayers.locate.sightings import Sighting
 
-BLOCK = 12  # frames over which an appearance is averaged
+FRAMES_PER_APPEARANCE = 12  # an appearance is averaged over this many frames
 GALLERY_RATE = 0.02  # least rate at which the appearance of an object follows its blocks
 
 Floats = NDArray[np.float64]
@@ -49,7 +49,7 @@ class LiveIdentity:
         if sighting.company:
             look.start_again()
             return
-        block = look.add(appearance(sighting), BLOCK)
+        block = look.add(appearance(sighting), FRAMES_PER_APPEARANCE)
         if block is None:
             return
         if look.blocks > 1:

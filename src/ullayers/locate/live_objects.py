@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from ullayers.locate.blobs import LEAST_MASS, find_blobs, outline_all, typical_area
 from ullayers.locate.flow import Pixels
 from ullayers.locate.live_identity import LiveIdentity
-from ullayers.locate.live_scene import LiveScene, Look, is_in_front
+from ullayers.locate.live_scene import ComparedFrame, LiveScene, is_in_front
 from ullayers.locate.live_tracks import LiveObject, LiveTrack
 from ullayers.locate.selection import (
     LARGEST_J,
@@ -30,7 +30,8 @@ RECENT = 64  # frames over which the size of a typical object is measured
 MOST_LOST = 64  # objects that are remembered after they were lost
 MOST_TRACKS = 2**15
 MOST_ENTERED = 1  # objects that enter the frame of an arena: the experimenter
-TRIAL = (2, 10)  # times the patience: least and longest wait of a new track beside residents
+# Shortest and longest wait before a track beside residents is a new object, in units of `patience`.
+NEWCOMER_WAIT = 2, 10
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int32]
@@ -122,13 +123,13 @@ class LiveObjects:
         x, y, confidence = values
         return (LiveObject(self.main, x, y, confidence, self._contour(self.main)),)
 
-    def _outline(self, frame: Pixels, look: Look) -> NDArray[np.bool_]:
+    def _outline(self, frame: Pixels, look: ComparedFrame) -> NDArray[np.bool_]:
         """Outline everything that stands out."""
         threshold = self.scene.threshold
         least = LEAST_MASS * float(np.median(self.masses)) if self.masses else 0.0
         return outline_all(frame, look.scene, look.gain, look.evidence, threshold, least)
 
-    def _typical(self, mask: NDArray[np.bool_], look: Look) -> float:
+    def _typical(self, mask: NDArray[np.bool_], look: ComparedFrame) -> float:
         """Return the area of a typical object in the latest frames."""
         count, labels = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
         inside = labels[mask]
@@ -177,7 +178,7 @@ class LiveObjects:
             if not whole.name:
                 whole.name, part.name = part.name, 0
 
-    def _check_new(self, look: Look, owner: NDArray[np.uint16]) -> None:
+    def _check_new(self, look: ComparedFrame, owner: NDArray[np.uint16]) -> None:
         """Start to count again how long a new track was seen alone if it is not an object now.
 
         Args:
@@ -214,25 +215,25 @@ class LiveObjects:
     def _is_object(self, track: LiveTrack, named: list[LiveTrack]) -> bool:
         if not _has_moved(track) or not track.moves:
             return False
-        if not named or not self._is_home():
+        if not named or not self._is_arena():
             return True
         if not self._has_entered(track):
             return True
         if track.objective.value > RESIDENT_J * min(each.objective.value for each in named):
             return False
         # An experimenter who puts an animal into its arena is not another animal.
-        shortest, longest = (times * self.tracker.patience for times in TRIAL)
-        trial = np.clip(RESIDENT_SHARE * self.tracker.frame, shortest, longest)
+        shortest, longest = (times * self.tracker.patience for times in NEWCOMER_WAIT)
+        wait = np.clip(RESIDENT_SHARE * self.tracker.frame, shortest, longest)
         if any(self._hides(each) for each in self.lost):  # which it may be
-            trial = shortest
-        return track.first.frame < shortest or bool(track.seen >= trial)
+            wait = shortest
+        return track.first.frame < shortest or bool(track.seen >= wait)
 
     def _hides(self, lost: LiveTrack) -> bool:
         """Return whether a lost object was present most of the time and did not leave."""
         is_resident = lost.seen >= RESIDENT * (lost.last.frame + 1)
         return is_resident and not at_border(lost.last, self._size)
 
-    def _is_home(self) -> bool:
+    def _is_arena(self) -> bool:
         """Return whether the scene is an arena.
 
         Most objects so far were present most of the time, and they do not enter the frame.
@@ -261,10 +262,10 @@ class LiveObjects:
         wherever it is, but does not enter the frame.
         """
         closed = self.wanted is not None and self.names >= self.wanted
-        home = self._is_home()
+        arena = self._is_arena()
         cost = np.full((len(new), len(self.lost)), np.inf)
         for i, track in enumerate(new):
-            stayed = home and not self._has_entered(track)
+            stayed = arena and not self._has_entered(track)
             longest = self.tracker.frame if closed or stayed else SHORT_GAP
             for j, lost in enumerate(self.lost):
                 if track.first.frame - lost.last.frame <= longest:

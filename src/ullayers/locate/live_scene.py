@@ -40,7 +40,7 @@ CHANGED = 0.5  # share of the frame: if more stands out, the scene has changed
 Mask = NDArray[np.bool_]
 
 
-class Look(NamedTuple):
+class ComparedFrame(NamedTuple):
     """A frame compared with the scene.
 
     Attributes:
@@ -91,7 +91,7 @@ class LiveScene:
         self.bands = False
         self.threshold = MIN_STILL_EVIDENCE
 
-    def look(self, frame: Pixels) -> Look:
+    def look(self, frame: Pixels) -> ComparedFrame:
         """Compare a frame (height, width, 3) with the scene so far."""
         if self.count == 0 or frame.shape != self.backdrop.shape:
             self._start(frame)
@@ -105,7 +105,9 @@ class LiveScene:
             noise = np.maximum(self.level / MEDIAN_DEVIATION, NOISE_FLOOR)
             scene = StillScene(self.backdrop, noise, self.bands)
         squares = cv2.GaussianBlur(np.square(difference / scene.noise), (0, 0), ENERGY_BLUR)
-        look = Look(scene, gain, offset, difference, np.sqrt(np.asarray(squares, np.float32)))
+        look = ComparedFrame(
+            scene, gain, offset, difference, np.sqrt(np.asarray(squares, np.float32))
+        )
         if self.count % CHECK_INTERVAL == 1:
             self._adjust(frame, look)
         return look
@@ -124,7 +126,7 @@ class LiveScene:
         self.level = np.zeros(frame.shape[:2], np.float32)
         self.vacated = np.zeros(frame.shape[:2], np.uint8)
 
-    def _adjust(self, frame: Pixels, look: Look) -> None:
+    def _adjust(self, frame: Pixels, look: ComparedFrame) -> None:
         """Adjust the threshold to the evidence, and the gain to the kind of light."""
         wanted = still_threshold(look.evidence[::2, ::2])
         rate = max(CHECK_INTERVAL / (CHECK_INTERVAL + self.count), THRESHOLD_RATE)
@@ -135,7 +137,7 @@ class LiveScene:
         )
         self.bands = bool(banded < BANDS * plain)
 
-    def update(self, look: Look, things: Mask, held: Mask) -> None:
+    def update(self, look: ComparedFrame, things: Mask, held: Mask) -> None:
         """Update the scene with a frame.
 
         Args:
@@ -159,7 +161,7 @@ class LiveScene:
         if self.count % VACATED_INTERVAL == 0 or (things & ~held).any():
             self._forget_vacated(look, things)
 
-    def _forget_vacated(self, look: Look, things: Mask) -> None:
+    def _forget_vacated(self, look: ComparedFrame, things: Mask) -> None:
         """Replace the scene where an outline has edges in the scene but not in the frame."""
         if not things.any():
             self.vacated[:] = 0
@@ -177,7 +179,7 @@ class LiveScene:
             self.vacated[behind] = 0
 
 
-def is_in_front(look: Look, thing: Mask) -> bool:
+def is_in_front(look: ComparedFrame, thing: Mask) -> bool:
     """Return whether something is in front of the scene: its outline is an edge of the frame only.
 
     This is not the case for the place of an object that has left, for the part of an object that

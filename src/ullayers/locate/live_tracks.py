@@ -62,7 +62,7 @@ class Place:
 
 
 @dataclass
-class Look:
+class RecentAppearance:
     """Appearance of a track since it last shared a blob.
 
     Attributes:
@@ -125,7 +125,7 @@ class LiveTrack:
     trail: Floats = field(default_factory=lambda: np.zeros(2))
     first: Place = field(default_factory=Place)
     last: Place = field(default_factory=Place)
-    look: Look = field(default_factory=Look)
+    look: RecentAppearance = field(default_factory=RecentAppearance)
 
     def add(self, one: TrackedObject, sighting: Sighting) -> None:
         """Add its sighting in the latest frame."""

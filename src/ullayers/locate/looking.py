@@ -53,7 +53,7 @@ class Notable(NamedTuple):
     labelled: Labelled
 
 
-class Look(NamedTuple):
+class SeenFrame(NamedTuple):
     """What is seen in a frame.
 
     Attributes:
@@ -123,7 +123,7 @@ class Looker:
         notable: Notable,
         chosen: int | None,
         typical: float | None,
-    ) -> Look:
+    ) -> SeenFrame:
         """Outline the parts of a frame and describe the main object.
 
         Args:
@@ -144,7 +144,7 @@ class Looker:
         blobs = None
         if pieces is not None and typical is not None:
             blobs, pieces = join_pieces(frame, pieces, evidence, self.threshold, typical), None
-        return Look(place, core, outlined, between, peak, lit, pieces, blobs)
+        return SeenFrame(place, core, outlined, between, peak, lit, pieces, blobs)
 
     def _outline(
         self, frame: Pixels, gain: Floats, parts: Labelled, main: int | None

@@ -22,15 +22,15 @@ from ullayers.locate.objects import Labelled, ObjectPath
 from ullayers.locate.segment import CLEAR_GAIN, MISSING_COST, part_places
 from ullayers.video import recycled
 
-LASTING = 0.75  # least share of its lifetime in which a lasting pixel belongs to a thing
-MIN_SEEN = 8  # frames: shorter stays cannot be judged
-MOVING_J = -1.25  # of the path of a thing: slow motion is below, jitter in one place above
-SAME_MASS = 1e-3  # relative: noise changes the mass of a part more from frame to frame
-REMAINS = 0.2  # of the mass of a part: least mass of remains elsewhere
-LEAVING = 0.1  # of the longer side: something that leaves an object begins this close to it
-RESTING = 0.25  # of a window: pixels that belong to something for longer are at rest
-LEAST_DRIFT = 0.1  # of the root of the area: least distance covered by a slowly moving thing
-# Gain of a part that may be the object. Without a network's attention, the gain is halved.
+LASTING = 0.75  # a lasting pixel belongs to a thing for at least this share of its lifetime
+MIN_SEEN = 8  # smallest number of frames of a stay that can be judged
+MOVING_J = -1.25  # J of a path: below for slow motion, above for jitter in one place
+SAME_MASS = 1e-3  # relative change of the mass of a part between frames; noise changes it by more
+REMAINS = 0.2  # smallest mass of an image left behind, as a share of the mass of the object
+LEAVING = 0.1  # largest distance at which a path starts near another, as a share of the longer side
+RESTING = 0.25  # pixels are at rest if they belong to something for this share of a window
+LEAST_DRIFT = 0.1  # smallest distance a slow object covers, as a share of the root of its area
+# Smallest gain of a part that may be the object. Gains are half as large without a network.
 MIN_GAIN = 0.25
 
 Mask = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from ullayers.locate.identity import APPEARANCE, MOST_COST, appearances, metric_of
 from ullayers.locate.sightings import ALONE, Sightings
 
-BLOCK = 25  # frames over which an appearance is averaged
+FRAMES_PER_BLOCK = 25  # a portrait is the mean over blocks of this many frames
 MIN_BLOCKS = 4  # with fewer, no object can be recognised
 SURE = 0.95  # least confidence to call an object recognised or new
 LARGEST_NUMBER = 255  # of an object; masks have one byte per pixel
@@ -49,11 +49,11 @@ class Portrait:
             scale: Pixels of the video per pixel of these sightings, along a side.
         """
         alone = sightings.where(sightings.column("company") == ALONE)
-        blocks = len(alone) // BLOCK
+        blocks = len(alone) // FRAMES_PER_BLOCK
         if blocks < MIN_BLOCKS:
             return cls()
-        looks = appearances(alone)[: blocks * BLOCK] + np.log(scale) * SIZES
-        means = looks.reshape(blocks, BLOCK, APPEARANCE).mean(1)
+        looks = appearances(alone)[: blocks * FRAMES_PER_BLOCK] + np.log(scale) * SIZES
+        means = looks.reshape(blocks, FRAMES_PER_BLOCK, APPEARANCE).mean(1)
         apart = means - means.mean(0)
         return cls(means.mean(0).tolist(), (apart.T @ apart).ravel().tolist(), blocks)
 
@@ -83,8 +83,8 @@ class Recognised:
 
 
 @dataclass
-class Cast:
-    """The objects of all videos so far that can be distinguished.
+class KnownObjects:
+    """Objects that can be recognised, from all videos so far.
 
     Attributes:
         portraits: Portraits by object number.

@@ -17,7 +17,7 @@ from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.helper import Helper, for_each
 from ullayers.locate.judge import track_objective
-from ullayers.locate.looking import OVEREXPOSED, Look, Looker, Notable, least_mass
+from ullayers.locate.looking import OVEREXPOSED, Looker, Notable, SeenFrame, least_mass
 from ullayers.locate.movers import MoverChoice
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts
 from ullayers.locate.segment import (
@@ -300,7 +300,7 @@ class StillRecording:
         notable = [n._replace(labelled=each) for n, each in zip(notable, labelled, strict=True)]
         typical = repeat(None if self.finder is None else self.finder.typical)
         arguments = frames, small, notable, chosen, typical
-        looks: list[Look] = for_each(self.looker, "look", *arguments, helper=self.helper)
+        looks: list[SeenFrame] = for_each(self.looker, "look", *arguments, helper=self.helper)
         soft = recycled.zeros(frames.shape[:3], np.uint8)
         for mask, look in zip(soft, looks, strict=True):
             if look.outlined is not None:

@@ -45,7 +45,7 @@ def choose_objects(
         wanted: Number of objects; None to find it.
     """
     seen = [each for each in tracked if each.alone >= CONFIRMED]
-    linked = _link(seen, size, longest_gap=frames if _is_home(seen, frames) else SHORT_GAP)
+    linked = _link(seen, size, longest_gap=frames if _is_arena(seen, frames) else SHORT_GAP)
     if wanted is not None:
         chosen = sorted(linked, key=lambda each: -len(each.sightings))[:wanted]
     else:
@@ -61,7 +61,7 @@ def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
         for each in linked
         if objectives[each.number] < LARGEST_J and travelled(each) > LEAST_TRAVEL * each.length
     ]
-    if not _is_home(worthy, frames):
+    if not _is_arena(worthy, frames):
         return worthy
     # An experimenter who puts an animal into its arena is not another animal.
     lowest = min((objectives[each.number] for each in worthy), default=0.0)
@@ -83,7 +83,7 @@ def path_objective(one: TrackedObject) -> float:
     return track_objective(positions(one))
 
 
-def _is_home(tracked: list[TrackedObject], frames: int) -> bool:
+def _is_arena(tracked: list[TrackedObject], frames: int) -> bool:
     """Return whether most tracks are present most of the time, as in an arena."""
     lengths = np.array([len(each.sightings) for each in tracked])
     return bool(2 * lengths[lengths >= RESIDENT * frames].sum() >= lengths.sum())

@@ -20,39 +20,41 @@ from ullayers.locate.flow import Floats, Frames, Pixels, optical_flow
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.quantiles import medians
 
-BANDS = 0.9  # each row has its own gain if this reduces the difference to this share
-NOISE_FLOOR = 1.0  # grey levels: smaller noise is hidden by compression
+BANDS = 0.9  # rows have their own gains if these reduce the difference to less than this share
+NOISE_FLOOR = 1.0  # smallest noise in grey levels; compression hides smaller noise
 DARK = 16.0  # grey levels added before dividing, because gains of dark pixels are uncertain
-BAND_SMOOTHING = 0.01  # of the height: bands are smoother than this
-ENERGY_BLUR = 1.0  # pixels
+BAND_SMOOTHING = 0.01  # standard deviation of the filter of row gains, as a share of the height
+ENERGY_BLUR = 1.0  # standard deviation of the filter of the evidence, in pixels
 # The median of the absolute value of a normal deviate is 0.67 standard deviations.
 MEDIAN_DEVIATION = 0.67
-NOISE_BLUR = 2.0  # pixels
-DETAIL = 1.0  # pixels: details of a texture are one to four times this size
+NOISE_BLUR = 2.0  # standard deviation of the filter of the noise, in pixels
+DETAIL = 1.0  # size of the finest details of a texture in pixels; the coarsest are four times this
 ROW_BYTES = 2**26  # memory for the median over time of a band of rows
 
-MOTION_SIDE, SHORTEST_SIDE = 320, 16  # pixels of the frames in which motion is measured
-MOVING = 0.5  # pixels from frame to frame
+MOTION_SIDE, SHORTEST_SIDE = 320, 16  # sides in pixels of the frames in which motion is measured
+MOVING = 0.5  # smallest motion from frame to frame, in pixels
 CLOSING = np.ones((7, 7), np.uint8)  # fills the inside of an object, where flow is uncertain
-OFTEN, SELDOM = 0.25, 0.15  # of the frames: motion in more, and in all but this share
-MOVING_WEIGHT = 0.6  # of a frame with motion, when two colours of the scene compete
-SAME_COLOUR = 10.0  # grey levels: frames that differ less from a colour agree with it
+# A pixel moves often if it moves in more than the first share of the frames, and rests in more than
+# the second share, which is enough for its median.
+OFTEN, SELDOM = 0.25, 0.15
+MOVING_WEIGHT = 0.6  # weight of a frame with motion when two colours of the scene are compared
+SAME_COLOUR = 10.0  # largest difference in grey levels of a frame that agrees with a colour
 
-COMMON_SHARE = 0.25  # quantile of the evidence of a frame that objects do not affect
+COMMON_SHARE = 0.25  # this quantile of the evidence of a frame is not affected by objects
 NOISE_SHARE = 0.4  # smallest value of this quantile if there is any noise
-RAISED = 1.5  # times the usual value: the whole frame differs from the scene
-MIN_STILL_EVIDENCE = 3.0  # times the noise
+RAISED = 1.5  # a frame whose quantile is this many times the usual one differs everywhere
+MIN_STILL_EVIDENCE = 3.0  # smallest evidence of an object, in units of the noise
 
 # Objects that rest for more than half of the time are in the median and must be removed from it.
-RESTING_EVIDENCE = 6.0  # times the noise
-RESTING_PIXELS = 9  # smaller differences are not checked
-RESTING_EDGES = 1.5  # edges of the backdrop must be this much stronger than those of the frame
-SAME_TEXTURE = 0.6  # correlation of edges in two images of the same texture
-RESTING_FRAMES = 3  # least number of frames that show the same scene behind the object
-WEAK = 1 / 3  # of the clear difference: pixels around it belong to the same object,
-MOST_GROWTH = 6.0  # unless they cover this many times its area
-MOST_VISITS = 4  # times an object may come or go; otherwise it is part of the scene
-RESTING_SAME = 2.0  # times the noise: regions with a smaller difference are the same
+RESTING_EVIDENCE = 6.0  # smallest evidence that such an object has left, in units of the noise
+RESTING_PIXELS = 9  # smallest area of a difference that is checked
+RESTING_EDGES = 1.5  # edges of the backdrop are this many times stronger than those of the frame
+SAME_TEXTURE = 0.6  # smallest correlation of the edges of two images of the same texture
+RESTING_FRAMES = 3  # smallest number of frames that show the same scene behind the object
+WEAK = 1 / 3  # smallest difference of the whole object, as a share of that of its clear part
+MOST_GROWTH = 6.0  # largest area of the whole object, as a multiple of that of its clear part
+MOST_VISITS = 4  # an object that comes and goes more often is part of the scene
+RESTING_SAME = 2.0  # largest difference of two equal regions, in units of the noise
 
 
 @dataclass(frozen=True)

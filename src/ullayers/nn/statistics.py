@@ -117,7 +117,7 @@ class Statistics(nn.Module):
         return self.long_term == "shared"
 
     def _read(self, sequences: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
-        """Return the buffers as a State; streams that do not carry on start from the beginning."""
+        """Return the buffers as a State; streams that are not continued start afresh."""
         streams = sequences * positions
         anchor, short, short_evidence = self._read_mean("short", streams, carry_on, work)
         if self._shared:  # one mean per position, for all sequences and after their end

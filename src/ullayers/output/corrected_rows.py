@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.errors import UserError
-from ullayers.output.corrections import Correction, Delete, Merge, Move, Nothing, Split, Swap
+from ullayers.output.corrections import Correction, Delete, MarkEmpty, Merge, Move, Split, Swap
 from ullayers.output.mask_images import MOST_OBJECTS
 from ullayers.output.track_table import Floats
 from ullayers.output.tracked_video import TrackedVideo
@@ -76,7 +76,7 @@ class CorrectedRows:
                 self._delete(correction)
             case Move():
                 self._move(correction)
-            case Nothing():
+            case MarkEmpty():
                 self._clear(correction.first, correction.last)
 
     def columns(self, names: Sequence[str], rows: Integers) -> dict[str, NDArray[np.floating[Any]]]:

@@ -105,7 +105,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Nothing:
+class MarkEmpty:
     """Mark frames as empty.
 
     Attributes:
@@ -120,9 +120,9 @@ class Nothing:
     last: int
 
 
-Correction = Swap | Merge | Split | Delete | Move | Nothing
+Correction = Swap | Merge | Split | Delete | Move | MarkEmpty
 KINDS: dict[str, type[Correction]] = {
-    kind.op: kind for kind in (Swap, Merge, Split, Delete, Move, Nothing)
+    kind.op: kind for kind in (Swap, Merge, Split, Delete, Move, MarkEmpty)
 }
 
 

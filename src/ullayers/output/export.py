@@ -25,7 +25,7 @@ from ullayers.learn.run_config import ReadingEntry
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
 from ullayers.learn.teaching import Teaching
-from ullayers.locate.recognition import Cast, Portrait
+from ullayers.locate.recognition import KnownObjects, Portrait
 from ullayers.output.code_overlay import draw_codes
 from ullayers.output.crossing_table import CROSSINGS
 from ullayers.output.display import SampleTap, display_size
@@ -137,7 +137,7 @@ class _Job:
         self.options = options
         self.seen = seen
         self.done = Exported()
-        self.cast = Cast()
+        self.known = KnownObjects()
         self.video: Overlay | None = None
         self.outlines: OutlineWriter | None = None
         self.overlay_frames = _overlay_share(options, len(sources))
@@ -167,7 +167,7 @@ class _Job:
 
     def recognise(self, source: Source, portraits: Sequence[Portrait]) -> list[int]:
         """Number the objects of the next source; some may be recognised from earlier ones."""
-        numbers, recognised = self.cast.meet(portraits, source.name)
+        numbers, recognised = self.known.meet(portraits, source.name)
         if recognised:
             self.done.recognised[source.name] = recognised
         return numbers

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from ullayers.learn.checkpoint import RunError
-from ullayers.learn.sightings import Sighting
+from ullayers.learn.sightings import WatchResult
 from ullayers.output.outlines import OUTLINES, PARTIAL, OutlineWriter, encoded
 
 MIN_POINTS = 3  # of an outline
 
 
 def keep_outlines(
-    sightings: Generator[Sighting, None, None], folder: str | os.PathLike[str]
-) -> Generator[Sighting, None, None]:
+    sightings: Generator[WatchResult, None, None], folder: str | os.PathLike[str]
+) -> Generator[WatchResult, None, None]:
     """Yield the results of `watch`, and write their outlines to its folder.
 
     Each frame is written before its result is yielded, so a killed process loses no frame that its
@@ -48,7 +48,7 @@ class LiveOutlines(OutlineWriter):
         RunError: The outlines in the folder are damaged.
     """
 
-    def __init__(self, folder: Path, first: Sighting) -> None:
+    def __init__(self, folder: Path, first: WatchResult) -> None:
         if not (folder / PARTIAL).exists():  # left by a killed process
             with suppress(FileNotFoundError):
                 os.replace(folder / OUTLINES, folder / PARTIAL)
@@ -70,7 +70,7 @@ class LiveOutlines(OutlineWriter):
         if known is None:
             self.start(sequence, width, height)
 
-    def see(self, sighting: Sighting) -> None:
+    def see(self, sighting: WatchResult) -> None:
         """Add a frame."""
         if sighting.objects is None:
             self.add(sighting.answer)
@@ -78,7 +78,7 @@ class LiveOutlines(OutlineWriter):
         with self._changing():
             self._insert(self._rows(sighting))
 
-    def _rows(self, sighting: Sighting) -> Iterator[tuple[int, int, bytes]]:
+    def _rows(self, sighting: WatchResult) -> Iterator[tuple[int, int, bytes]]:
         for each in sighting.objects or ():
             if len(each.outline) >= MIN_POINTS:
                 points = np.rint(each.outline * np.array(self._size)).astype(np.int32)

@@ -18,7 +18,7 @@ from ullayers.output.tracked_video import Frames, TrackedVideo, sure
 NOWHERE = (np.nan,) * 4
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """An object in one frame.
 
     Attributes:
@@ -74,7 +74,7 @@ class Observations:
 
 
 def collect(
-    rows: Iterable[Seen],
+    rows: Iterable[Observation],
     frames: Iterable[int],
     labels: Callable[[int], Labels | None] | None = None,
 ) -> Observations:
@@ -91,7 +91,8 @@ def collect(
         ValueError: An object appears twice in one frame.
 
     Example:
-        >>> seen = collect([Seen(3, "b", 1.0, 2.0), Seen(3, "a", 5.0, 6.0)], frames=[2, 3])
+        >>> rows = [Observation(3, "b", 1.0, 2.0), Observation(3, "a", 5.0, 6.0)]
+        >>> seen = collect(rows, frames=[2, 3])
         >>> seen.identity.tolist(), seen.place.tolist(), seen.frames.tolist()
         ([1, 0], [[1.0, 2.0], [5.0, 6.0]], [2, 3])
     """
@@ -111,7 +112,7 @@ def collect(
     )
 
 
-def _numbers(rows: Sequence[Seen]) -> tuple[list[int], bool]:
+def _numbers(rows: Sequence[Observation]) -> tuple[list[int], bool]:
     """Return a number for the identity of each row, and whether identities are known."""
     if any(row.identity is None for row in rows):
         counts: Counter[int] = Counter()
@@ -122,7 +123,7 @@ def _numbers(rows: Sequence[Seen]) -> tuple[list[int], bool]:
         return numbers, max(counts.values()) == 1
     for (frame, name), count in Counter((row.frame, row.identity) for row in rows).items():
         if count > 1:
-            raise ValueError(f"object {name} is there {count} times in frame {frame}")
+            raise ValueError(f"object {name} has {count} rows in frame {frame}")
     if all(isinstance(row.identity, int) for row in rows):
         return [int(row.identity or 0) for row in rows], True
     ordered = sorted({str(row.identity) for row in rows})
@@ -148,6 +149,6 @@ def observe(video: TrackedVideo, boxes: bool) -> Observations:
         columns = track.frame[kept], track.x_px[kept], track.y_px[kept], track.heading[kept]
         for frame, x, y, heading in zip(*(column.tolist() for column in columns), strict=True):
             box = known.get((frame, track.object), NOWHERE)
-            rows.append(Seen(frame, track.object, x, y, heading, box))
+            rows.append(Observation(frame, track.object, x, y, heading, box))
     labels = None if video.masks is None else video.labels
     return collect(rows, video.frames.tolist(), labels)

@@ -19,7 +19,7 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import check_inside, clear_masks, clear_parts
 from ullayers.learn.results import CROP, ROWS_AT_ONCE, SHAPE, TRACK, Answer, header
 from ullayers.learn.typed_json import from_json
-from ullayers.locate.recognition import Cast, Portrait
+from ullayers.locate.recognition import KnownObjects, Portrait
 from ullayers.output.crossing_table import CROSSINGS, renumbered, write_crossings
 from ullayers.output.exported import Totals, describe_recognised
 from ullayers.output.mask_files import renumber_masks
@@ -174,9 +174,9 @@ class Parts:
 
         Memory does not grow with the number of rows.
         """
-        merged, cast = Merged(), Cast()
+        merged, known = Merged(), KnownObjects()
         notes = {source: self._note(source) for source in sources if self._file(source).exists()}
-        met = {source: cast.meet(note.portraits, source.name) for source, note in notes.items()}
+        met = {source: known.meet(note.portraits, source.name) for source, note in notes.items()}
         numbered = any(note.objects > 1 for note in notes.values())
         if numbered:
             crossings = self.table.with_name(CROSSINGS)

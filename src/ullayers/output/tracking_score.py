@@ -61,8 +61,8 @@ def choose_rule(
         width: Width of the frames in pixels.
 
     Example:
-        >>> from ullayers.output.observations import Seen, collect
-        >>> one = collect([Seen(0, 1, 5.0, 5.0)], [])
+        >>> from ullayers.output.observations import Observation, collect
+        >>> one = collect([Observation(0, 1, 5.0, 5.0)], [])
         >>> str(choose_rule(one, one, None, length=20.0, width=640))
         'at most 10.0 px apart'
     """
@@ -98,9 +98,9 @@ def score_tracks(
         MissingPackageError: motmetrics is not installed.
 
     Example:
-        >>> from ullayers.output.observations import Seen, collect
-        >>> truth = collect([Seen(i, 1, i, 0.0) for i in range(4)], [])
-        >>> found = collect([Seen(i, 7, i, 3.0) for i in range(3)], range(4))
+        >>> from ullayers.output.observations import Observation, collect
+        >>> truth = collect([Observation(i, 1, i, 0.0) for i in range(4)], [])
+        >>> found = collect([Observation(i, 7, i, 3.0) for i in range(3)], range(4))
         >>> scores = score_tracks(found, truth, Rule("distance", 5.0), width=100)
         >>> scores["found"], scores["misses"], scores["median_distance_px"]
         (0.75, 1, 3.0)

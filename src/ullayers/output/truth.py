@@ -16,7 +16,7 @@ from ullayers.learn.regular_files import read_regular
 from ullayers.learn.results import SURE
 from ullayers.output.formats.packages import load
 from ullayers.output.mask_images import Labels, label_box, read_labels
-from ullayers.output.observations import Observations, Seen, collect
+from ullayers.output.observations import Observation, Observations, collect
 from ullayers.output.track_table import MAX_FRAMES
 from ullayers.output.tracked_video import TrackedVideo
 
@@ -75,21 +75,21 @@ def _read_csv(text: str, video: TrackedVideo) -> Observations:
     return collect(objects, ())
 
 
-def _seen(row: Mapping[str, str], names: Sequence[str], video: TrackedVideo) -> Seen:
+def _seen(row: Mapping[str, str], names: Sequence[str], video: TrackedVideo) -> Observation:
     """Return the object in a row of our own tables."""
     which = next((name for name in IDENTITIES if name in names), None)
     identity = None if which is None else row[which]
     heading = _number(row.get("heading", ""))
     frame = _frame(row["frame"], first=0)
     if "confidence" in names and not _number(row["confidence"]) >= SURE:
-        return Seen(frame, identity, np.nan, np.nan)
+        return Observation(frame, identity, np.nan, np.nan)
     if "x_px" in names:
-        return Seen(frame, identity, _number(row["x_px"]), _number(row["y_px"]), heading)
+        return Observation(frame, identity, _number(row["x_px"]), _number(row["y_px"]), heading)
     if "x" in names:
         # Tables with the name of the sequence are from this package, with positions from 0 to 1.
         unit = (video.width, video.height) if "sequence" in names else (1, 1)
         x, y = (_number(row[name]) * one for name, one in zip("xy", unit, strict=True))
-        return Seen(frame, identity, x, y, heading)
+        return Observation(frame, identity, x, y, heading)
     if not set(BOX) <= set(names):
         raise ValueError("expected columns x and y, or left, top, width and height")
     return _boxed(frame, identity, [_number(row[name]) for name in BOX], heading)
@@ -97,11 +97,11 @@ def _seen(row: Mapping[str, str], names: Sequence[str], video: TrackedVideo) -> 
 
 def _boxed(
     frame: int, identity: str | int | None, box: Sequence[float], heading: float = np.nan
-) -> Seen:
+) -> Observation:
     left, top, width, height = box
     if min(width, height) < 0:
         raise ValueError(f"expected boxes of at least 0 pixels, got {width:g} x {height:g}")
-    return Seen(frame, identity, left + width / 2, top + height / 2, heading, tuple(box))
+    return Observation(frame, identity, left + width / 2, top + height / 2, heading, tuple(box))
 
 
 def _frame(text: str, first: int) -> int:
@@ -179,7 +179,7 @@ def _from_dlc(
             points[parts.index(columns[i]["bodyparts"]), coord] = values[:, i]
         points[:, :2][np.repeat(~(points[:, 2] >= SURE)[:, None], 2, 1)] = np.nan
         x, y = _mean(points[:, 0]), _mean(points[:, 1])
-        rows += [Seen(*row) for row in zip(frames, [name] * len(frames), x, y, strict=True)]
+        rows += [Observation(*row) for row in zip(frames, [name] * len(frames), x, y, strict=True)]
     return collect(rows, frames)
 
 
@@ -210,7 +210,7 @@ def _read_sleap(path: Path, video: TrackedVideo) -> Observations:
         for instance in frame.user_instances or frame.predicted_instances:
             x, y = _mean(instance.numpy())
             identity = None if instance.track is None else labels.tracks.index(instance.track)
-            rows.append(Seen(frames[-1], identity, x, y))
+            rows.append(Observation(frames[-1], identity, x, y))
     return collect(rows, frames)
 
 
@@ -236,7 +236,7 @@ def _read_masks(folder: Path, video: TrackedVideo) -> Observations:
     return collect(rows, files, labels)
 
 
-def _masked(path: Path, frame: int, video: TrackedVideo) -> Iterator[Seen]:
+def _masked(path: Path, frame: int, video: TrackedVideo) -> Iterator[Observation]:
     labels = read_labels(path)
     if labels.shape != (video.height, video.width):
         size = f"{labels.shape[1]} x {labels.shape[0]}"
@@ -244,4 +244,4 @@ def _masked(path: Path, frame: int, video: TrackedVideo) -> Iterator[Seen]:
     for number in np.unique(labels[labels > 0]).tolist():
         mask = labels == number
         y, x = (axis.mean() + 0.5 for axis in np.nonzero(mask))
-        yield Seen(frame, number, float(x), float(y), box=tuple(map(float, label_box(mask))))
+        yield Observation(frame, number, float(x), float(y), box=tuple(map(float, label_box(mask))))

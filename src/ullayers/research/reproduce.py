@@ -251,7 +251,7 @@ def write_page(out: Path) -> None:
         DATA_SOURCES,
         "",
         f"ullayers {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()}; {total / 60:.0f} minutes in all.",
+        f"{platform.machine()}; total time: {total / 60:.0f} min.",
         "",
     ]
     with replacing(out / PAGE) as file:

@@ -30,7 +30,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.locks import locked
 from ullayers.learn.online import watch
 from ullayers.learn.results import TRACK
-from ullayers.learn.sightings import Sighting
+from ullayers.learn.sightings import WatchResult
 from ullayers.output.live_outlines import keep_outlines
 from ullayers.studio.camera_frames import HEADER, LENGTH
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
@@ -108,7 +108,7 @@ class BrowserCamera(Source):
             return seconds, picture.astype(np.uint8, copy=False)
 
 
-def message(sighting: Sighting, sent: tuple[int, float]) -> dict[str, Any]:
+def message(sighting: WatchResult, sent: tuple[int, float]) -> dict[str, Any]:
     """Return the data of a frame for the page."""
     number, arrived = sent
     values = [float(value) for value in sighting.values]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ullayers.learn.results import TRACK
 from ullayers.learn.run_result import finite
-from ullayers.learn.sightings import Sighting
+from ullayers.learn.sightings import WatchResult
 from ullayers.output.display import display_size
 from ullayers.studio.jobs import LIVE_PICTURE, Job
 from ullayers.studio.live import MIN_POINTS, LiveView, mask_outlines, saved_kernels
@@ -52,7 +52,7 @@ class Tapped(Source):
         return super().clips(length, replace(reading, tap=tap), ahead=1)
 
 
-def sighting_outlines(sighting: Sighting) -> list[tuple[int, list[float]]]:
+def sighting_outlines(sighting: WatchResult) -> list[tuple[int, list[float]]]:
     """Return the number and the outline x0, y0, x1, y1, ... in 0..1 of each object in a frame.
 
     Before the first object is certain, this is the mask of the network.
@@ -69,7 +69,7 @@ def sighting_outlines(sighting: Sighting) -> list[tuple[int, list[float]]]:
     return [(1, polygon) for polygon in polygons]
 
 
-def progress_of(sighting: Sighting) -> dict[str, Any]:
+def progress_of(sighting: WatchResult) -> dict[str, Any]:
     """Return J and the collapse meter; None before the first step."""
     return {
         "objective": finite(sighting.objective),
@@ -114,7 +114,7 @@ class WatchView(LiveView):
         self.kernels = SavedKernels(job.run)
         self._codes: list[list[float]] = []
 
-    def show(self, sighting: Sighting) -> None:
+    def show(self, sighting: WatchResult) -> None:
         """Show the result of a frame."""
         self.progress("training", sighting.frame + 1, self.total)
         is_track = sighting.columns == TRACK

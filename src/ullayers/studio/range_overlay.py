@@ -17,8 +17,8 @@ from ullayers.studio.editing import outlines_of
 from ullayers.video.frame_access import FrameAccess
 from ullayers.video.writer import VideoWriter
 
-MOST_FRAMES = 9000  # of one video: five minutes at 30 frames per second
-BLOCK = 32  # frames in memory
+MOST_OVERLAY_FRAMES = 9000  # five minutes at 30 frames per second
+FRAMES_IN_MEMORY = 32
 MAX_WIDTH = 960  # pixels
 
 
@@ -38,13 +38,15 @@ def write_overlay(
     Raises:
         UserError: There are too many frames, or none.
     """
-    if not 0 <= last - first < MOST_FRAMES:
-        raise UserError(f"an overlay has up to {MOST_FRAMES:,} frames; select a shorter range")
+    if not 0 <= last - first < MOST_OVERLAY_FRAMES:
+        raise UserError(
+            f"an overlay has up to {MOST_OVERLAY_FRAMES:,} frames; select a shorter range"
+        )
     own = access.frame(first).shape[:2]
     size = _shown_size(*own)
     with VideoWriter(path, video.fps) as writer:
-        for start in range(first, last + 1, BLOCK):
-            numbers = np.arange(start, min(start + BLOCK, last + 1))
+        for start in range(first, last + 1, FRAMES_IN_MEMORY):
+            numbers = np.arange(start, min(start + FRAMES_IN_MEMORY, last + 1))
             frames = np.stack([_shown(access.frame(int(n), size[1]), size) for n in numbers])
             found = outlines_of(folder, video.name, int(numbers[0]), int(numbers[-1]))
             labels = np.stack([_labels(found.get(int(n), []), own, size) for n in numbers])

@@ -84,8 +84,8 @@ def serve(
     Args:
         inputs: Videos, folders, run folders or cameras to open.
         folder: The studio folder.
-        host: Address to listen at.
-        port: Port to listen at; None for the first free one.
+        host: Address to listen on.
+        port: Port to listen on; None for the first free one.
         started: Called with the URL of the page when the server is ready.
 
     Raises:

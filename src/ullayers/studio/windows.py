@@ -19,7 +19,7 @@ from ullayers.studio.editing import read_edited
 from ullayers.studio.run_view import codes_of, pack_table
 from ullayers.studio.table_file import EXACT, STEP, ObjectRows, extremes
 
-MOST_FRAMES = 4096  # rows of each object in one response
+ROWS_PER_RESPONSE = 4096  # largest number of rows of an object
 MOST_POINTS = 20_000  # of all objects of a sample
 
 
@@ -129,8 +129,8 @@ def pack_rows(
     Raises:
         UserError: These are too many frames.
     """
-    if last - first >= MOST_FRAMES:
-        raise UserError(f"expected at most {MOST_FRAMES} frames, got {last - first + 1}")
+    if last - first >= ROWS_PER_RESPONSE:
+        raise UserError(f"expected at most {ROWS_PER_RESPONSE} frames, got {last - first + 1}")
     names = _names(table, wanted)
     parts = [(rows, rows.between(first, last)) for rows in table]
     return pack_table(
@@ -164,8 +164,8 @@ def pack_extremes(
     Raises:
         UserError: These are too many values.
     """
-    if step < 1 or (last - first) // max(1, step) >= MOST_FRAMES:
-        raise UserError(f"expected at most {MOST_FRAMES} values, got more")
+    if step < 1 or (last - first) // max(1, step) >= ROWS_PER_RESPONSE:
+        raise UserError(f"expected at most {ROWS_PER_RESPONSE} values, got more")
     names = [name for name in _names(table, wanted) if name not in EXACT]
     columns = ["frame", *(f"{name}_{end}" for name in names for end in ("low", "high"))]
     objects = []

@@ -131,7 +131,7 @@ def _one_line_errors(url: str) -> Iterator[None]:
     except (VideoError, MissingPackageError):
         raise
     except FileNotFoundError as error:
-        # fsspec also says so of servers that cannot be reached.
+        # fsspec raises the same error for servers that cannot be reached.
         cause = error.__cause__
         if cause is not None and getattr(cause, "status", None) != 404:
             raise _unreadable(shown, cause) from error

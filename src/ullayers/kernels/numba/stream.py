@@ -44,7 +44,7 @@ class Loop:
     buffers: list[Tensor]
     addresses: list[int]  # of the buffers
     arrays: Any  # the buffers as a StatisticsTuple of arrays
-    settings: tuple[Any, Any]  # for streams that do not carry on, and for those that do
+    settings: tuple[Any, Any]  # for streams that are not continued, and for those that are
     workspace: Any  # array for W, B and their factors, which is slow to allocate
 
     def is_in_place(self) -> bool:

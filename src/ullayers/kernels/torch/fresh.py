@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ullayers.kernels.moments import (
+    FrameCounts,
     Moments,
     Request,
-    Seen,
     Weights,
     averaged_frames,
     by_stream,
@@ -213,7 +213,7 @@ class Batch:
         means = by_stream(short_mean), by_stream(long_mean)
         return Moments(sums, self._seen(), *means, rows, saved, between)
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> FrameCounts:
         if self.steps is None and self.shared is None:
             return count_all_frames(self.request, self.x.shape[3], self.x.device)
         steps = self.steps

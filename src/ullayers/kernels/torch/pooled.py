@@ -15,9 +15,9 @@ from torch import Tensor
 import ullayers.kernels.torch.fresh as fresh
 from ullayers.kernels.moments import (
     Evaluation,
+    FrameCounts,
     Moments,
     Request,
-    Seen,
     Weights,
     count_frames,
     weigh,
@@ -137,7 +137,7 @@ def _measure(
     if shared is not None:
         long_mean, between = shared.mean[0].mT, torch.zeros_like(shared.mean)
         long_evidence = count_frames(steps, request, shared.frames).long_evidence
-    seen = Seen(steps, _zeros(frames, 3).long(), none, long_evidence)
+    seen = FrameCounts(steps, _zeros(frames, 3).long(), none, long_evidence)
     sums = _zeros(frames, 2, d, d)
     return Moments(sums, seen, _zeros(frames, 0, d), long_mean, between=between)
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from ullayers.kernels.backends import has_triton
 from ullayers.kernels.moments import (
     REDUCED_PRECISION,
+    FrameCounts,
     Moments,
     Request,
-    Seen,
     Weights,
     in_float32,
     is_by_rows,
@@ -232,7 +232,7 @@ class _Prepared:
             None, kernels.unchain, (averages, self.blocks), state, count, before, segments, groups,
             *self.table, *self.sizes, self.moves, *self.line, num_warps=warps,
         )  # fmt: skip
-        seen = Seen(steps.view(clips, 1, P), tally, short_evidence, long_evidence)
+        seen = FrameCounts(steps.view(clips, 1, P), tally, short_evidence, long_evidence)
         return Moments(sums, seen, short_mean.view(-1, C), long_mean.view(-1, C), saved=saved)
 
     def grams(self, frames: Tensor, saved: tuple[Tensor, ...]) -> Tensor:

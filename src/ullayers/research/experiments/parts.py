@@ -137,7 +137,7 @@ def walk_part(job: Job) -> tuple[float, float]:
 
 
 def _best_trial(footage: Footage, change: dict[str, Any], seed: int) -> ClipTrial:
-    """Train as `learn.Learner` does: the trial with the lowest J after some steps goes on."""
+    """Train as `learn.Learner` does: the trial with the lowest J after some steps continues."""
     kinds = [change["kind"]] if "kind" in change else ["clip", "stream"]
     trials = [
         _locate_trial(footage, {**change, "kind": kind}, start)

@@ -187,7 +187,7 @@ def test_more_outputs_than_there_can_be(place: Path, tmp_path: Path, here: UlCom
     assert files_in(tmp_path) == set()
 
 
-def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand) -> None:
+def test_training_that_diverges(place: Path, tmp_path: Path, here: UlCommand) -> None:
     film, out = place / "ball.mp4", tmp_path / "run"
     longer = write_ball(tmp_path / "longer.mp4", 160, 24, 32)  # watched, a step per eight frames
     for task in ("locate", "orient"):
@@ -198,7 +198,7 @@ def test_learning_that_went_astray(place: Path, tmp_path: Path, here: UlCommand)
     check_refused(here("learn", film, "--lr", "1e9", *how), "below 1e6")
     code, said, errors = here("learn", film, *how, "--lr", "1000", "--restarts", "1")
     assert (code, said) == (0, "")
-    assert "warning: nothing trustworthy was learned: " in errors
+    assert "warning: training failed: " in errors
 
 
 def test_noise_is_not_passed_off_as_something_found(tmp_path: Path, here: UlCommand) -> None:
@@ -208,7 +208,10 @@ def test_noise_is_not_passed_off_as_something_found(tmp_path: Path, here: UlComm
     for command in (learn, ("apply", run, film, "--out", tmp_path / "out", "--quiet")):
         code, said, errors = here(*command)
         assert (code, said, errors.count("\n")) == (0, "", 1)
-        assert "warning: nothing trustworthy was found: unsure in 100.0% of frames" in errors
+        assert (
+            "warning: the positions are unreliable: the confidence is below 0.5 in 100.0% of"
+            in errors
+        )
 
 
 def test_nothing_but_bad_ones_is_an_error(
