@@ -24,6 +24,7 @@ from tests.command import (
     check_refused,
     check_stopped,
     lines_of,
+    run_code,
     start,
     start_python,
     ul,
@@ -163,6 +164,46 @@ def test_results_that_are_stopped_resume(place: Path, tmp_path: Path, here: UlCo
     assert rows[0]["time"] == "0.123456", "a finished sequence is not done again"
     assert {"overlay.mp4", "report.html"} <= files_in(run)
     assert not list(run.glob("*.partial.*"))
+
+
+DYING = """
+import os
+import sys
+from ullayers.cli.main import main
+
+last, *arguments = sys.argv[1:]
+renamed = 0
+replace = os.replace
+
+def dying(*paths):
+    global renamed
+    renamed += 1
+    if renamed == int(last):
+        os._exit(9)  # like kill -9
+    replace(*paths)
+
+os.replace = dying
+sys.exit(main(arguments))
+"""
+
+
+@pytest.mark.long
+def test_an_export_that_is_killed_before_any_rename_resumes(
+    place: Path, tmp_path: Path, here: UlCommand
+) -> None:
+    """Until the last file is written, everything that is needed to continue is kept."""
+    command = ("apply", place / "run", place / "ball.mp4", "--max-frames", "8", "--quiet", "--out")
+    assert here(*command, tmp_path / "whole")[0] == 0
+    for number in range(1, 20):
+        out = tmp_path / str(number)
+        code, *_ = run_code(DYING, str(number), *map(str, command), str(out))
+        assert code == (9 if code else 0)
+        status, _, errors = here(*command, out, "--resume")
+        assert (status, "already finished" in errors) == (0, code == 0)
+        assert contents(out) == contents(tmp_path / "whole"), f"killed before rename {number}"
+        if code == 0:
+            break
+    assert number > 5
 
 
 def test_a_resumed_run_has_its_own_options(place: Path, here: UlCommand) -> None:

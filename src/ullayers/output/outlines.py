@@ -241,8 +241,6 @@ class OutlineWriter:
                 raise
         finally:
             self._database.close()
-        if kind is None:
-            self._remove()
 
     def _complete(self) -> None:
         """Copy the file, which a reader may have open, to a self-contained one."""

@@ -14,7 +14,7 @@ from ullayers.learn.runs import Run, csv_name
 from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.export import Exported, ExportOptions, export
 from ullayers.output.scores import score
-from ullayers.output.tables import unfinished_sources
+from ullayers.output.tables import has_partial_tables, unfinished_sources
 from ullayers.video.reader import Source
 
 OVERLAY_FRAMES = 1500
@@ -66,7 +66,7 @@ def apply_to_inputs(
         objects=run.config.objects,
         teaching=run.teaching,
     )
-    if csv_name(run) in missing:
+    if csv_name(run) in missing or (resume and has_partial_tables(run.folder)):
         return export(run, sources, run.folder, options, progress, seen)
     # A table is always written together with the other files: write all of them elsewhere, and keep
     # only those that were missing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from ullayers.video.reader import Source
 from ullayers.video.remote import absolute_path
 
 MAX_TABLE_BYTES = 2**30
+PARTIAL_TABLES = "*.partial.json", "*.partial.csv"
 MORE_COLUMNS = (PIXELS, PIXELS + SHAPE, CROP)  # after those of the results
 
 
@@ -86,7 +87,9 @@ def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> lis
 class PartialTable:
     """A CSV under a temporary name, with a note of how much of it is valid.
 
-    A killed process leaves an incomplete sequence, which the note does not include.
+    A killed process leaves an incomplete sequence, which the note does not include. The partial
+    table stays until `remove_partial_tables`, so that an export can be resumed until its last file
+    is written.
 
     Args:
         path: The complete table.
@@ -231,30 +234,42 @@ class PartialTable:
         self.finished = finished
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        completed = kind is None
-        try:
-            self.file.close()
-            if completed:
-                self._complete()
-        finally:
-            if completed or not self.finished:
-                self.partial.unlink(missing_ok=True)
-                self.note.unlink(missing_ok=True)
+        self.file.close()
+        if kind is None:
+            self._complete()
+        elif not self.finished:
+            remove_partial_tables(self.path.parent)
 
     def _complete(self) -> None:
-        """Give the table its final name; drop the column `object` if there is one object."""
+        """Write the complete table, without the column `object` if there is one object."""
         listed = self.path.with_name(CROSSINGS)
         if self.crossings:
             write_crossings(listed, list(self.crossings.values()))
         elif self.numbered:
             listed.unlink(missing_ok=True)
-            _drop_column(self.partial, 2)
-        os.replace(self.partial, self.path)
+            _copy_without_column(self.partial, self.path, 2)
+            return
+        with replacing(self.path, "wb") as new, open_regular(self.partial) as old:
+            shutil.copyfileobj(old, new)
 
 
-def _drop_column(path: Path, column: int) -> None:
-    """Remove a column of a CSV."""
-    with replacing(path) as new, open_regular(path) as old:
+def has_partial_tables(folder: Path) -> bool:
+    """Return whether a folder has an export that can be resumed, even one without rows."""
+    return any(path for pattern in PARTIAL_TABLES for path in folder.glob(pattern))
+
+
+def remove_partial_tables(folder: Path) -> None:
+    """Remove the partial tables of an export that is complete, or has no finished sequence.
+
+    The notes come first: without its note, a partial table is not resumed.
+    """
+    for pattern in PARTIAL_TABLES:
+        for path in folder.glob(pattern):
+            path.unlink()
+
+
+def _copy_without_column(source: Path, path: Path, column: int) -> None:
+    with replacing(path) as new, open_regular(source) as old:
         text = io.TextIOWrapper(old, newline="")
         rows = csv.writer(new, lineterminator="\n")
         rows.writerows(row[:column] + row[column + 1 :] for row in csv.reader(text))
