@@ -9,7 +9,15 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Protocol
 
-from ullayers.learn.config import MAX_COUNT, Config, Setting, default_of, kind_of, setting
+from ullayers.learn.config import (
+    DEFAULT_SIZE,
+    MAX_COUNT,
+    Config,
+    Setting,
+    default_of,
+    kind_of,
+    setting,
+)
 
 CONFIG_NAMES = tuple(each.name for each in fields(Config))
 READING_NAMES = ("size", "stride", "max_frames", "grey", "follow", "start", "end", "roi")
@@ -146,7 +154,7 @@ def add_reading_options(
         type=frame_size,
         metavar="N|HxW",
         help="Frame size for training: the longer side, or height x width such as 48x64. "
-        "(default: 64)",
+        f"(default: {DEFAULT_SIZE})",
     )
     group.add_argument("--stride", type=whole_number, metavar="N", help=stride)
     group.add_argument("--max-frames", type=whole_number, metavar="N", help=max_frames)

@@ -169,11 +169,14 @@ def _davidson(levels: list[_Level], start: Floats, d: int, tolerance: float) -> 
     """Run block Davidson: the basis grows by one cycle applied to the residuals."""
     walk, root, width = levels[0].walk, levels[0].root, start.shape[1]
     basis, image = np.empty((2, root.size, 5 * width))
-    inner, last, m = np.empty((5 * width, 5 * width)), np.empty((0, width)), 0
+    inner = np.empty((5 * width, 5 * width))
+    last = np.empty((0, width))
+    m = 0
     fresh = _orthonormal(start, basis[:, :0], root)
     for step in count(1):
         old, m = m, m + fresh.shape[1]
-        basis[:, old:m], image[:, old:m] = fresh, _laplace(walk, fresh)
+        basis[:, old:m] = fresh
+        image[:, old:m] = _laplace(walk, fresh)
         inner[:m, old:m] = basis[:, :m].T @ image[:, old:m]
         values, mix = np.linalg.eigh(inner[:m, :m], UPLO="U")  # only this triangle is filled
         best = mix[:, :width]
@@ -184,8 +187,10 @@ def _davidson(levels: list[_Level], start: Floats, d: int, tolerance: float) -> 
         last = np.pad(last, ((0, m - len(last)), (0, 0)))
         if m + width > len(inner):  # full: restart from the best vectors, now and a step ago
             keep = np.linalg.qr(np.hstack([best, last]))[0]
-            mix, old, m = keep.T @ mix, m, keep.shape[1]
-            basis[:, :m], image[:, :m] = basis[:, :old] @ keep, image[:, :old] @ keep
+            mix = keep.T @ mix
+            old, m = m, keep.shape[1]
+            basis[:, :m] = basis[:, :old] @ keep
+            image[:, :m] = image[:, :old] @ keep
             inner[:m, :m] = mix * values @ mix.T
         last = mix[:, :width]
         fresh = _orthonormal(_cycle(levels, error[:, rough]), basis[:, :m], root)

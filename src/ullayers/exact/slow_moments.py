@@ -219,7 +219,9 @@ def _mean(z: Floats, shares: Floats) -> Floats:
 def _subtract_row(z: Floats, row: Floats, out: Floats) -> None:
     # Numpy loops over rows here. Eight short rows viewed as one long row are three times as fast.
     if len(z) % 8 == 0:
-        z, row, out = z.reshape(-1, 8 * row.size), np.tile(row, 8), out.reshape(-1, 8 * row.size)
+        z = z.reshape(-1, 8 * row.size)
+        out = out.reshape(-1, 8 * row.size)
+        row = np.tile(row, 8)
     np.subtract(z, row, out=out)
 
 

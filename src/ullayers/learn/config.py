@@ -18,6 +18,7 @@ Optimizer = Literal["adamw", "sgd"]
 
 MAX_OBJECTS = 64
 MAX_COUNT = 10**9
+DEFAULT_SIZE = 64  # pixels of the longer side of training frames
 STEPS: dict[Task, int] = {"locate": 240, "orient": 2000, "features": 2000}
 UNCHECKED_STEPS: dict[Task, int] = {
     "locate": 120,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ullayers.learn.checkpoint import RunError, load_state, read_json, save_state, write_tensors
-from ullayers.learn.config import Config
+from ullayers.learn.config import DEFAULT_SIZE, Config
 from ullayers.learn.folders import check_free, check_links, clear_run
 from ullayers.learn.models import weights
 from ullayers.learn.regular_files import keep_beginning, open_regular
@@ -56,7 +56,7 @@ def watch(
     source: str | Source,
     *,
     config: Config | None = None,
-    size: int | tuple[int, int] = 64,
+    size: int | tuple[int, int] = DEFAULT_SIZE,
     stride: int = 1,
     max_frames: int | None = None,
     grey: bool = False,
@@ -104,36 +104,22 @@ def watch(
         >>> found.frame, found.columns
         (29, ('x', 'y', 'confidence'))
     """
-    config = config or Config()
+    config = _with_objects(config or Config(), objects)
     several = objects != 1 and config.task == "locate"
-    if config.task == "locate":
-        config = replace(config, objects=objects)
-    elif objects not in (None, 1):
-        raise VideoError(f"several objects are for locate; leave objects out for {config.task}")
-    if config.task == "features":
-        raise VideoError("slow features need the whole recording: use learn, or watch with orient")
-    check_settings(config)
     if isinstance(source, str):
         source = find_sources([source])[0] if os.path.isdir(source) else open_live(source)
     if start and not _is_recorded(source):
         raise VideoError("--start is for files and folders; a camera or stream starts now")
     if resume and folder:
-        run = _load_watched(folder, source)
+        run = _resumed_run(folder, source, max_frames)
         several = follows_several(folder)
         info = source.probe()
-        if max_frames is not None:
-            run.max_frames = max_frames
-            run.reading = replace(
-                run.reading, max_frames=kept_frames(max_frames, run.reading.stride)
-            )
     else:
         if folder:
             check_free(folder, force)
         info = source.probe()
-        check_region(roi, [source], [info], skip_bad=False)
-        shape = small_size(size, info, roi)
         reading = Reading(
-            size=shape,
+            size=_training_size(size, source, info, roi),
             grey=grey,
             start=start,
             end=end,
@@ -164,13 +150,38 @@ def follows_several(folder: str | os.PathLike[str]) -> bool:
     return isinstance(state, dict) and state.get("several") is True
 
 
-def _load_watched(folder: str | os.PathLike[str], source: Source) -> Run:
+def _with_objects(config: Config, objects: int | None) -> Config:
+    """Return the settings with a number of objects; refuse those that `watch` does not support."""
+    if config.task == "locate":
+        config = replace(config, objects=objects)
+    elif objects not in (None, 1):
+        raise VideoError(f"several objects are for locate; leave objects out for {config.task}")
+    if config.task == "features":
+        raise VideoError("slow features need the whole recording: use learn, or watch with orient")
+    check_settings(config)
+    return config
+
+
+def _training_size(
+    size: int | tuple[int, int], source: Source, info: Info, roi: Region | None
+) -> tuple[int, int]:
+    """Return the (height, width) of training frames, or refuse the region of interest."""
+    check_region(roi, [source], [info], skip_bad=False)
+    return small_size(size, info, roi)
+
+
+def _resumed_run(folder: str | os.PathLike[str], source: Source, max_frames: int | None) -> Run:
+    """Load the run in a folder; `max_frames` replaces its own limit."""
     run = load_run(folder)
     if not _is_same(run, source):
         names = ", ".join(run.inputs if run.result is None else run.result.sources)
         raise RunError(
             f"{folder}: has learned from another source ({names}); give that one, or another --out"
         )
+    if max_frames is not None:
+        run.max_frames = max_frames
+        kept = kept_frames(max_frames, run.reading.stride)
+        run.reading = replace(run.reading, max_frames=kept)
     return run
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ullayers.learn.checkpoint import RunError, read_tensors
-from ullayers.learn.config import Config, choose_device
+from ullayers.learn.config import DEFAULT_SIZE, Config, choose_device
 from ullayers.learn.folders import CARD, RUN_NAMES, check_apart, check_free, check_links
 from ullayers.learn.following import covers_little
 from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
@@ -36,8 +36,7 @@ from ullayers.video.reader import Info, Reading, Source, VideoError
 from ullayers.video.region import Region
 from ullayers.video.remote import absolute_path
 
-DEFAULT_SIZE = 64  # pixels of the longer side of training frames
-FOLLOW_SIZE = 128  # the same if frames are cropped to the object
+FOLLOW_SIZE = 128  # pixels of the longer side of training frames cropped to the object
 
 
 @dataclass

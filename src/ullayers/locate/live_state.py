@@ -66,9 +66,14 @@ def restore(live: LiveObjects, arrays: Arrays) -> None:
     if pairs.shape != (len(PAIRS), *2 * arrays["pair_tracks"].shape):
         raise ValueError(f"expected a table of pairs of tracks, got {pairs.shape}")
     tracker.count, tracker.frame, live.names, live.main = arrays["counts"].astype(int).tolist()
-    scene.backdrop, scene.level, scene.vacated = backdrop.copy(), level.copy(), vacated.copy()
-    scene.count, scene.bands, scene.threshold = int(count), bool(bands), threshold
-    tracker.active, live.lost = tracked, lost
+    scene.backdrop = backdrop.copy()
+    scene.level = level.copy()
+    scene.vacated = vacated.copy()
+    scene.count = int(count)
+    scene.bands = bool(bands)
+    scene.threshold = threshold
+    tracker.active = tracked
+    live.lost = lost
     live.tracks = {track.track: track for track in tracks}
     tracker.pairs.tracks = arrays["pair_tracks"].copy()
     for name, values in zip(PAIRS, pairs, strict=True):

@@ -95,10 +95,9 @@ class Whiten(nn.Module):
         shifts = torch.where(counts > 0, means.mT - self.mean[:, None], 0).mT
         mean = self.mean + counts @ shifts / total.clamp(min=1)
         # Contribution of the distances of all means from the new one.
-        between = torch.cat([
-            self.count.sqrt() * (self.mean - mean)[None],
-            counts.sqrt()[:, None] * (self.mean + shifts - mean),
-        ])  # fmt: skip
+        before = self.count.sqrt() * (self.mean - mean)[None]
+        added = counts.sqrt()[:, None] * (self.mean + shifts - mean)
+        between = torch.cat([before, added])
         root = torch.linalg.qr(torch.cat([self.root, roots, between]), mode="r").R
         self.basis.copy_(_inverse_root(root, total, mean))
         self.root.copy_(root)

@@ -185,8 +185,8 @@ def _parts(file: BinaryIO, present: list[str], columns: list[str]) -> Iterator[d
             return
     file.seek(start)
     with io.TextIOWrapper(file, "utf-8", newline="") as lines:
-        while some := list(islice(lines, ROWS_AT_ONCE)):
-            yield _tables(some, lines, present, wanted)
+        while read := list(islice(lines, ROWS_AT_ONCE)):
+            yield _table(read, lines, present, wanted)
 
 
 def _plain_blocks(
@@ -217,41 +217,52 @@ def _plain_blocks(
                 return
 
 
-def _tables(
-    some: list[str], rest: Iterator[str], present: list[str], wanted: list[str]
+def _table(
+    lines: list[str], following: Iterator[str], header: list[str], columns: list[str]
 ) -> dict[Key, Floats]:
-    """Return frames and columns of each object as numbers; names may be quoted.
+    """Return columns of each object as numbers; names may be quoted.
 
     Args:
-        some: Lines of the table.
-        rest: The following lines, into which a name with a line break may extend.
-        present: Names of all columns.
-        wanted: Names of the columns to return.
+        lines: Lines of the table.
+        following: The lines after them, into which a name with a line break may extend.
+        header: Names of all columns of the table.
+        columns: Names of the columns to return, with that of the object first if there is one.
     """
-    place = present.index("sequence")
-    if any('"' in line for line in some):
-        rows = [row for row in csv.reader(_whole_rows(some, rest), strict=True) if row]
-        names = [row[place] for row in rows if len(row) > place]
-        lines = [",".join([*row[:place], "", *row[place + 1 :]]) for row in rows]
-    else:
-        lines = [line for line in some if line.strip()]
-        names = [line.split(",", place + 1)[place] for line in lines if line.count(",") >= place]
-    if any(line.count(",") != len(present) - 1 for line in lines):
+    names, rows = _split_rows(lines, following, header.index("sequence"))
+    if any(row.count(",") != len(header) - 1 for row in rows):
         raise ValueError("expected as many cells in each row as in the header")
-    if not lines:
+    if not rows:
         return {}
+    values = _parse(rows, [header.index(name) for name in columns])
+    changes = [row for row, name in enumerate(names) if row == 0 or name != names[row - 1]]
+    return _by_object(values, [(row, names[row]) for row in changes], "object" in header)
+
+
+def _split_rows(
+    lines: list[str], following: Iterator[str], place: int
+) -> tuple[list[str], list[str]]:
+    """Return the name of each row, and the rows without quotes.
+
+    Args:
+        lines: Lines of the table.
+        following: The lines after them, into which a name with a line break may extend.
+        place: Place of the name in a row. Rows that are too short have no name.
+    """
+    if any('"' in line for line in lines):
+        cells = [row for row in csv.reader(_whole_rows(lines, following), strict=True) if row]
+        names = [row[place] for row in cells if len(row) > place]
+        return names, [",".join([*row[:place], "", *row[place + 1 :]]) for row in cells]
+    rows = [line for line in lines if line.strip()]
+    names = [row.split(",", place + 1)[place] for row in rows if row.count(",") >= place]
+    return names, rows
+
+
+def _parse(rows: list[str], places: list[int]) -> Floats:
+    """Return the cells of some columns as numbers."""
     try:
-        values = np.loadtxt(
-            lines,
-            delimiter=",",
-            comments=None,
-            ndmin=2,
-            usecols=[present.index(name) for name in wanted],
-        )
+        return np.loadtxt(rows, delimiter=",", comments=None, ndmin=2, usecols=places)
     except ValueError:
         raise ValueError("a row has a cell that is not a number") from None
-    changes = [row for row, name in enumerate(names) if row == 0 or name != names[row - 1]]
-    return _by_object(values, [(row, names[row]) for row in changes], "object" in present)
 
 
 def _by_object(values: Floats, names: list[tuple[int, str]], numbered: bool) -> dict[Key, Floats]:
@@ -278,13 +289,13 @@ def _by_object(values: Floats, names: list[tuple[int, str]], numbered: bool) -> 
     return {key: rows[0] if len(rows) == 1 else np.concatenate(rows) for key, rows in found.items()}
 
 
-def _whole_rows(some: Iterable[str], rest: Iterator[str]) -> Iterator[str]:
+def _whole_rows(lines: Iterable[str], following: Iterator[str]) -> Iterator[str]:
     """Yield lines, and those that complete the last row if a quoted name has line breaks."""
     quotes = 0
-    for line in some:
+    for line in lines:
         quotes += line.count('"')
         yield line
-    for line in rest if quotes % 2 else ():
+    for line in following if quotes % 2 else ():
         quotes += line.count('"')
         yield line
         if quotes % 2 == 0:

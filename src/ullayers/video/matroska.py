@@ -111,7 +111,7 @@ def _elements(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, i
 @cache
 def _compiled() -> Any:
     """Compile the loop on first use, because importing numba is slow."""
-    return compile_loop(_count)
+    return compile_loop(_count, _element, _marked, _integer, _add_time)
 
 
 def _count(data: Any, track: int, times: Any, is_key: Any) -> int:
@@ -120,53 +120,93 @@ def _count(data: Any, track: int, times: Any, is_key: Any) -> int:
     Master elements that contain blocks are entered and all other elements are skipped, so only the
     position of the next element is needed. Returns -1 for unexpected content.
     """
-    at, end, frames, segments, cluster_time = 0, len(data), 0, 0, -1
-    referenced, grouped = False, -1  # what is known of the block of the current group
-    while at < end:
-        kind, size = 0, 0
-        for is_size in range(2):
-            length, bit = 1, 0x80
-            while bit and not data[at] & bit:
-                bit >>= 1
-                length += 1
-            if length > (8 if is_size else 4) or at + length >= end:
-                return -1
-            value = int(data[at]) & (bit - 1) if is_size else int(data[at])
-            for place in range(1, length):
-                value = value << 8 | int(data[at + place])
-            at += length
-            if is_size:
-                size = value if value != (1 << 7 * length) - 1 else -1  # it may be unknown
-            else:
-                kind = value
+    at = 0
+    frames = 0
+    segments = 0
+    cluster_time = -1
+    referenced = False  # whether the current group refers to other frames
+    grouped = -1  # frame in the current group
+    while at < len(data):
+        kind, size, at = _element(data, at)
+        if at < 0:
+            return -1
         if kind == SEGMENT or kind == CLUSTER:
             segments += kind == SEGMENT
             cluster_time = -1
             continue
-        if size < 0 or at + size > end or segments != (kind != HEADER):
+        if size < 0 or at + size > len(data) or segments != (kind != HEADER):
             return -1
         if kind == GROUP:
-            referenced, grouped = False, -1
+            referenced = False
+            grouped = -1
             continue
         if kind == TIME:
-            cluster_time = 0
-            for place in range(size):
-                cluster_time = cluster_time << 8 | int(data[at + place])
+            cluster_time = _integer(data, at, size)
         elif kind == REFERENCE:
             referenced = True
             if grouped >= 0:
                 is_key[grouped] = False
         elif kind == SIMPLE_BLOCK or kind == BLOCK:
-            if size < 4 or cluster_time < 0 or not data[at] & 0x80:
+            frame = frames
+            frames = _add_time(data, at, size, track, cluster_time, times, frame)
+            if frames < 0:
                 return -1
-            if data[at] & 0x7F == track:
-                flags = data[at + 3]
-                if flags & LACING or size == 4 or frames >= len(times):
-                    return -1
-                offset = int(data[at + 1]) << 8 | int(data[at + 2])
-                times[frames] = cluster_time + (offset - 0x10000 if offset & 0x8000 else offset)
-                is_key[frames] = flags & KEY != 0 if kind == SIMPLE_BLOCK else not referenced
-                grouped = frames if kind == BLOCK else -1
-                frames += 1
+            if frames > frame:
+                is_simple = kind == SIMPLE_BLOCK
+                is_key[frame] = data[at + 3] & KEY != 0 if is_simple else not referenced
+                grouped = -1 if is_simple else frame
         at += size
     return frames
+
+
+def _element(data: Any, at: int) -> tuple[int, int, int]:
+    """Return kind, size and start of the content of an element.
+
+    The size is -1 if it is unknown, and the start is -1 if the element is not valid.
+    """
+    kind, at_size = _marked(data, at, 4)
+    if at_size < 0:
+        return 0, 0, -1
+    size, start = _marked(data, at_size, 8)
+    if start < 0:
+        return 0, 0, -1
+    unknown = (1 << 7 * (start - at_size)) - 1
+    size &= unknown  # without the mark
+    return kind, -1 if size == unknown else size, start
+
+
+def _marked(data: Any, at: int, longest: int) -> tuple[int, int]:
+    """Return an integer whose first bit set marks its length, and its end; -1 if not valid."""
+    length, bit = 1, 0x80
+    while bit and not data[at] & bit:
+        bit >>= 1
+        length += 1
+    if length > longest or at + length >= len(data):
+        return 0, -1
+    return _integer(data, at, length), at + length
+
+
+def _integer(data: Any, at: int, length: int) -> int:
+    value = 0
+    for place in range(at, at + length):
+        value = value << 8 | int(data[place])
+    return value
+
+
+def _add_time(
+    data: Any, at: int, size: int, track: int, cluster_time: int, times: Any, frames: int
+) -> int:
+    """Add the time of a block if it is of the track.
+
+    Returns:
+        The number of frames, or -1 for unexpected content.
+    """
+    if size < 4 or cluster_time < 0 or not data[at] & 0x80:
+        return -1
+    if data[at] & 0x7F != track:
+        return frames
+    if data[at + 3] & LACING or size == 4 or frames >= len(times):
+        return -1
+    offset = _integer(data, at + 1, 2)
+    times[frames] = cluster_time + (offset - 0x10000 if offset & 0x8000 else offset)
+    return frames + 1

@@ -40,14 +40,22 @@ def compiled(function: Callable[..., Any], *, any_order: bool = True) -> Any:
     return made
 
 
-def compile_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a loop of another package, which calls no other compiled function.
+def compile_loop(function: Callable[..., Any], *parts: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a loop of another package.
 
     The cache is valid until the file of the loop changes. If it cannot be used, because it is
     damaged or the disk is full, the loop is compiled again in every process.
+
+    Args:
+        function: The loop.
+        parts: All functions that it calls, from the same file; they must not create arrays.
     """
     from numba import njit
+    from numba.extending import register_jitable
 
+    for part in parts:
+        # Calls that are not inlined, and counting references to arrays, take several times as long.
+        register_jitable(forceinline=True, _nrt=False)(part)
     try:
         cached = njit(cache=True, nogil=True)(function)
     except RuntimeError:  # no writable folder

@@ -95,11 +95,15 @@ CURVES = {
     "features": Curve("UL1d, T = 128", "features d", _powers(2, 1, 10), _features),
     "positions": Curve("UL2d, T = 32, C = 16", "positions H x W", _powers(4, 3, 7), _positions),
     "states": Curve(
-        "closed form, grid, d = 4", "states n",
-        (1_024, 4_096, 16_384, 65_536, 262_144, 1_000_000), _states,
+        "closed form, grid, d = 4",
+        "states n",
+        (1_024, 4_096, 16_384, 65_536, 262_144, 1_000_000),
+        _states,
     ),
     "inputs": Curve(
-        "SlowFeatures.fit, 10,000 rows", "features",
-        (10, 20, 50, 100, 200, 500, 1_000, 2_000), _inputs,
+        "SlowFeatures.fit, 10,000 rows",
+        "features",
+        (10, 20, 50, 100, 200, 500, 1_000, 2_000),
+        _inputs,
     ),
-}  # fmt: skip
+}
