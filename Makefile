@@ -27,10 +27,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(VENV)/bin/ul demo --force
 
-# There is one worker per core: threads of libraries would wait for each other in loops.
-test test-data: export OMP_NUM_THREADS = 1
-test test-data: export OPENBLAS_NUM_THREADS = 1
-test test-data: export OPENCV_FOR_THREADS_NUM = 1
+# There is one worker per core: threads of libraries would wait for each other in loops. Workers of
+# Ray use one thread, and tables are compared with theirs byte by byte.
+test test-data test-ray: export OMP_NUM_THREADS = 1
+test test-data test-ray: export OPENBLAS_NUM_THREADS = 1
+test test-data test-ray: export OPENCV_FOR_THREADS_NUM = 1
 
 test: $(READY)
 	$(PY) -m pytest --numprocesses auto --dist worksteal -m "not data"

@@ -7,20 +7,25 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tests.command import UlCommand, check_refused, start, wait_until
-from tests.films import column, write_ball
+from tests.command import UlCommand, check_refused, ended, start, wait_until
+from tests.films import column, files_in, write_ball
 from tests.forked import Forked
 from ullayers.cli.main import main
 
 pytestmark = pytest.mark.long
 LEARN = "--size", "16", "--restarts", "1", "--steps", "28", "--quiet"
+SHORTER = *LEARN[:4], "--steps", "2", "--quiet"
+Result = tuple[int, str, str]
+Job = Callable[..., tuple[Result, Result]]
 
 
 class Learned(NamedTuple):
@@ -105,6 +110,56 @@ def test_two_machines_lose_nothing_if_a_process_is_killed(both: Learned, tmp_pat
     assert objectives(out) == objectives(both.run)
     for name in ("model.safetensors", "tracks.csv"):
         assert (out / name).read_bytes() == (both.run / name).read_bytes()
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """Starts `ul learn` in two processes; all starts share a store, as restarts of torchrun do."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
+    for name, value in (group | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+        monkeypatch.setenv(name, value)
+
+    def learn(*arguments: str | Path) -> tuple[Result, Result]:
+        processes = []
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            processes.append(start("learn", *arguments))
+        first, second = map(ended, processes)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+        return first, second
+
+    yield learn
+    del store  # which must live until here
+
+
+def write_old_run(folder: Path, *names: str) -> None:
+    """Write a folder that looks like the run of another job."""
+    (folder / "checkpoint").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", *names):
+        (folder / name).write_text('{"learn": {}}')
+
+
+def test_a_restart_leaves_a_run_alone_that_was_there_before(tmp_path: Path, job: Job) -> None:
+    film, run = write_ball(tmp_path / "ball.mp4", 30, 24, 32), tmp_path / "run"
+    write_old_run(run)
+    for _ in range(2):  # refused, and started again by torchrun
+        first, second = job(film, "--out", run, *SHORTER)
+        check_refused(first, "is not empty", "--force")
+        check_refused(second, "another process has ended, see its message")
+    assert files_in(run) == {"config.json", "model.safetensors"}
+    assert (run / "model.safetensors").read_text() == '{"learn": {}}'
+
+
+def test_a_restart_does_not_resume_the_run_that_it_replaces(tmp_path: Path, job: Job) -> None:
+    film, run = tmp_path / "ball.mp4", tmp_path / "run"
+    write_old_run(run, "checkpoint/state.json")
+    command = film, "--out", run, *SHORTER, "--force"
+    check_refused(job(*command)[0], "ball.mp4")  # both end before they begin a run
+    write_ball(film, 30, 24, 32)
+    codes = [code for code, *_ in job(*command)]
+    assert codes == [0, 0], "the old run is replaced, not resumed"
+    assert json.loads((run / "config.json").read_text())["inputs"] == [str(film)]
 
 
 def test_other_commands_run_in_one_process(

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -168,6 +169,10 @@ def mismatched_layers(rank: int) -> None:
             layer(torch.randn(40, 2))
 
 
+def mismatched_setting(rank: int, name: str, values: tuple[Any, Any]) -> None:
+    ul.UL1d(2, **{name: values[rank]})(torch.randn(40, 2))
+
+
 def running(rank: int) -> None:
     ul.UL1d(2, statistics="running")(torch.randn(40, 2))
 
@@ -192,6 +197,9 @@ FAILURES: dict[str, Callable[[int], None]] = {
     "running": running,
     "too few": too_few,
     "compiled": compiled,
+    "weight": partial(mismatched_setting, name="weight", values=(1.0, 0.5)),
+    "reduction": partial(mismatched_setting, name="reduction", values=("mean", "sum")),
+    "statistics": partial(mismatched_setting, name="statistics", values=("auto", "fresh")),
     "features": mismatched_features,
     "layers": mismatched_layers,
 }

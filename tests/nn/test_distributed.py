@@ -114,11 +114,15 @@ def test_differing_calls_name_the_rank(processes: Processes) -> None:
     names = list(FAILURES)
     for results in processes.run(2, [(name, ()) for name in names]):
         errors = dict(zip(names, results, strict=True))
-        assert "on rank 0 module 2" in errors["features"]
+        assert "weight=1.0" in errors["weight"]
+        assert "weight=0.5" in errors["weight"]
+        assert "reduction='sum'" in errors["reduction"]
+        assert "statistics='fresh'" in errors["statistics"]
+        assert "on rank 0 module 5" in errors["features"]
         assert "and on rank 1 module" in errors["features"]
         assert "frames of 3" in errors["features"]
-        assert "on rank 0 module 4" in errors["layers"]
-        assert "and on rank 1 module 3" in errors["layers"]
+        assert "on rank 0 module 7" in errors["layers"]
+        assert "and on rank 1 module 6" in errors["layers"]
         assert "synchronize=False" in errors["running"]
         assert "at least 32 frames" in errors["too few"]
         assert "compile the parts" in errors["compiled"]

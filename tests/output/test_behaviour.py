@@ -19,6 +19,7 @@ from ullayers.output.behaviour import (
     measure_folder,
     measure_scenes,
     write_behaviour,
+    write_fleet_behaviour,
     zone_rows,
 )
 from ullayers.output.crossing_table import read_crossings
@@ -134,6 +135,23 @@ def test_nothing_was_found(tmp_path: Path) -> None:
         [header] = (tmp_path / name).read_text().splitlines()
         assert "distance_px" in header
         assert "distance_mm" in header
+
+
+def test_one_sequence_at_a_time(tmp_path: Path) -> None:
+    """The fleet writes the same file, whatever the order of the sequences in the table."""
+    (tmp_path / "a").mkdir()
+    write_tables(tmp_path / "a", *wanderers(3, frames=200))
+    header, *rows = (tmp_path / "a" / "tracks.csv").read_text().splitlines(keepends=True)
+    names = ("b", "c", "a")
+    other = [name + row[row.index(",") :] for name in names for row in rows]
+    (tmp_path / "tracks.csv").write_text("".join([header, *other]))
+    entries = [{"name": name, "width": WIDTH, "height": HEIGHT} for name in names]
+    write_behaviour(tmp_path, measure_folder(tmp_path, entries))
+    expected = (tmp_path / "behaviour.csv").read_bytes()
+    assert expected.count(b"\n") == 10
+    assert write_fleet_behaviour(tmp_path, entries).read_bytes() == expected
+    (tmp_path / "tracks.csv").write_bytes(b"")
+    assert write_fleet_behaviour(tmp_path, []).read_bytes().count(b"\n") == 1
 
 
 def test_damaged_crossings(tmp_path: Path) -> None:

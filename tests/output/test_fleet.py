@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from tests.films import files_in, write_ball, write_truncated
 from tests.servers import served
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.runs import Run
+from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.cluster import LOCAL, cluster
 from ullayers.output.export import ExportOptions, export
 from ullayers.output.fleet import VideoResult, apply_to_video, export_fleet
@@ -38,11 +40,12 @@ def ray_instance() -> Iterator[None]:
 
 
 def same_files(run: Run, folder: Path, plain: Path) -> bool:
-    table = "tracks.csv" if run.config.task == "locate" else "codes.csv"
-    return all(
-        (folder / name).read_bytes() == (plain / name).read_bytes()
-        for name in (table, "summary.json")
-    )
+    names = ["codes.csv", "summary.json"]
+    if run.config.task == "locate":
+        names = ["tracks.csv", "behaviour.csv", "summary.json"]
+        entries = json.loads((plain / "summary.json").read_text())["sequences"]
+        write_behaviour(plain, measure_folder(plain, entries))
+    return all((folder / name).read_bytes() == (plain / name).read_bytes() for name in names)
 
 
 def test_tables_are_those_of_the_plain_export(either: Run, tmp_path: Path) -> None:

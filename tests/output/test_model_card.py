@@ -124,12 +124,26 @@ def test_a_readme_of_the_user_is_never_touched(
     assert [(place / "README.md").read_text() for place in (run, out)] == ["mine"] * 2
 
 
-def test_force_replaces_a_card(place: Path, tmp_path: Path, here: UlCommand) -> None:
+@pytest.mark.parametrize("objects", ["1", "auto"])
+def test_watching_writes_a_card(place: Path, tmp_path: Path, here: UlCommand, objects: str) -> None:
     run = tmp_path / "run"
-    shutil.copytree(place / "run", run)
-    watched = ("watch", place / "ball.mp4", "--out", run, "--objects", "1", "--max-frames", "3")
-    assert here(*watched, "--force", "--quiet") == (0, "", "")
-    assert not (run / "README.md").exists(), "the card was of the network before"
+    shutil.copytree(place / "run", run)  # whose card is of another network
+    watched = ("watch", place / "ball.mp4", "--out", run, "--objects", objects, "--quiet")
+    assert here(*watched, "--max-frames", "3", "--force")[0] == 0
+    assert "| Frames | 3 |" in (run / "README.md").read_text()
+    assert here(*watched, "--max-frames", "37", "--resume")[0] == 0
+    text = (run / "README.md").read_text()
+    assert text.encode().startswith(CARD_START)
+    assert "by `ul watch`" in text
+    assert "| Frames | 40 |" in text
+    rows = [row.split(",") for row in (run / "tracks.csv").read_text().splitlines()]
+    frame, confidence = rows[0].index("frame"), rows[0].index("confidence")
+    sure = {row[frame] for row in rows[1:] if float(row[confidence]) >= 0.5}
+    assert f"{len(sure) / 40:.1%} of the frames" in text
+    result = json.loads((run / "config.json").read_text())["result"]
+    objective = "unknown" if result["objective"] is None else f"{result['objective']:.2f}"
+    assert f"lower is better | {objective} |" in text
+    assert "| ball | 40 |" in text
 
 
 def test_from_pretrained_needs_two_files(place: Path, tmp_path: Path) -> None:

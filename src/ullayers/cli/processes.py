@@ -28,6 +28,7 @@ RESUMED_FILES = ("config.json", "metrics.jsonl", "model.safetensors", "checkpoin
 
 TIMEOUT = timedelta(minutes=10)  # for other processes, which may read more slowly
 POLL_SECONDS = 0.05  # between answers to starting processes
+FIRST_CONFIG = "ullayers/config"  # key in the store
 
 
 def process_count() -> int:
@@ -62,13 +63,13 @@ def together(arguments: Namespace) -> Iterator[None]:
             "cannot connect to the other processes; on several machines, set GLOO_SOCKET_IFNAME "
             "(NCCL_SOCKET_IFNAME for GPUs) to the network interface between them, such as eth0"
         ):
-            _connect()
+            store = _connect()
         with (
             _explained(
-                "the connection to another process was lost; continue with --resume, or let "
-                "torchrun --max-restarts do so"
+                "another process has ended, see its message; if it died, continue with --resume "
+                "or let torchrun --max-restarts do so"
             ),
-            _own_folder(arguments),
+            _own_folder(arguments, store),
         ):
             yield
     finally:
@@ -89,7 +90,7 @@ def _explained(message: str) -> Iterator[None]:
         raise UserError(message) from error
 
 
-def _connect() -> None:
+def _connect() -> Store:
     import torch
     import torch.distributed as dist
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
@@ -102,11 +103,13 @@ def _connect() -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
+    store: Store
     store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
     own_keys = PrefixStore(_agree_on_name(store, rank, count), store)
     dist.init_process_group(backend, store=own_keys, rank=rank, world_size=count, timeout=TIMEOUT)
     if writes_results():
         signal.signal(signal.SIGTERM, handler)
+    return store
 
 
 def _agree_on_name(store: Store, rank: int, count: int) -> str:
@@ -139,11 +142,11 @@ def _agree_on_name(store: Store, rank: int, count: int) -> str:
 
 
 @contextmanager
-def _own_folder(arguments: Namespace) -> Iterator[None]:
+def _own_folder(arguments: Namespace, store: Store) -> Iterator[None]:
     import torch.distributed as dist
 
     is_first = writes_results()
-    if _restarts() > 0 and is_first:
+    if is_first and _has_begun(arguments, store):
         _continue_after_restart(arguments)
     kept: list[dict[str, bytes] | None] = [_files(arguments) if is_first else None]
     dist.broadcast_object_list(kept)
@@ -163,22 +166,26 @@ def _own_folder(arguments: Namespace) -> Iterator[None]:
         yield
 
 
-def _restarts() -> int:
-    """Return the largest number of restarts of any machine.
+def _has_begun(arguments: Namespace, store: Store) -> bool:
+    """Return whether an earlier start of this job has begun the run in --out.
 
-    The machine of a process that died counts a restart. The others may only see that it has
-    rejoined, which is not counted.
+    A run that was there before the first start must be neither continued nor replaced. `torchrun`
+    keeps its store when it restarts the processes, so the first start writes there which
+    config.json it has found.
     """
-    import torch
-    import torch.distributed as dist
-
-    count = torch.tensor(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
-    dist.all_reduce(count, dist.ReduceOp.MAX)
-    return int(count)
+    try:
+        found = Path(arguments.out, "config.json").stat()
+        config = f"{found.st_ino} {found.st_mtime_ns}"
+    except OSError:
+        config = "none"
+    if not store.check([FIRST_CONFIG]):
+        store.set(FIRST_CONFIG, config)
+        return False
+    return bool(store.get(FIRST_CONFIG).decode() != config)
 
 
 def _continue_after_restart(arguments: Namespace) -> None:
-    """Resume after one of the processes died."""
+    """Resume the run that this job has begun, or begin it again."""
     if arguments.resume:
         return
     if Path(arguments.out, "checkpoint", "state.json").exists():

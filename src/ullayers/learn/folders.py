@@ -118,7 +118,7 @@ def check_free(
     Args:
         folder: Folder to write into.
         force: Whether existing results may be replaced.
-        names: Names of the files and folders that will be written; only `ul learn` writes a card.
+        names: Names of the files and folders that will be written; only `ul learn` needs a card.
 
     Raises:
         RunError: The folder cannot be used.
@@ -193,7 +193,7 @@ def _own_names(folder: Path) -> set[str]:
     """Return the names in a folder that a run, `ul apply` or `ul demo` has written there."""
     own = set(DEMO_FILES) if _is_table(folder / "truth.csv") else set()
     if is_run(folder):
-        return own | (RUN_NAMES if _is_own_card(folder) else RUN_NAMES - {CARD})
+        return own | (RUN_NAMES if is_own_card(folder) else RUN_NAMES - {CARD})
     if (folder / "config.json").exists() or not _is_applied(folder):
         return own
     applied = {path.name for pattern in APPLY_FILES for path in folder.glob(pattern)}
@@ -206,7 +206,7 @@ def _is_applied(folder: Path) -> bool:
     return bool(started) or any(_is_table(folder / name) for name in ("tracks.csv", "codes.csv"))
 
 
-def _is_own_card(folder: Path) -> bool:
+def is_own_card(folder: Path) -> bool:
     """Return whether README.md was written by a run, or is not there."""
     with suppress(OSError, ValueError), open_regular(folder / CARD) as file:
         return file.read(len(CARD_START)) == CARD_START
@@ -244,7 +244,7 @@ def clear_run(folder: Path) -> None:
     patterns = [
         pattern
         for pattern in (RUN_FILES if run else APPLY_FILES)
-        if pattern != CARD or _is_own_card(folder)
+        if pattern != CARD or is_own_card(folder)
     ]
     check_links(folder)
     clear_masks(folder)

@@ -188,7 +188,8 @@ class ULBase(RunningCalls):
         description = (
             f"{type(self).__name__} on {y.dtype} frames of {shape} ({y.device.type}) with "
             f"mu={rates.mu}, eps={rates.eps}, ridge={rates.ridge}, long_term={rates.long_term!r}, "
-            f"diagonal={rates.diagonal}, scatter={scatter is not None}"
+            f"diagonal={rates.diagonal}, scatter={scatter is not None}, weight={self.weight}, "
+            f"reduction={self.reduction!r}, statistics={self.statistics!r}"
         )
         pool = Pool(self._member, description, share, by_steps=self.reduction == "sum")
         kernel, whole, made = evaluate_pooled(frames, request, scatter, pool)

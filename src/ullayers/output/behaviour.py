@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ullayers.learn.results import SURE
 from ullayers.learn.zones import Zones, contains
 from ullayers.output.motion import Motion, motion_between
-from ullayers.output.track_table import Track, read_tracks
+from ullayers.output.track_table import Track, read_sequences, read_tracks
 from ullayers.video.atomic_files import replacing
 
 MOVING_LENGTHS = 0.25  # body lengths per second from which an object counts as moving,
@@ -271,17 +271,44 @@ def write_behaviour(
     Returns:
         The files written.
     """
-    tables: dict[str, tuple[tuple[str, ...], list[Row]]]
-    tables = {"behaviour.csv": (BEHAVIOUR_COLUMNS, behaviour_rows(scenes))}
+    written = [folder / "behaviour.csv"]
+    _write(written[0], BEHAVIOUR_COLUMNS, behaviour_rows(scenes), mm_per_pixel)
     if zones is not None:
-        tables["zones.csv"] = ZONE_COLUMNS, zone_rows(scenes, zones)
-    for name, (columns, rows) in tables.items():
-        header, *lines = with_millimetres([dict.fromkeys(columns), *rows], mm_per_pixel)
-        with replacing(folder / name) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows([_cell(value) for value in line.values()] for line in lines)
-    return [folder / name for name in tables]
+        written.append(folder / "zones.csv")
+        _write(written[1], ZONE_COLUMNS, zone_rows(scenes, zones), mm_per_pixel)
+    return written
+
+
+def write_fleet_behaviour(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> Path:
+    """Write behaviour.csv as `write_behaviour` does, with one sequence at a time in memory.
+
+    Args:
+        folder: Results folder with a tracks.csv.
+        sequences: Name, width and height of each sequence, as in summary.json.
+
+    Returns:
+        The file written.
+
+    Raises:
+        RunError: The table is missing or damaged.
+    """
+    sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in sequences}
+    table = folder / "tracks.csv"
+    found = read_sequences(table) if table.stat().st_size else ()  # no object in any video
+    rows = [row for tracks in found for row in behaviour_rows(measure_scenes(tracks, sizes))]
+    path = folder / "behaviour.csv"
+    _write(path, BEHAVIOUR_COLUMNS, sorted(rows, key=lambda row: str(row["sequence"])))
+    return path
+
+
+def _write(
+    path: Path, columns: Sequence[str], rows: Sequence[Row], mm_per_pixel: float | None = None
+) -> None:
+    header, *lines = with_millimetres([dict.fromkeys(columns), *rows], mm_per_pixel)
+    with replacing(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows([_cell(value) for value in line.values()] for line in lines)
 
 
 def _cell(value: Any) -> str:

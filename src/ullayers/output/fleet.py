@@ -22,6 +22,7 @@ from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.row_file import RowFile
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
+from ullayers.output.behaviour import write_fleet_behaviour
 from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
 from ullayers.output.export import ExportOptions, follows_several, notes_of, request_of
 from ullayers.output.exported import Totals, describe_sequence
@@ -115,6 +116,8 @@ def export_fleet(
     results.bad |= {name: fleet.failed[name] for name in fleet.failed if name not in results.bad}
     clear_masks(place, {entry["name"] for entry in results.sequences})
     results.files += [parts.table, place / "summary.json"]
+    if run.config.task == "locate":
+        results.files.append(write_fleet_behaviour(place, results.sequences))
     results.files += [place / "masks"] if options.masks else []
     results.files += [parts.complete]
     bad = run.bad | {

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
+
+import numpy as np
 
 from ullayers import __version__
-from ullayers.learn.folders import CARD_START
-from ullayers.learn.runs import Run
+from ullayers.learn.folders import CARD, CARD_START, is_own_card
+from ullayers.learn.results import SURE
+from ullayers.learn.runs import Run, csv_name, load_run
+from ullayers.learn.sightings import Sighting
 from ullayers.output.exported import Exported
-from ullayers.output.run_report import run_title
-from ullayers.output.summary import distrust_reasons, found_share, trained_frames
+from ullayers.output.summary import distrust_reasons, found_share, run_title, trained_frames
+from ullayers.output.track_table import open_table
 from ullayers.video.atomic_files import replacing
 from ullayers.video.follow import SIDE
+from ullayers.video.reader import VideoError
 
 SHOWN_SEQUENCES = 20
 TASKS = {
@@ -46,21 +53,81 @@ def write_card(run: Run, exported: Exported) -> None:
         run: A finished run.
         exported: Results of `export`.
     """
+    results = [_table(["", ""], _figures(run, exported)), *_trust(run, exported)]
+    _write(run, f"trained {_supervision(run)} by `ul learn`", results, _sequences(exported))
+
+
+def keep_card(
+    sightings: Generator[Sighting, None, None], folder: str | os.PathLike[str]
+) -> Generator[Sighting, None, None]:
+    """Yield the results of `watch`, and write README.md to its folder when it ends.
+
+    Args:
+        sightings: Results of `watch`; the generator is closed at the end.
+        folder: The folder of `watch`. A README.md of the user is kept.
+    """
+    has_begun = False
+    try:
+        with closing(sightings):
+            for sighting in sightings:
+                has_begun = True
+                yield sighting
+    except (GeneratorExit, VideoError):  # `watch` has saved the network
+        if has_begun:
+            write_watch_card(load_run(folder, "cpu"))
+        raise
+    if has_begun:
+        write_watch_card(load_run(folder, "cpu"))
+
+
+def write_watch_card(run: Run) -> None:
+    """Write README.md into the folder of `watch`, unless the user has put one there."""
+    if not is_own_card(run.folder):
+        return
+    result, rows = run.outcome, [("Task", run.config.task), *_watched_figures(run)]
+    names = [(escaped(name), _number(result.frames, ",")) for name in result.sources]
+    _write(
+        run,
+        "trained without labels, while frames arrived, by `ul watch`",
+        [_table(["", ""], rows)],
+        _table(["Source", "Frames"], names),
+    )
+
+
+def _watched_figures(run: Run) -> list[Sequence[str]]:
+    result = run.outcome
+    rows = [
+        ("Frames", _number(result.frames, ",")),
+        ("J of the last training step, lower is better", _number(result.objective, ".2f")),
+        ("Seed", _number(result.seed, "d")),
+    ]
+    if run.config.task == "locate" and result.frames:
+        share = f"{_sure_frames(run) / result.frames:.1%} of the frames"
+        rows.insert(1, ("Object found (confidence of at least 0.5)", share))
+    return list(rows)
+
+
+def _sure_frames(run: Run) -> int:
+    """Return the number of frames in which an object was found with sufficient confidence."""
+    _, parts = open_table(run.folder / csv_name(run), ["confidence"], ["confidence"])
+    sure = [rows[rows[:, 1] >= SURE, 0] for part in parts for rows in part.values()]
+    return len(np.unique(np.concatenate(sure))) if sure else 0
+
+
+def _write(run: Run, how: str, results: Sequence[str], data: str) -> None:
     parts = [
         _front_matter(run),
         f"# {escaped(run_title(run))}",
-        f"A network for video, trained {_supervision(run)} by `ul learn` of ullayers "
-        f"{__version__}. "
+        f"A network for video, {how} of ullayers {__version__}. "
         f"Its result is {TASKS[run.config.task]}.",
         "## Results",
-        _table(["", ""], _figures(run, exported)),
-        *_trust(run, exported),
+        *results,
         "## Data",
-        _sequences(exported),
+        data,
         "## How to use it",
         _usage(run),
     ]
-    with replacing(run.folder / "README.md") as file:
+    with replacing(run.folder / CARD) as file:
         file.write("\n\n".join(parts) + "\n")
 
 

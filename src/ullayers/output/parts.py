@@ -24,7 +24,7 @@ from ullayers.output.crossing_table import CROSSINGS, renumbered, write_crossing
 from ullayers.output.exported import Totals, describe_recognised
 from ullayers.output.mask_files import renumber_masks
 from ullayers.video.atomic_files import replacing, sweep
-from ullayers.video.reader import Source
+from ullayers.video.reader import Source, VideoError
 from ullayers.video.remote import absolute_path, without_password
 
 NOTE = b"ullayers"  # key of the note in the metadata of a Parquet file
@@ -196,7 +196,7 @@ class Parts:
                 if note.notes:
                     merged.notes[source.name] = note.notes
                 if note.error is not None:
-                    merged.bad[source.name] = note.error
+                    merged.bad[source.name] = VideoError(note.error).reason
         return merged
 
     def _publish_masks(self, source: Source, numbers: Sequence[int]) -> None:

@@ -27,6 +27,7 @@ from ullayers.output.summary import (
     distrust_reasons,
     is_folded,
     is_trusted_ring,
+    run_title,
     training_frames,
     trust_sentence,
 )
@@ -105,14 +106,6 @@ def _shown_records(run: Run) -> list[dict[str, Any]]:
     if run.outcome.held_out_objective is not None:
         return records
     return [{**record, "held_out": None} for record in records]
-
-
-def run_title(run: Run) -> str:
-    """Return a title for the results of a run."""
-    tasks = {"locate": "Object location", "orient": "Orientation", "features": "Slow features"}
-    names = run.outcome.sources
-    title = f"{tasks[run.config.task]}: {names[0]}"
-    return title if len(names) == 1 else f"{title} and {len(names) - 1} more"
 
 
 def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:

@@ -60,6 +60,14 @@ def _recognised(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def run_title(run: Run) -> str:
+    """Return a title for the results of a run."""
+    tasks = {"locate": "Object location", "orient": "Orientation", "features": "Slow features"}
+    names = run.outcome.sources
+    title = f"{tasks[run.config.task]}: {names[0]}"
+    return title if len(names) == 1 else f"{title} and {len(names) - 1} more"
+
+
 def trained_frames(run: Run) -> str:
     """Return the number of training frames and of held-out frames."""
     held_out = run.outcome.held_out_frames

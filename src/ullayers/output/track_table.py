@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -103,11 +103,29 @@ def read_tracks(path: Path) -> list[Track]:
         >>> [(track.sequence, track.object, track.x_px.tolist()) for track in tracks]
         [('a', 1, [32.0]), ('a', 2, [13.0])]
     """
-    found: dict[Key, list[Floats]] = defaultdict(list)
     columns, tables = open_table(path, NAMES, REQUIRED)
-    for table in tables:
-        for key, rows in table.items():
-            found[key].append(rows)
+    return _tracks(path, columns, (item for table in tables for item in table.items()))
+
+
+def read_sequences(path: Path) -> Iterator[list[Track]]:
+    """Yield the tracks of one sequence after the other, in the order of the table.
+
+    Memory does not grow with the number of sequences.
+
+    Raises:
+        RunError: The table is missing or damaged.
+    """
+    columns, tables = open_table(path, NAMES, REQUIRED)
+    rows = (item for table in tables for item in table.items())
+    for _, group in groupby(rows, lambda item: item[0][0]):
+        yield _tracks(path, columns, group)
+
+
+def _tracks(path: Path, columns: list[str], rows: Iterable[tuple[Key, Floats]]) -> list[Track]:
+    """Return the tracks with the given rows, sorted by sequence and object."""
+    found: dict[Key, list[Floats]] = defaultdict(list)
+    for key, part in rows:
+        found[key].append(part)
     try:
         return [_track(key, columns, np.concatenate(found.pop(key))) for key in sorted(found)]
     except ValueError as error:
