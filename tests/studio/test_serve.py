@@ -19,7 +19,7 @@ def test_answers_are_sent_at_once(tmp_path: Path, video: Path) -> None:
             client.request("GET", "/icon.svg")
             assert client.getresponse().status == 401
             [connection] = server.server.server_state.connections
-            accepted = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+            accepted = connection.transport.get_extra_info("socket")
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     finally:
         server.kill()
