@@ -25,7 +25,7 @@ from tests.studio.numbered import (
 from ullayers.output.identity_colours import identity_colour
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Response, Route
+    from playwright.sync_api import Browser, Response, Route
 
 SCATTER_PAD = (2, 2, 4, 20)  # left, right, top, bottom
 
@@ -291,3 +291,15 @@ def test_time_lines_get_finer_when_their_rows_arrive(
         tab.wait("drawings > 0")
     finally:
         server.kill()
+
+
+def test_the_first_picture_does_not_wait_for_the_socket(gallery: Server, browser: Browser) -> None:
+    page = browser.new_page()
+    page.add_init_script("window.WebSocket = class { readyState = 0; close() {} }")
+    page.goto(gallery.address)
+    page.locator("[data-testid=source]").first.locator("button.item").click()
+    end = time.monotonic() + PATIENCE
+    while page.evaluate("ulStudio.shown") != 0:
+        assert time.monotonic() < end
+    assert page.evaluate("ulStudio.connection") == "connecting"
+    page.close()
