@@ -88,6 +88,20 @@ def test_pages_run_their_own_scripts_only(client: TestClient) -> None:
     assert page["x-content-type-options"] == "nosniff"
 
 
+def test_scripts_are_kept_by_the_browser_and_checked(client: TestClient) -> None:
+    script = client.get("/js/main.js").headers
+    assert script["content-type"].startswith("text/javascript")
+    assert script["cache-control"] == "private, no-cache"
+    same = client.get("/js/main.js", headers={"if-none-match": script["etag"]})
+    assert (same.status_code, same.content) == (304, b"")
+    assert same.headers["etag"] == script["etag"]
+    other = client.get("/js/session.js", headers={"if-none-match": script["etag"]})
+    assert other.status_code == 200
+    assert client.get("/").headers["cache-control"] == "no-store"
+    assert client.get("/api/state").headers["cache-control"] == "no-store"
+    assert client.get("/js").status_code == client.get("/js/none.js").status_code == 404
+
+
 def test_files_outside_are_not_served(client: TestClient, studio: Studio, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")

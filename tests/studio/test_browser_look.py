@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tests.output.made_tracks import HEIGHT, WIDTH
-from tests.studio.browser import PATIENCE, OpenTab, Server, Tab
+from tests.output.made_tracks import HEIGHT, WIDTH, wanderers, write_tables
+from tests.studio.browser import NEXT_PAINT, PATIENCE, LocalServer, OpenTab, Server, Tab
 from tests.studio.numbered import (
     FRAMES,
     OTHER_SEED,
+    SEQUENCE,
     made_tracks,
     number_points,
     places,
     read_number,
+    write_run,
 )
 from ullayers.output.identity_colours import identity_colour
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Response
+    from playwright.sync_api import Browser, Response, Route
 
 SCATTER_PAD = (2, 2, 4, 20)  # left, right, top, bottom
 
@@ -217,3 +220,86 @@ def test_the_page_keeps_little_in_memory(gallery: Server, open_tab: OpenTab) -> 
     pictures = tab.studio("cachedBytes")
     assert 20e6 < pictures < 80e6  # some are kept, but not all
     assert heap < 50e6
+
+
+# Counts how often the time lines are drawn.
+COUNT_DRAWINGS = """() => {
+  const context = document.querySelector("[data-testid=timeline]").getContext("2d");
+  window.drawings = 0;
+  context.clearRect = (...box) => {
+    window.drawings += 1;
+    CanvasRenderingContext2D.prototype.clearRect.apply(context, box);
+  };
+}"""
+
+
+class Hold:
+    """Holds back the requests of a page with certain addresses, until they are released."""
+
+    def __init__(self, tab: Tab, pattern: str) -> None:
+        self.tab = tab
+        self.held: list[Route] = []
+        self.released = False
+        tab.page.route(pattern, self.take)
+
+    def take(self, route: Route) -> None:
+        """Hold back a request."""
+        if self.released:
+            route.continue_()
+        else:
+            self.held.append(route)
+
+    def release(self) -> None:
+        """Wait until a request is held back and nothing else happens; then answer all requests."""
+        while not self.held:
+            self.tab.page.wait_for_timeout(20)
+        for _ in range(3):
+            self.tab.get(NEXT_PAINT)
+        self.tab.get("window.drawings = 0")
+        self.released = True
+        for route in self.held:
+            route.continue_()
+
+
+def test_outlines_do_not_change_the_time_lines(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery)
+    tab.open_run("plain")
+    tab.get(COUNT_DRAWINGS)
+    hold = Hold(tab, "**/outlines/**")
+    tab.part("frame-input").fill("250")
+    tab.part("frame-input").press("Enter")
+    hold.release()
+    tab.wait("ulStudio.shown === 250 && ulStudio.outlined")
+    tab.get(NEXT_PAINT)
+    assert tab.get("drawings") == 0
+
+
+def test_time_lines_get_finer_when_their_rows_arrive(
+    tmp_path: Path, numbered: Path, open_tab: OpenTab
+) -> None:
+    run = write_run(tmp_path / "long", numbered)
+    write_tables(run, *wanderers(1, 20 * FRAMES, SEQUENCE))
+    server = LocalServer(tmp_path / "studio", run)
+    try:
+        tab = open_tab(server)
+        tab.wait("ulStudio.objects.length > 0 && ulStudio.ready")
+        tab.get(COUNT_DRAWINGS)
+        hold = Hold(tab, "**/extremes/**")
+        tab.part("timeline").hover()
+        tab.page.mouse.wheel(0, -500)
+        hold.release()
+        tab.wait("drawings > 0")
+    finally:
+        server.kill()
+
+
+def test_the_first_picture_does_not_wait_for_the_socket(gallery: Server, browser: Browser) -> None:
+    page = browser.new_page()
+    page.add_init_script("window.WebSocket = class { readyState = 0; close() {} }")
+    page.goto(gallery.address)
+    page.locator("[data-testid=source]").first.locator("button.item").click()
+    end = time.monotonic() + PATIENCE
+    while page.evaluate("ulStudio.shown") != 0:
+        assert time.monotonic() < end
+    assert page.evaluate("ulStudio.connection") == "connecting"
+    page.close()

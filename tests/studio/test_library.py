@@ -12,6 +12,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from tests.studio.conftest import write_video
+from tests.studio.numbered import write_run
 from ullayers.errors import UserError
 from ullayers.studio.library import Library
 from ullayers.studio.studio import Studio
@@ -35,6 +36,19 @@ def test_opened_videos_are_listed_and_shown(client: TestClient) -> None:
     assert client.get(f"/api/sources/{source['id']}/frame/12").status_code == 400
     assert client.get(f"/api/sources/{source['id']}/frame/-1").status_code == 400
     assert client.get("/api/sources/unknown/frame/0").status_code == 404
+
+
+def test_videos_of_a_run_are_opened_once(
+    tmp_path: Path, numbered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a long video takes a while."""
+    run = write_run(tmp_path / "run", numbered)
+    studio = Studio(Workspace.open(tmp_path / "studio"), [str(run)])
+    monkeypatch.setattr("ullayers.studio.library.find_sources", None)
+    state = studio.state()
+    assert state["runs"][0]["sources"] == [source["id"] for source in state["sources"]]
+    assert [source["name"] for source in state["sources"]] == ["numbered"]
+    studio.close()
 
 
 def test_upload(client: TestClient, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route, WebSocketRoute
 
 from ullayers.errors import UserError
 from ullayers.output.changes import compare_runs
@@ -33,10 +32,10 @@ from ullayers.studio.editing import (
 from ullayers.studio.exporting import exported_file
 from ullayers.studio.jobs import LIVE, LIVE_PICTURE, describe
 from ullayers.studio.library import TooLargeError
+from ullayers.studio.page_files import page_file
 from ullayers.studio.socket import Pages
 from ullayers.studio.studio import Studio
 
-PAGE = Path(__file__).with_name("page")
 MAX_BODY = 2**20  # bytes of a request that is not an upload
 FRAME_HEADER = "x-frame"  # number of the frame in a response
 FOREVER = "private, max-age=31536000, immutable"
@@ -59,9 +58,9 @@ def make_app(studio: Studio, hosts: Collection[str]) -> Starlette:
             yield
         studio.close()
 
-    page = StaticFiles(directory=PAGE, html=True)
+    page = Route("/{path:path}", page_file, methods=["GET"])
     return Starlette(
-        routes=[*api.routes(), WebSocketRoute("/ws", pages.connect), Mount("/", page)],
+        routes=[*api.routes(), WebSocketRoute("/ws", pages.connect), page],
         middleware=[Middleware(AccessControl, token=studio.workspace.token, hosts=hosts)],
         exception_handlers={UserError: _user_error, KeyError: _not_found, 404: _not_found},
         lifespan=lifespan,

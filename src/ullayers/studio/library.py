@@ -23,6 +23,7 @@ Origin = Literal["opened", "upload", "recording", "demo"]
 
 DEMO = "demo"
 SPARE_BYTES = 2**28  # of the disk that an upload leaves free
+SOURCES_KEPT = 256  # runs whose videos are known
 MAX_SUFFIX = 5
 
 
@@ -94,19 +95,25 @@ class Library:
         self._opened: dict[str, Entry] = {}
         self.open([path for path in inputs if not is_run(path)])
 
-    def open(self, paths: Sequence[str], *, skip_bad: bool = False) -> None:
+    def open(self, paths: Sequence[str]) -> None:
         """Add videos outside the studio folder.
 
         Args:
             paths: Videos, folders, patterns, cameras or URLs of live streams.
-            skip_bad: Leave out unreadable inputs.
         """
         for path in paths:
-            if _is_camera(path):
-                self._add(open_live(path))
-                continue
-            for source in find_sources([path], {} if skip_bad else None):
+            for source in [open_live(path)] if _is_camera(path) else find_sources([path]):
                 self._add(source)
+
+    def open_inputs(self, inputs: Sequence[str]) -> None:
+        """Add the inputs of a run, without those that cannot be read.
+
+        Args:
+            inputs: As in `open`.
+        """
+        self.open([path for path in inputs if _is_camera(path)])
+        for source in sources_of(tuple(path for path in inputs if not _is_camera(path))):
+            self._add(source)
 
     def _add(self, source: Source) -> None:
         entry = _entry(source, "opened")
@@ -200,6 +207,12 @@ class Library:
         if entry.origin == "opened":
             raise UserError(f"{entry.source.name}: was opened from elsewhere and is not deleted")
         Path(entry.source.path).unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=SOURCES_KEPT)
+def sources_of(inputs: tuple[str, ...]) -> list[Source]:
+    """Find the readable videos of a run; cached, because opening long videos takes time."""
+    return find_sources(inputs, {}) if inputs else []
 
 
 def is_run(path: str) -> bool:

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,14 @@ from ullayers.studio.exporting import (
     overlay_range,
 )
 from ullayers.studio.jobs import Job, Jobs, Request, describe
-from ullayers.studio.library import Library
+from ullayers.studio.library import Library, sources_of
 from ullayers.studio.range_overlay import write_overlay
 from ullayers.studio.workspace import Workspace
 from ullayers.video.finding import safe_name
 from ullayers.video.frame_access import FrameAccess
-from ullayers.video.reader import Source, VideoError, find_sources
+from ullayers.video.reader import VideoError
 
 OPEN_VIDEOS = 6
-SOURCES_KEPT = 256  # runs whose videos are known
 MAX_WIDTH = 4096  # largest width of a frame that the page may request
 REQUESTED = {
     "kind",
@@ -68,7 +66,7 @@ class Studio:
         self.jobs = Jobs(workspace)
         self.opened = {_opened_id(folder): folder for folder in self.library.runs}
         for folder in self.library.runs:
-            self.library.open(run_view.inputs_of(folder), skip_bad=True)
+            self.library.open_inputs(run_view.inputs_of(folder))
         self._videos: OrderedDict[str, FrameAccess] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -171,7 +169,7 @@ class Studio:
         if id is not None and id not in self.opened:
             inputs = self.jobs.get(id).request.inputs
         try:
-            sources = _sources(tuple(inputs))
+            sources = sources_of(tuple(inputs))
         except VideoError:
             return {}
         ids = self.library.of_paths([source.path for source in sources])
@@ -302,12 +300,6 @@ class Studio:
         with self._lock:
             while self._videos:
                 self._videos.popitem()[1].close()
-
-
-@lru_cache(maxsize=SOURCES_KEPT)
-def _sources(inputs: tuple[str, ...]) -> list[Source]:
-    """Find the videos of a run; cached, because opening long videos takes time."""
-    return find_sources(inputs, {}) if inputs else []
 
 
 def _opened_id(folder: Path) -> str:

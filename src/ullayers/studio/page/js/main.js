@@ -136,17 +136,24 @@ function receive(message) {
   else if (message.type === "error") say(message.error);
 }
 
+let wasOpen = false; // the socket
+/** @type {Promise<void>|null} */
+let begun = null;
+begin().catch(() => {}); // the socket says that the server cannot be reached
+
 /** @param {"connecting"|"open"|"lost"} state */
 async function connected(state) {
-  const first = !store.state.loaded;
   if (state === "lost" && camera.running) {
     endCamera();
     say("The connection was lost. The recording up to this point is kept.");
   }
   try {
     if (state === "open") {
-      if (first) await begin();
-      else await session.reconnect();
+      const again = wasOpen;
+      wasOpen = true;
+      await begin();
+      if (again) await session.reconnect();
+      else session.watchOpen();
       frames.retry();
       corrector.reconnect();
     }
@@ -156,8 +163,17 @@ async function connected(state) {
   }
 }
 
-/** First state of the server, then the place that the address names. */
-async function begin() {
+/** First state of the server, which does not wait for the socket. @returns {Promise<void>} */
+function begin() {
+  begun ??= openFirst().catch((error) => {
+    begun = null;
+    throw error;
+  });
+  return begun;
+}
+
+/** What the server has, then the place that the address names. */
+async function openFirst() {
   session.takeState(await api.state());
   if (!(await openAddress())) openOnlyOne();
   if (store.state.open.kind !== "none") showPanel(store, "watch");

@@ -168,11 +168,16 @@ export class Session {
     this.socket?.send({ type: "watch", run: id, after: this.next });
   }
 
+  /** Follow the open run, which may have been opened before the connection. */
+  watchOpen() {
+    const { open } = this.store.state;
+    this.watch(open.kind === "run" ? open.id : null);
+  }
+
   /** After a new connection: fetch what was missed. */
   async reconnect() {
-    const { open } = this.store.state;
     this.takeState(await api.state());
-    this.watch(open.kind === "run" ? open.id : null);
+    this.watchOpen();
   }
 
   /**

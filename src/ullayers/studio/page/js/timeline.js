@@ -5,7 +5,15 @@ import { clock, short } from "./format.js";
 import { prepare, screenPalette } from "./palette.js";
 import { MOST_LANES, timeOf } from "./results.js";
 import { rowOf } from "./tables.js";
-import { GUTTER, MARGIN, drawTimeline, frameToX, laneName, laneUnit } from "./timeline_draw.js";
+import {
+  GUTTER,
+  MARGIN,
+  drawTimeline,
+  frameToX,
+  laneName,
+  laneUnit,
+  shownTiles,
+} from "./timeline_draw.js";
 
 const SHORTEST = 20; // frames that are seen at least
 
@@ -28,6 +36,8 @@ export class Timeline {
     this.tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
     this.hint = h("p", { class: "lanes-hint" });
     this.onwindow = () => {};
+    /** @type {import("./tiles.js").Tile[]} Tiles that are drawn. */
+    this.drawn = [];
     /** @type {PointerEvent|null} Where the pointer was last. */
     this.pointed = null;
     root.append(this.canvas, this.needle, this.tip, this.hint);
@@ -37,7 +47,7 @@ export class Timeline {
     const shown = /** @type {const} */ (["results", "other", "picked", "hidden", "range"]);
     store.follow([...shown, "open", "follow"], () => this.schedule());
     store.follow(["arrived"], () => {
-      this.schedule();
+      if (this.outdated) this.schedule();
       if (this.pointed && !this.tip.hidden) this.showTip(this.pointed);
     });
     this.addPointer();
@@ -57,6 +67,13 @@ export class Timeline {
       range,
       most: MOST_LANES,
     };
+  }
+
+  /** Whether other tiles are here than those that are drawn; missing ones are asked for again. */
+  get outdated() {
+    const { model, drawn } = this;
+    const tiles = model ? shownTiles(model, this.canvas.clientWidth) : [];
+    return tiles.length !== drawn.length || tiles.some((tile, place) => tile !== drawn[place]);
   }
 
   fit() {
@@ -106,6 +123,7 @@ export class Timeline {
     this.hint.hidden = Boolean(model);
     this.canvas.classList.toggle("ready", Boolean(model));
     this.root.classList.toggle("idle", !model);
+    this.drawn = model ? shownTiles(model, width) : [];
     if (!model) {
       setText(this.hint, this.emptyText());
       return;

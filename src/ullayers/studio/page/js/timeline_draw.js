@@ -51,6 +51,21 @@ export function frameToX(model, width, frame) {
 }
 
 /**
+ * Tiles of the curves: those of the window, or coarser ones as long as these are on their way.
+ *
+ * @param {TimelineModel} model
+ * @param {number} width
+ */
+export function shownTiles({ results, other, window }, width) {
+  return [results, other].flatMap((found) => found?.tiles.view(window, pixels(width)).tiles ?? []);
+}
+
+/** @param {number} width */
+function pixels(width) {
+  return Math.ceil(width - GUTTER);
+}
+
+/**
  * @param {any} context
  * @param {TimelineModel} model
  * @param {number} width
@@ -102,7 +117,7 @@ function drawLane(context, model, column, { top, lane, width, palette, x }) {
   context.beginPath();
   context.rect(GUTTER, top, width - GUTTER, lane);
   context.clip();
-  const curves = { column, pixels: Math.ceil(width - GUTTER), palette, x, y };
+  const curves = { column, pixels: pixels(width), palette, x, y };
   if (model.other?.columns.includes(column)) {
     context.setLineDash([2, 3]); // another run, to compare with
     drawCurves(context, model, model.other, curves);
