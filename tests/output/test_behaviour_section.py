@@ -12,6 +12,7 @@ from tests.output.made_tracks import HEIGHT, WIDTH, track_of, wanderers
 from tests.pages import NASTY, Page, chart_named, labels, make, samples, track
 from ullayers.learn.zones import Zones
 from ullayers.output.behaviour import measure_scenes
+from ullayers.output.behaviour_charts import _binned, _edges, _middles, _spans
 from ullayers.output.identity_colours import identity_hex
 from ullayers.output.occupancy import heat_map, path_map, time_per_cell
 from ullayers.output.report import Contents, write_report
@@ -86,3 +87,13 @@ def test_heat_is_where_the_time_was_spent() -> None:
     assert path_map(scene, None, {}).shape == (480, 640, 3)
     tall = replace(scene, width=16, height=2000)
     assert heat_map(tall, [0], None, {}).shape == path_map(tall, None, {}).shape == (4000, 32, 3)
+
+
+@pytest.mark.parametrize("rate", [10, 25])
+def test_an_object_seen_in_all_frames_has_a_bar_without_gaps(rate: int) -> None:
+    [one], _ = wanderers(1, frames=300)  # as many frames as a chart has time bins
+    [scene] = measure_scenes([replace(one, time=one.frame / rate)], {"a": (WIDTH, HEIGHT)})
+    edges = _edges(scene)
+    [(start, length)] = _spans(_middles(scene, 0), edges)
+    assert (start, start + length) == pytest.approx((0, 300 / rate))
+    assert np.isfinite(_binned(_middles(scene, 0), np.ones(300), edges)).all()

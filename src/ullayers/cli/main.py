@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import NoReturn
 
-from ullayers.cli.failures import explain
+from ullayers.cli.failures import INTERRUPTED, explain
 from ullayers.cli.parser import make_parser
 from ullayers.cli.processes import together
 from ullayers.cli.signals import stop_with_interrupt
@@ -58,7 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """Run the command and exit."""
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # before the command has begun
+        print("ul: stopped", file=sys.stderr)
+        code = INTERRUPTED
     reading = sys.modules.get("ullayers.video.read_ahead")
     if reading is not None and reading.is_reading():
         # After an interrupt, a thread may still be computing in PyTorch; ending the interpreter

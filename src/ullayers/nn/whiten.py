@@ -68,6 +68,8 @@ class Whiten(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Whiten `x`; in training, update the statistics with it first."""
+        if not isinstance(x, Tensor):
+            raise ValueError(f"expected a tensor, got {type(x).__name__}")
         if x.ndim < 1 or x.shape[-1] != self.features:
             raise ValueError(f"expected (..., {self.features}), got {tuple(x.shape)}")
         if not x.is_floating_point():

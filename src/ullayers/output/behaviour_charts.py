@@ -37,8 +37,9 @@ def presence_chart(scene: Scene, crossings: Sequence[Crossing], width: int) -> C
     edges = _edges(scene)
     for row, (track, sure) in enumerate(zip(scene.tracks, scene.sure, strict=True)):
         colour = identity_hex(track.object)
+        times = _middles(scene, row)
         for known, alpha in ((np.ones_like(sure), 0.25), (sure, 1.0)):
-            spans = _spans(track.time[known], edges)
+            spans = _spans(times[known], edges)
             axes.broken_barh(spans, (row - 0.34, 0.68), color=colour, alpha=alpha, linewidth=0)
     _draw_crossings(axes, scene, crossings)
     axes.set(xlim=(edges[0], edges[-1]), ylim=(count - 0.4, -0.6), xlabel="time (s)")
@@ -139,8 +140,12 @@ def nearest_chart(scene: Scene, mm_per_pixel: float | None) -> Chart | None:
     """
     edges = _edges(scene)
     scale = 1.0 if mm_per_pixel is None else mm_per_pixel
-    pairs = zip(scene.tracks, scene.nearest, strict=True)
-    curves = np.array([scale * _binned(track.time, values, edges) for track, values in pairs])
+    curves = np.array(
+        [
+            scale * _binned(_middles(scene, row), values, edges)
+            for row, values in enumerate(scene.nearest)
+        ]
+    )
     if not np.isfinite(curves).any():
         return None
     times = (edges[1:] + edges[:-1]) / 2
@@ -184,6 +189,12 @@ def _edges(scene: Scene) -> Floats:
     )
     frames = max(len(track.frame) for track in scene.tracks)
     return np.linspace(start, end if end > start else start + 1, min(LEVELS, frames) + 1)
+
+
+def _middles(scene: Scene, row: int) -> Floats:
+    """Return the times in the middle of the frames of a track, which lie within time bins."""
+    middles: Floats = scene.tracks[row].time + scene.durations[row] / 2
+    return middles
 
 
 def _spans(times: Floats, edges: Floats) -> list[tuple[float, float]]:

@@ -13,7 +13,7 @@ from ullayers import __version__
 from ullayers.learn.folders import CARD, CARD_START, is_own_card
 from ullayers.learn.results import SURE
 from ullayers.learn.runs import Run, csv_name, load_run
-from ullayers.learn.sightings import Sighting
+from ullayers.learn.sightings import WatchResult
 from ullayers.output.exported import Exported
 from ullayers.output.summary import distrust_reasons, found_share, run_title, trained_frames
 from ullayers.output.track_table import open_table
@@ -58,8 +58,8 @@ def write_card(run: Run, exported: Exported) -> None:
 
 
 def keep_card(
-    sightings: Generator[Sighting, None, None], folder: str | os.PathLike[str]
-) -> Generator[Sighting, None, None]:
+    sightings: Generator[WatchResult, None, None], folder: str | os.PathLike[str]
+) -> Generator[WatchResult, None, None]:
     """Yield the results of `watch`, and write README.md to its folder when it ends.
 
     Args:

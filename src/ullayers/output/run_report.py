@@ -178,7 +178,7 @@ def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[
     if run.config.task == "locate":
         confidence = np.concatenate([answer.values[:, 2] for answer in done.answers])
         facts.append(("median confidence", f"{np.median(confidence):.2f}"))
-        facts.append(("camera", "moving" if run.outcome.camera else "static"))
+        facts.append(("camera", "moving" if run.outcome.camera else "in one place"))
     return facts
 
 
