@@ -15,15 +15,12 @@ import numpy as np
 import pytest
 
 import ullayers.video.frame_access as frame_access
-import ullayers.video.frame_index as frame_index
 import ullayers.video.matroska as matroska
 from tests.video.samples import cut, read, write_images, write_noise, write_video
 from tests.video.seek_films import CHANGED, FRAMES, GOP, SEEKABLE, UNSEEKABLE
 from ullayers.video.frame_access import FrameAccess
-from ullayers.video.frame_index import FrameIndex
 from ullayers.video.frames import VideoError
 from ullayers.video.matroska import key_frames
-from ullayers.video.opening import OpenVideo
 from ullayers.video.reader import Source, find_sources
 
 
@@ -110,28 +107,6 @@ def test_only_what_is_needed_is_decoded(seek_films: Path, name: str) -> None:
         frames.frame(3 * GOP + 4)
         frames.frame(0)
         assert decoded(frames) <= GOP
-
-
-@pytest.mark.parametrize("name", ["open.mp4", "edited.mp4"])
-def test_first_frames_do_not_wait_for_a_long_index(
-    seek_films: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = pixels(seek_films / name)
-    is_shown = threading.Event()
-    copy = FrameIndex._copy
-
-    def wait_then_copy(index: FrameIndex, video: OpenVideo) -> None:
-        assert is_shown.wait(120)
-        copy(index, video)
-
-    monkeypatch.setattr(frame_index, "LONG_INDEX", 0)
-    monkeypatch.setattr(FrameIndex, "_copy", wait_then_copy)
-    with open_frames(seek_films / name) as frames:
-        assert np.array_equal(frames.frame(0), whole[0])
-        is_shown.set()
-        for number in (3 * GOP + 5, len(whole) - 1, GOP, 0):
-            assert np.array_equal(frames.frame(number), whole[number]), number
-        assert decoded(frames) < len(whole)
 
 
 def test_frames_in_order_are_decoded_once(

@@ -19,17 +19,15 @@ from ullayers.video.seeking import (
 )
 
 NOTICE_PACKETS = 1000  # packets between notifications of waiting threads
-LONG_INDEX = 50_000  # entries; copying more takes longer than opening the file again
 UNKNOWN = -(2**63)  # a time that the file does not have
 
 
 class FrameIndex:
     """Key frames of a video file, in order.
 
-    The index of an mp4, mov or AVI file is used directly; that of a long file on this computer is
-    copied in a separate thread. Other files are read in this thread: the block headers of a
-    Matroska or WebM file, otherwise all packets. Key frames can be used as soon as they have been
-    read. Those after a packet that cannot be counted are left out.
+    The index of an mp4, mov or AVI file is used directly. Other files are read in a separate
+    thread: the block headers of a Matroska or WebM file, otherwise all packets. Key frames can be
+    used as soon as they have been read. Those after a packet that cannot be counted are left out.
 
     Args:
         video: The open video; only its header is used.
@@ -47,8 +45,7 @@ class FrameIndex:
         self._thread: threading.Thread | None = None
         self._path = video.path
         self._is_matroska = "matroska" in video.container.format.name and not is_url(video.path)
-        is_long = len(video.stream.index_entries) > LONG_INDEX and not is_url(video.path)
-        if has_complete_index(video) and not is_long:
+        if has_complete_index(video):
             self._copy(video)
             self._finished = True
         elif not wait_for_need:
@@ -93,16 +90,12 @@ class FrameIndex:
         size = video.container.size
         is_whole = entries[-1].pos + entries[-1].size <= size
         frames = 0
-        for place, entry in enumerate(entries):
+        for entry in entries:
             if not is_whole and entry.pos + entry.size > size:
                 break
             if entry.is_keyframe:
                 self._add(frames, None, entry.timestamp)
             frames += not entry.is_discard
-            if place % NOTICE_PACKETS == 0:
-                self._tell(frames)
-                if self._stop.is_set():
-                    break
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._read, name="ullayers-index", daemon=True)
@@ -119,9 +112,6 @@ class FrameIndex:
                     self._add(count, pts, pts - 1)
                 return
             with open_video(self._path) as video:
-                if has_complete_index(video):
-                    self._copy(video)
-                    return
                 frames = 0
                 for place, packet in enumerate(counted_packets(video)):
                     if packet.is_keyframe:
