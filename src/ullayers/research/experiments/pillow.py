@@ -67,12 +67,11 @@ DISTANCE = "median distance, of the frame"
 TEXT = f"""
 A pillow is thrown in a room: 77 throws of 5 to 11 frames. The first {TRAINED} throws are used for
 training, the other 45 are held out. "Ours" is `ul learn` and `ul apply` without options; only the
-seed varies. Most of the answer comes from evidence and consensus, which need no training; the
-network only weighs moving parts against each other. With the first seed, training changes three of
-the held-out throws: in two of them the thrower's arms are no longer taken for the pillow, in one
-the pillow is lost in its last two frames. "The network's mask alone" is the centroid of the trained
-mask. In 6 % of the held-out frames, mostly the fastest ones, nothing is found and the last position
-is repeated with a confidence of 0.
+seed varies. Most of the answer comes from evidence, consensus, colours and shape,
+which need no training; the network weighs moving parts against each other, and training it adds
+0.02 of free flight. "The network's mask alone" is the centroid of the trained mask. In some
+held-out frames, mostly the fastest ones, nothing is found and the last position is repeated with a
+confidence of 0.
 
 No truth is published, so there is no supervised row. In free flight x is linear in time and y is a
 parabola. The residuals are the distances of the held-out throws from the best such paths, and "free

@@ -69,11 +69,9 @@ second half for testing. "Ours" is `ul learn` on the first halves and `ul apply`
 sequences, both without options; only the seed varies. `ul apply` processes a whole sequence at
 once, so separate rows show the scores if it is given the second halves only.
 
-Most of the answer comes from evidence and consensus, which need no training; the network only
-weighs moving parts against each other. It matters for 0_seq7, where cars pass, if only the second
-half is shown. Training adds nothing to that: before learning, the network attends to the energy of
-the foreground, and the row with random weights has the same scores. "The network's mask alone" is
-the centroid of the trained mask.
+Evidence, consensus, colours and shape, which need no training, give the whole answer: the network
+weighs moving parts against each other, and the rows without it have the same scores. "The network's
+mask alone" is the centroid of the trained mask.
 
 The truth is used for scores only, except in rows that say otherwise; the physics row is mirrored if
 its first halves are. Baselines see 64 x 64 pixels: slow features, the closed form and physics the
