@@ -89,6 +89,7 @@ class LiveOutlines(OutlineWriter):
         try:
             self.finish(None)
             super().__exit__(None)
+            self._remove()
         except (RunError, OSError):
             if kind is None:
                 raise
