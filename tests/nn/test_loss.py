@@ -266,6 +266,31 @@ def test_in_eval_mode_it_is_zero_whatever_was_called_before(statistics: Statisti
     assert not any(bool(p.grad.any()) for p in net.parameters() if p.grad is not None)
 
 
+@pytest.mark.parametrize("statistics", ["fresh", "running"])
+def test_without_gradients_it_is_a_value_only(statistics: Statistics) -> None:
+    """Logging the value must not cost the layers their gradient, with or without a later loss."""
+    net, other, third = (codes(statistics) for _ in range(3))
+    x = frames_for(net)
+    net(x).square().mean().backward()
+    expected = gradients(net)
+    for each in (other, third):
+        cost = each(x).square().mean()
+        with torch.no_grad():
+            value = ul.loss(each)
+        assert value.item() == pytest.approx(total(each).item())
+        assert not value.requires_grad
+        (cost + ul.loss(each) if each is third else cost).backward()
+        for got, wanted in zip(gradients(each), expected, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_a_layer_whose_input_needs_no_gradient_is_left_out() -> None:
+    net = codes("fresh")
+    net[0].requires_grad_(False)
+    net(frames_for(net))
+    assert ul.loss(net).item() == pytest.approx(float(net[-1].objective))  # type: ignore[arg-type]
+
+
 def test_layers_in_eval_mode_are_left_out() -> None:
     net = codes("fresh")
     net(frames_for(net))

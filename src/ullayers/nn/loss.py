@@ -31,11 +31,13 @@ def loss(net: nn.Module) -> Tensor:
     Its value is the sum of weight * J over the calls of the layers. Its gradient is the one that
     the layers would otherwise add in the backward pass; after this call they do not add it, so
     nothing is counted twice. Anything that scales or divides the loss also scales this gradient: a
-    `GradScaler`, `loss / k` in gradient accumulation, Lightning, Accelerate.
+    `GradScaler`, `loss / k` in gradient accumulation, Lightning, Accelerate. Under
+    `torch.no_grad()` it returns the value alone, and the layers still add their gradient.
 
     For each layer that is currently in train mode, it covers the last call in train mode and
     earlier calls whose outputs are still in use and whose gradient neither `loss` nor a backward
-    pass has taken. In `eval()` it returns 0 and warns, whatever was called before.
+    pass has taken. Calls whose input needs no gradient, such as those of a layer behind frozen
+    layers only, are left out. In `eval()` it returns 0 and warns, whatever was called before.
 
     With fresh statistics the gradient is the derivative of the value. With running statistics
     (`statistics="running"`, or calls of fewer than 32 frames) it is not: it is Eq. 11 of the paper,
@@ -67,7 +69,8 @@ def loss(net: nn.Module) -> Tensor:
     layers = [layer for layer in present if layer.training]
     if any(layer._open_calls.compiled for layer in layers):
         raise RuntimeError(COMPILED)
-    forget_added_gradients()
+    if torch.is_grad_enabled():
+        forget_added_gradients()
     # A call keeps its graph alive, and with it the calls of other layers.
     while any([layer._open_calls.drop_unused() for layer in layers]):
         pass

@@ -138,6 +138,11 @@ class OpenCalls:
         self.missed = self._blind and not calls
         return parts
 
+    def values(self, objective: Callable[[], Tensor]) -> list[Tensor]:
+        """Return weight * J of each call; the layer still adds their gradients."""
+        self._evaluate(objective)
+        return [call.value for call in self._calls if call.value is not None]
+
     def _evaluate(self, objective: Callable[[], Tensor]) -> None:
         """Drop calls whose backward pass has run, and compute weight * J of the others."""
         self._calls = tuple(call for call in self._calls if call.carrier is not None)

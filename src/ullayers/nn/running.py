@@ -114,8 +114,9 @@ class RunningCalls(LayerBase):
         return self._open_calls.begin(self.weight, gradient, lambda: self.objective)
 
     def _take_loss(self) -> list[Tensor]:
-        """Return the terms of `loss`."""
-        return self._open_calls.take(lambda: self.objective)
+        """Return the terms of `loss`; under no_grad, leave their gradients to the layer."""
+        calls = self._open_calls
+        return (calls.take if torch.is_grad_enabled() else calls.values)(lambda: self.objective)
 
     def _warn_of_single_frames(self, y: Tensor) -> None:
         """Warn if all clips have one frame: without a past there is no gradient."""
