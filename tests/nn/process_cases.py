@@ -181,6 +181,10 @@ def too_few(rank: int) -> None:
     ul.UL1d(2)(torch.randn(10, 2))
 
 
+def none_left(rank: int) -> None:
+    ul.UL1d(2, statistics="fresh")(torch.randn(0, 2))
+
+
 def compiled(rank: int) -> None:
     torch.compile(ul.UL1d(2), backend="eager", fullgraph=True)(torch.randn(40, 2))
 
@@ -196,6 +200,7 @@ FAILURES: dict[str, Callable[[int], None]] = {
     "alone": alone,
     "running": running,
     "too few": too_few,
+    "none left": none_left,
     "compiled": compiled,
     "weight": partial(mismatched_setting, name="weight", values=(1.0, 0.5)),
     "reduction": partial(mismatched_setting, name="reduction", values=("mean", "sum")),

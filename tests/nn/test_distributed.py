@@ -118,13 +118,14 @@ def test_differing_calls_name_the_rank(processes: Processes) -> None:
         assert "weight=0.5" in errors["weight"]
         assert "reduction='sum'" in errors["reduction"]
         assert "statistics='fresh'" in errors["statistics"]
-        assert "on rank 0 module 5" in errors["features"]
+        assert "on rank 0 module 6" in errors["features"]
         assert "and on rank 1 module" in errors["features"]
         assert "frames of 3" in errors["features"]
-        assert "on rank 0 module 7" in errors["layers"]
-        assert "and on rank 1 module 6" in errors["layers"]
+        assert "on rank 0 module 8" in errors["layers"]
+        assert "and on rank 1 module 7" in errors["layers"]
         assert "synchronize=False" in errors["running"]
         assert "at least 32 frames" in errors["too few"]
+        assert "got none in all 2 processes" in errors["none left"]
         assert "compile the parts" in errors["compiled"]
         assert errors["alone"] == ""
 

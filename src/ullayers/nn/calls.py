@@ -193,14 +193,22 @@ class ULBase(RunningCalls):
         )
         pool = Pool(self._member, description, share, by_steps=self.reduction == "sum")
         kernel, whole, made = evaluate_pooled(frames, request, scatter, pool)
-        enough = 1 if self.statistics == "fresh" else self._enough_frames
-        if pool.moving() < enough:
-            raise ValueError(
-                f"expected at least {enough} frames in clips of two frames or more, in all "
-                f"{pool.processes} processes together, got {pool.moving()}: running statistics "
-                'are not synchronised; use more frames or statistics="fresh"'
-            )
+        self._check_enough(pool)
         return kernel, whole, made, pool.most_clips()
+
+    def _check_enough(self, pool: Pool) -> None:
+        if self.statistics == "fresh":
+            if not pool.moving():
+                raise ValueError(
+                    "expected a clip of two frames or more in one process or more, got none in "
+                    f"all {pool.processes} processes"
+                )
+        elif pool.moving() < self._enough_frames:
+            raise ValueError(
+                f"expected at least {self._enough_frames} frames in clips of two frames or more, "
+                f"in all {pool.processes} processes together, got {pool.moving()}: running "
+                'statistics are not synchronised; use more frames or statistics="fresh"'
+            )
 
     def _request(self, y: Tensor) -> Request:
         lengths, processes = self._lengths(y), self._processes
