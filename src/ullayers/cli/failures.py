@@ -91,7 +91,7 @@ def _user_message(arguments: Namespace, error: BaseException) -> str | None:
     if not isinstance(error, OSError):
         return None
     if error.errno in DISK_FULL:
-        return f"the disk is full; free some space. {_resume_hint(arguments, error)} ({error})"
+        return f"the disk is full; free some space; {_resume_hint(arguments, error)} ({error})"
     if error.errno is not None and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check --out and the inputs"
     return None
