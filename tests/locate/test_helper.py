@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.locate.still_films import circle, film
-from ullayers.locate.helper import Helper, HelperLost, can_help, for_each
+from ullayers.locate.helper import Helper, HelperLost, can_help, for_each, without_help
 from ullayers.locate.recording import StillRecording
 from ullayers.locate.still import still_scene
 from ullayers.video import recycled
@@ -116,6 +116,13 @@ def test_the_process_ends_with_this_one(helper: Helper) -> None:
 def test_one_core_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     assert not can_help()
+
+
+def test_help_can_be_refused_for_a_while() -> None:
+    before = can_help()
+    with without_help():
+        assert not can_help()
+    assert can_help() == before
 
 
 def test_objects_are_the_same_with_help() -> None:

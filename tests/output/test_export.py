@@ -32,6 +32,7 @@ from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer
 from ullayers.learn.runs import Run
 from ullayers.locate.helper import Helper, can_help
 from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.output.fleet import apply_to_video
 from ullayers.output.overlay import Overlay
 from ullayers.output.run_report import report_run
 from ullayers.video.reader import VideoError, find_sources, read_all
@@ -316,3 +317,15 @@ def test_a_second_process_does_not_change_results(
     assert len(files) > 300
     for each in files:
         assert (tmp_path / "one" / each).read_bytes() == (tmp_path / "two" / each).read_bytes()
+
+
+@pytest.mark.skipif(not can_help(), reason="one core, or no shared memory on this system")
+def test_a_worker_of_a_fleet_uses_one_process(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workers use the other cores."""
+    pytest.importorskip("pyarrow", reason="needs pip install 'ullayers[ray]'")
+    monkeypatch.setattr(apply, "HELP_FRAMES", 160)
+    monkeypatch.setattr(Helper, "__init__", lambda *_: pytest.fail("started a second process"))
+    [source] = find_sources([write_ball(tmp_path / "film.mp4", 160)])
+    assert apply_to_video(run, source, ExportOptions(), [], tmp_path).frames == 160

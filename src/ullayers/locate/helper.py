@@ -17,8 +17,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import cv2
@@ -38,9 +39,22 @@ PATIENCE = 20.0  # seconds to wait for the process to end
 PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({number})"
 
 
+_is_allowed: ContextVar[bool] = ContextVar("_is_allowed", default=True)
+
+
+@contextmanager
+def without_help() -> Iterator[None]:
+    """Let `can_help` return False within this block, where another process has the other cores."""
+    before = _is_allowed.set(False)
+    try:
+        yield
+    finally:
+        _is_allowed.reset(before)
+
+
 def can_help() -> bool:
     """Return whether a second process can be of use on this system."""
-    if not hasattr(os, "memfd_create") or not sys.executable:
+    if not hasattr(os, "memfd_create") or not sys.executable or not _is_allowed.get():
         return False
     return len(os.sched_getaffinity(0)) > 1
 

@@ -22,6 +22,7 @@ from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.row_file import RowFile
 from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
+from ullayers.locate.helper import without_help
 from ullayers.output.behaviour import write_fleet_behaviour
 from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
 from ullayers.output.export import ExportOptions, follows_several, notes_of, request_of
@@ -161,7 +162,8 @@ def apply_to_video(
         )
     info, error = None, None
     several = Several(options.objects) if follows_several(run, options) else None
-    with RowFile() as rows, Spool() as spool:
+    # The cluster has given this task one CPU, and other tasks the others.
+    with RowFile() as rows, Spool() as spool, without_help():
         try:
             info = source.probe()
             for part in answers(
