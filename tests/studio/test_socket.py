@@ -103,7 +103,9 @@ def test_the_camera_of_the_browser(client: TestClient, studio: Studio) -> None:
             offsets.append(abs(160 * found["values"][0] - 72 - int(50 * np.sin(number / 6))))
         assert found["outlines"]
         assert np.median(offsets[25:]) < 8  # pixels
-        socket.send_json({"type": "camera_stop"})
+        [job] = studio.jobs.all()
+        assert client.post(f"/api/runs/{job.name}/stop").json()["state"] == "stopping"
+        socket.send_bytes(frame(CAMERA_FRAMES))  # if the process is waiting for one
         end = receive(socket, "camera_end")
         assert end["error"] is None
     [job] = studio.jobs.all()

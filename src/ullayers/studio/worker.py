@@ -2,7 +2,7 @@
 
     python -m ullayers.studio.worker STUDIO NAME
 
-SIGTERM stops it between two steps; the job can then be resumed.
+It stops between two steps if the studio asks it to, or on SIGTERM; the job can then be resumed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ class StoppedError(Exception):
 
 
 class StopFlag:
-    """Whether the job was asked to stop."""
+    """Whether a job was asked to stop.
 
-    def __init__(self) -> None:
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self.is_set = False
         signal.signal(signal.SIGTERM, self._set)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, not its jobs
@@ -56,15 +61,15 @@ class StopFlag:
 
     def check(self) -> None:
         """Raise StoppedError if a stop was requested."""
-        if self.is_set:
+        if self.is_set or self.job.is_to_stop():
             raise StoppedError
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a job; returns the exit code."""
     folder, name = arguments
-    stop = StopFlag()
     job = Job(Workspace.open(folder), name)
+    stop = StopFlag(job)
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # waiting threads must sleep
     with job.lock().acquire(timeout=LOCK_SECONDS):
         started = JobState(state="running", pid=os.getpid(), since=time.time())
@@ -89,6 +94,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(job: Job, stop: StopFlag) -> None:
+    stop.check()
     request = job.request
     with locked(job.run):
         if request.kind == "watch":
