@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,19 @@ def test_upload(client: TestClient, tmp_path: Path) -> None:
     assert len(sources(client)) == 2
     [opened] = [source for source in sources(client) if source["origin"] == "opened"]
     assert client.delete(f"/api/sources/{opened['id']}").status_code == 400
+
+
+def test_an_upload_is_checked_beside_other_requests(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a large file takes a while."""
+
+    def check(path: Path, name: str) -> None:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+
+    monkeypatch.setattr("ullayers.studio.library._check_video", check)
+    assert client.post("/api/uploads", params={"name": "a.mp4"}, content=b"a").status_code == 201
 
 
 @pytest.mark.parametrize(
