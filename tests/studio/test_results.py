@@ -77,6 +77,8 @@ def test_tables_arrive_as_they_are(opened: tuple[TestClient, str], run: Path) ->
         for name in ("frame", "x_px", "confidence", "speed"):
             expected = getattr(track, name).astype(np.float32)
             np.testing.assert_array_equal(tables[track.object][name], expected)
+    unknown = unpack(client.get(f"{address}/rows/a?first=0&last=9&columns=none").content)
+    assert unknown == {1: {}, 2: {}, 3: {}}
     some = unpack(client.get(f"{address}/rows/a?first=60&last=69&columns=frame,y_px").content)
     assert list(some[1]) == ["frame", "y_px"]
     np.testing.assert_array_equal(some[1]["frame"], np.arange(60, 70))

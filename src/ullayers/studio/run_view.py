@@ -74,7 +74,9 @@ def pack_table(
         (61, 0)
     """
     parts = list(objects)
-    entries = [{"object": number, "rows": len(values[0])} for number, values in parts]
+    entries = [
+        {"object": number, "rows": len(values[0]) if values else 0} for number, values in parts
+    ]
     header = json.dumps({"columns": list(columns), "objects": entries}).encode()
     padding = b"\0" * (-(4 + len(header)) % 8)
     body = [np.asarray(value, "<f4").tobytes() for _, values in parts for value in values]
