@@ -32,7 +32,7 @@ from ullayers.learn.online import watch
 from ullayers.learn.results import TRACK
 from ullayers.learn.sightings import WatchResult
 from ullayers.output.live_outlines import keep_outlines
-from ullayers.output.model_card import keep_card
+from ullayers.output.watched import keep_results
 from ullayers.studio.camera_frames import HEADER, LENGTH
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
 from ullayers.studio.live_watch import (
@@ -169,7 +169,7 @@ def _watch(job: Job, video: Path, size: tuple[int, int]) -> None:
         sightings = watch(
             camera, config=config, objects=objects, folder=job.run, every=SAVE_SECONDS, force=True
         )
-        kept = keep_card(keep_outlines(sightings, job.run), job.run)
+        kept = keep_results(keep_outlines(sightings, job.run), job.run)
         for sighting in stack.enter_context(closing(kept)):
             count += 1
             answer = message(sighting, camera.sent[0])

@@ -30,6 +30,7 @@ from ullayers.learn.runs import Run, load_run, plan_run, sources_of
 from ullayers.output.live_outlines import keep_outlines
 from ullayers.output.relearning import plan_relearning
 from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
+from ullayers.output.watched import keep_results
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
 from ullayers.studio.live import LiveView
 from ullayers.studio.live_watch import SAVE_SECONDS, Tapped, WatchView
@@ -191,7 +192,7 @@ def _watch(job: Job, request: Request, stop: StopFlag) -> None:
         force=not resume,
         resume=resume,
     )
-    with closing(keep_outlines(frames, job.run)) as seen:
+    with closing(keep_results(keep_outlines(frames, job.run), job.run)) as seen:
         for sighting in seen:
             view.show(sighting)
             stop.check()
