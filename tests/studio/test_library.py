@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from tests.studio.conftest import write_video
 from tests.studio.numbered import write_run
 from ullayers.errors import UserError
-from ullayers.studio.library import Library
+from ullayers.studio.library import Library, sources_of
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
 
@@ -50,6 +50,14 @@ def test_videos_of_a_run_are_opened_once(
     assert state["runs"][0]["sources"] == [source["id"] for source in state["sources"]]
     assert [source["name"] for source in state["sources"]] == ["numbered"]
     studio.close()
+
+
+def test_a_video_of_a_run_may_appear_later(tmp_path: Path, video: Path) -> None:
+    """Such as the recording of the camera, which is not there while it runs."""
+    recording = tmp_path / "recording.mp4"
+    assert sources_of((str(recording),)) == []
+    video.rename(recording)
+    assert [source.name for source in sources_of((str(recording),))] == ["recording"]
 
 
 def test_upload(client: TestClient, tmp_path: Path) -> None:

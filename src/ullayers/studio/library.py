@@ -211,9 +211,13 @@ class Library:
         Path(entry.source.path).unlink(missing_ok=True)
 
 
-@lru_cache(maxsize=SOURCES_KEPT)
 def sources_of(inputs: tuple[str, ...]) -> list[Source]:
     """Find the readable videos of a run; cached, because opening long videos takes time."""
+    return _sources_of(inputs, tuple(map(os.path.exists, inputs)))
+
+
+@lru_cache(maxsize=SOURCES_KEPT)
+def _sources_of(inputs: tuple[str, ...], exist: tuple[bool, ...]) -> list[Source]:
     return find_sources(inputs, {}) if inputs else []
 
 
