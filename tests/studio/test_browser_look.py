@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,7 +229,12 @@ COUNT_DRAWINGS = """() => {
   window.drawings = 0;
   context.clearRect = (...box) => {
     window.drawings += 1;
+    window.drawnTexts = [];
     CanvasRenderingContext2D.prototype.clearRect.apply(context, box);
+  };
+  context.fillText = (...text) => {
+    window.drawnTexts.push(text[0]);
+    CanvasRenderingContext2D.prototype.fillText.apply(context, text);
   };
 }"""
 
@@ -278,7 +284,8 @@ def test_time_lines_get_finer_when_their_rows_arrive(
     tmp_path: Path, numbered: Path, open_tab: OpenTab
 ) -> None:
     run = write_run(tmp_path / "long", numbered)
-    write_tables(run, *wanderers(1, 20 * FRAMES, SEQUENCE))
+    tracks, crossings = wanderers(1, 20 * FRAMES, SEQUENCE)
+    write_tables(run, [replace(each, time=each.time + 3600) for each in tracks], crossings)
     server = LocalServer(tmp_path / "studio", run)
     try:
         tab = open_tab(server)
@@ -289,6 +296,9 @@ def test_time_lines_get_finer_when_their_rows_arrive(
         tab.page.mouse.wheel(0, -500)
         hold.release()
         tab.wait("drawings > 0")
+        times = [text for text in tab.get("drawnTexts") if text.startswith("1:0")]
+        assert len(times) > 2  # the axis has the times of the table, which begins after an hour
+        assert tab.part("time").inner_text().startswith("1:0")
     finally:
         server.kill()
 
