@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Collection, Generator
 from contextlib import closing
 from typing import Any
+
+import numpy as np
 
 from ullayers.learn.results import SURE
 from ullayers.learn.runs import Run, load_run
@@ -15,6 +18,8 @@ from ullayers.output.summary import MAX_UNSURE
 from ullayers.video.atomic_files import write_json
 from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import VideoError
+
+RATE_FRAMES = 1000  # the latest frames, whose rate is that of the source
 
 
 def keep_results(
@@ -28,29 +33,37 @@ def keep_results(
         sightings: Results of `watch`; the generator is closed at the end.
         folder: The folder of `watch`. A README.md of the user is kept.
     """
-    first = last = None
+    last = None
+    times: deque[tuple[int, float]] = deque(maxlen=RATE_FRAMES)
     try:
         with closing(sightings):
             for sighting in sightings:
-                first, last = first or sighting, sighting
+                last = sighting
+                times.append((sighting.frame, sighting.seconds))
                 yield sighting
     except (GeneratorExit, VideoError):  # `watch` has saved the network
-        if first and last:
-            _write(folder, first, last)
+        if last:
+            _write(folder, last, _rate(times))
         raise
-    if first and last:
-        _write(folder, first, last)
+    if last:
+        _write(folder, last, _rate(times))
 
 
-def _write(folder: str | os.PathLike[str], first: WatchResult, last: WatchResult) -> None:
+def _rate(times: Collection[tuple[int, float]]) -> float:
+    """Return the frames per second, by the median: a camera may pause."""
+    steps = np.diff(np.array(times), axis=0)
+    steps = steps[steps[:, 1] > 0] if len(times) > 1 else np.zeros((0, 2))
+    return float(np.median(steps[:, 0] / steps[:, 1])) if len(steps) else DEFAULT_FPS
+
+
+def _write(folder: str | os.PathLike[str], last: WatchResult, fps: float) -> None:
     run = load_run(folder, "cpu")
     write_watch_card(run)
-    if last.size is None:  # codes need no frame size
-        return
-    write_json(run.folder / "summary.json", _summary(run, first, last))
+    if last.size is not None:  # codes need no frame size
+        write_json(run.folder / "summary.json", _summary(run, last, fps))
 
 
-def _summary(run: Run, first: WatchResult, last: WatchResult) -> dict[str, Any]:
+def _summary(run: Run, last: WatchResult, fps: float) -> dict[str, Any]:
     frames = run.outcome.frames or 0
     found = sure_frames(run) / frames if frames else 0.0
     reasons = []
@@ -60,8 +73,6 @@ def _summary(run: Run, first: WatchResult, last: WatchResult) -> dict[str, Any]:
         reasons.append(f"The confidence is below {SURE} in {1 - found:.1%} of the frames.")
     assert last.size is not None
     width, height = last.size
-    seconds = last.seconds - first.seconds
-    fps = (last.frame - first.frame) / seconds if seconds > 0 else DEFAULT_FPS
     sequence = {"name": last.sequence, "frames": frames, "width": width, "height": height}
     return {
         "task": run.config.task,
