@@ -16,11 +16,13 @@ from markdown_it import MarkdownIt
 import ullayers as ul
 from tests.command import QUICK, UlCommand, check_refused
 from tests.films import write_ball
+from ullayers.errors import UserError
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import CARD_START
 from ullayers.learn.models import Encoder, Locator
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import load_run
+from ullayers.output.corrected_report import write_corrected_report
 from ullayers.output.exported import Exported
 from ullayers.output.model_card import write_card
 from ullayers.output.tracked_video import read_videos
@@ -151,6 +153,8 @@ def test_watching_writes_a_card_and_a_summary(
     info = open_live(str(place / "ball.mp4")).probe()
     assert (video.count, video.width, video.height) == (40, info.width, info.height)
     assert video.fps == pytest.approx(info.rate)
+    with pytest.raises(UserError, match="written by ul watch; reports are for runs of ul learn"):
+        write_corrected_report(load_run(run, "cpu"), tmp_path / "report.html")
     result = json.loads((run / "config.json").read_text())["result"]
     objective = "unknown" if result["objective"] is None else f"{result['objective']:.2f}"
     assert f"lower is better | {objective} |" in text
