@@ -143,6 +143,7 @@ def check_relearning(studio: Studio, job: Job) -> None:
     taught = studio.relearn(job.name)
     assert taught.request.parent == job.name
     assert taught.request.inputs == job.request.inputs
+    assert taught.request.sources == job.request.sources
     taught.delete()
 
 

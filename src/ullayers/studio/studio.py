@@ -233,11 +233,13 @@ class Studio:
         folder = self.folder(id)
         read_teaching(folder)  # refuses corrections that cannot be used
         run = self.run(id)
+        inputs = run_view.inputs_of(folder)
+        ids = self.library.of_paths(inputs)
         return self.jobs.add(
             Request(
                 name=f"{run['name']}-taught",
-                inputs=run_view.inputs_of(folder),
-                sources=run["sources"],
+                inputs=inputs,
+                sources=[ids[path] for path in inputs if path in ids] or run["sources"],
                 task=run["task"],
                 parent=id,
                 parent_folder=str(folder),
