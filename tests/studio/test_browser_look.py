@@ -13,6 +13,7 @@ import pytest
 
 from tests.output.made_tracks import HEIGHT, WIDTH, wanderers, write_tables
 from tests.studio.browser import NEXT_PAINT, PATIENCE, LocalServer, OpenTab, Server, Tab
+from tests.studio.conftest import write_video
 from tests.studio.numbered import (
     FRAMES,
     OTHER_SEED,
@@ -165,6 +166,22 @@ def check_scatter(tab: Tab) -> None:
     frame = shown_number(tab)
     nearest = min(math.dist((x, y), place) for place in places(made_tracks(), frame).values())
     assert scale * nearest < 1.5  # pixels of the screen
+
+
+def test_another_video_is_not_asked_for_a_frame_of_the_last_one(
+    tmp_path: Path, numbered: Path, open_tab: OpenTab
+) -> None:
+    """The browser would log an error, as the other video is shorter."""
+    server = LocalServer(tmp_path / "studio", numbered, write_video(tmp_path / "short.mp4"))
+    try:
+        tab = open_tab(server)
+        for name, last in (("numbered", FRAMES - 1), ("short", 11)):
+            tab.part("source").filter(has_text=name).locator("button.item").click()
+            tab.wait_for_frame(0)
+            tab.press("End")
+            tab.wait_for_frame(last)
+    finally:
+        server.kill()
 
 
 def test_two_runs_side_by_side(gallery: Server, open_tab: OpenTab) -> None:
