@@ -16,14 +16,17 @@ from markdown_it import MarkdownIt
 import ullayers as ul
 from tests.command import QUICK, UlCommand, check_refused
 from tests.films import write_ball
+from ullayers.errors import UserError
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import CARD_START
 from ullayers.learn.models import Encoder, Locator
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import load_run
+from ullayers.output.corrected_report import write_corrected_report
 from ullayers.output.exported import Exported
 from ullayers.output.model_card import write_card
-from ullayers.video.reader import Info
+from ullayers.output.tracked_video import read_videos
+from ullayers.video.reader import Info, open_live
 
 ODD = "a|b_*c*_<img src=x>`d`[e](http://f)&amp; #\n---\nlicense: g \\ www.h.com"
 
@@ -125,7 +128,9 @@ def test_a_readme_of_the_user_is_never_touched(
 
 
 @pytest.mark.parametrize("objects", ["1", "auto"])
-def test_watching_writes_a_card(place: Path, tmp_path: Path, here: UlCommand, objects: str) -> None:
+def test_watching_writes_a_card_and_a_summary(
+    place: Path, tmp_path: Path, here: UlCommand, objects: str
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(place / "run", run)  # whose card is of another network
     watched = ("watch", place / "ball.mp4", "--out", run, "--objects", objects, "--quiet")
@@ -140,6 +145,16 @@ def test_watching_writes_a_card(place: Path, tmp_path: Path, here: UlCommand, ob
     frame, confidence = rows[0].index("frame"), rows[0].index("confidence")
     sure = {row[frame] for row in rows[1:] if float(row[confidence]) >= 0.5}
     assert f"{len(sure) / 40:.1%} of the frames" in text
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["found"] == len(sure) / 40
+    assert (summary["frames"], summary["task"]) == (40, "locate")
+    assert summary["trusted"] == (not summary["reasons"])
+    [video] = read_videos(run)
+    info = open_live(str(place / "ball.mp4")).probe()
+    assert (video.count, video.width, video.height) == (40, info.width, info.height)
+    assert video.fps == pytest.approx(info.rate)
+    with pytest.raises(UserError, match="written by ul watch; reports are for runs of ul learn"):
+        write_corrected_report(load_run(run, "cpu"), tmp_path / "report.html")
     result = json.loads((run / "config.json").read_text())["result"]
     objective = "unknown" if result["objective"] is None else f"{result['objective']:.2f}"
     assert f"lower is better | {objective} |" in text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from tests.studio.conftest import HOST
@@ -43,6 +44,8 @@ def test_foreign_pages_are_refused(client: TestClient) -> None:
         "http://127.0.0.1:9999",
         "null",
         "http://[",
+        f"ftp://{HOST}",
+        f"chrome-extension://{HOST}",
         f"http://a@{HOST}.evil",
     ):
         assert client.get("/api/state", headers={"origin": origin}).status_code == 403
@@ -79,6 +82,35 @@ def test_other_host_names_are_refused(client: TestClient, host: str) -> None:
 def test_hosts_that_are_allowed() -> None:
     assert "evil.example:8420" not in allowed_hosts("0.0.0.0", 8420)
     assert "192.168.0.7:8420" in allowed_hosts("192.168.0.7", 8420)
+
+
+@pytest.mark.parametrize(
+    ("server", "address"),
+    [
+        ("192.168.0.7", "192.168.0.7"),
+        ("::ffff:192.168.0.7", "192.168.0.7"),
+        ("2001:db8::7", "[2001:db8::7]"),
+    ],
+)
+def test_other_computers_use_the_address_they_connect_to(
+    studio: Studio, server: str, address: str
+) -> None:
+    """`ul studio --host 0.0.0.0` need not know the addresses of this computer."""
+    app = make_app(studio, allowed_hosts("0.0.0.0", 8420))
+
+    async def connected(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["server"] = (server, 8420)
+        await app(scope, receive, send)
+
+    client = TestClient(connected, base_url=f"http://{address}:8420")
+    assert client.get("/api/state").status_code == 401
+    assert client.get(f"/?token={studio.workspace.token}").status_code == 200
+    own, other = ({"origin": f"http://{name}:8420"} for name in (address, "192.168.0.8"))
+    assert client.post("/api/runs", headers=own).status_code == 400
+    assert client.post("/api/runs", headers=other).status_code == 403
+    for name in ("", "192.168.0.8:8420", "evil.example:8420"):
+        assert client.get("/api/state", headers={"host": name}).status_code == 421
 
 
 def test_pages_run_their_own_scripts_only(client: TestClient) -> None:

@@ -53,3 +53,8 @@ def test_the_camera_is_learned_from_and_kept(gallery: Server, open_tab: OpenTab)
     assert not tab.studio("camera")
     assert tab.studio("shown") is not None  # the recording is there to look at
     assert len(list((gallery.folder / "recordings").glob("*.mp4"))) == 1
+    formats = tab.part("format").locator("option").all_inner_texts()
+    assert not any("Report" in text for text in formats)  # its network has no learning curve
+    tab.part("tab-export").click()
+    tab.part("export").click()
+    tab.part("exports").locator("a[download]").first.wait_for()

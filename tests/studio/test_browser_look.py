@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.output.made_tracks import HEIGHT, WIDTH, wanderers, write_tables
 from tests.studio.browser import NEXT_PAINT, PATIENCE, LocalServer, OpenTab, Server, Tab
+from tests.studio.conftest import write_video
 from tests.studio.numbered import (
     FRAMES,
     OTHER_SEED,
@@ -166,6 +168,22 @@ def check_scatter(tab: Tab) -> None:
     assert scale * nearest < 1.5  # pixels of the screen
 
 
+def test_another_video_is_not_asked_for_a_frame_of_the_last_one(
+    tmp_path: Path, numbered: Path, open_tab: OpenTab
+) -> None:
+    """The browser would log an error, as the other video is shorter."""
+    server = LocalServer(tmp_path / "studio", numbered, write_video(tmp_path / "short.mp4"))
+    try:
+        tab = open_tab(server)
+        for name, last in (("numbered", FRAMES - 1), ("short", 11)):
+            tab.part("source").filter(has_text=name).locator("button.item").click()
+            tab.wait_for_frame(0)
+            tab.press("End")
+            tab.wait_for_frame(last)
+    finally:
+        server.kill()
+
+
 def test_two_runs_side_by_side(gallery: Server, open_tab: OpenTab) -> None:
     """Both pictures are the same frame, each with its own objects; one cursor moves both curves."""
     tab = open_tab(gallery)
@@ -228,7 +246,12 @@ COUNT_DRAWINGS = """() => {
   window.drawings = 0;
   context.clearRect = (...box) => {
     window.drawings += 1;
+    window.drawnTexts = [];
     CanvasRenderingContext2D.prototype.clearRect.apply(context, box);
+  };
+  context.fillText = (...text) => {
+    window.drawnTexts.push(text[0]);
+    CanvasRenderingContext2D.prototype.fillText.apply(context, text);
   };
 }"""
 
@@ -278,7 +301,8 @@ def test_time_lines_get_finer_when_their_rows_arrive(
     tmp_path: Path, numbered: Path, open_tab: OpenTab
 ) -> None:
     run = write_run(tmp_path / "long", numbered)
-    write_tables(run, *wanderers(1, 20 * FRAMES, SEQUENCE))
+    tracks, crossings = wanderers(1, 20 * FRAMES, SEQUENCE)
+    write_tables(run, [replace(each, time=each.time + 3600) for each in tracks], crossings)
     server = LocalServer(tmp_path / "studio", run)
     try:
         tab = open_tab(server)
@@ -289,6 +313,9 @@ def test_time_lines_get_finer_when_their_rows_arrive(
         tab.page.mouse.wheel(0, -500)
         hold.release()
         tab.wait("drawings > 0")
+        times = [text for text in tab.get("drawnTexts") if text.startswith("1:0")]
+        assert len(times) > 2  # the axis has the times of the table, which begins after an hour
+        assert tab.part("time").inner_text().startswith("1:0")
     finally:
         server.kill()
 

@@ -163,6 +163,9 @@ def check_tab_order(tab: Tab, name: str) -> None:
 def test_a_phone(gallery: Server, open_tab: OpenTab) -> None:
     tab = open_tab(gallery, narrow=True)
     check_narrow(tab)
+    tab.part("panel-time").tap()
+    assert tab.page.get_by_text("Time lines of position").is_visible()
+    tab.part("panel-library").tap()
     tab.part("run").filter(has_text="plain").locator("button.item").tap()
     tab.wait(f"ulStudio.objects.length === {OBJECTS} && ulStudio.ready")
     for name in PANELS:
@@ -183,6 +186,18 @@ def test_a_phone(gallery: Server, open_tab: OpenTab) -> None:
     tab.wait("ulStudio.open.kind === 'source' && ulStudio.ready")
     assert tab.part("learn").is_visible()
     check_narrow(tab)
+
+
+ORDER = """async (runs) => {
+  const {inOrder} = await import("/js/library.js");
+  return inOrder(runs.map(([state, created]) => ({state, created}))).map((run) => run.created);
+}"""
+
+
+def test_runs_that_wait_stand_in_a_queue(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery)
+    runs = [("done", 1), ("stopped", 2), ("queued", 3), ("running", 4), ("queued", 5)]
+    assert tab.get(ORDER, runs) == [4, 3, 5, 2, 1]
 
 
 def check_narrow(tab: Tab) -> None:
@@ -253,7 +268,8 @@ def test_a_broken_file_gives_one_line(gallery: Server, open_tab: OpenTab) -> Non
     tab.upload("broken.mp4", b"this is not a video" * 1000)
     tab.wait("document.querySelectorAll('[data-testid=uploading] .bad').length === 1")
     [sentence] = tab.texts("[data-testid=uploading] .bad")
-    assert sentence.startswith("broken.mp4: ")
+    assert sentence.startswith("cannot be read as a video")  # below its name
+    assert tab.toast() == f"broken.mp4: {sentence}"
     assert "\n" not in sentence
     assert str(gallery.folder) not in sentence
     assert list((gallery.folder / "uploads").iterdir()) == []

@@ -143,6 +143,7 @@ def check_relearning(studio: Studio, job: Job) -> None:
     taught = studio.relearn(job.name)
     assert taught.request.parent == job.name
     assert taught.request.inputs == job.request.inputs
+    assert taught.request.sources == job.request.sources
     taught.delete()
 
 
@@ -153,6 +154,23 @@ def test_failures_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     state = job.state
     assert state.state == "failed"
     assert state.error == f"{tmp_path / 'gone.mp4'}: does not exist; check the spelling"
+
+
+def test_a_job_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process imports for seconds before it can report anything."""
+    process = SimpleNamespace(wait=lambda: 0)
+    monkeypatch.setattr("ullayers.studio.jobs.subprocess.Popen", lambda *_, **__: process)
+    jobs = Jobs(Workspace.open(tmp_path / "studio"))
+    job = jobs.add(Request(name="first", inputs=[str(tmp_path / "gone.mp4")]))
+    assert jobs.start_next()
+    job.stop()
+    wait_for(job, "stopping")
+    run_here(job, monkeypatch)
+    wait_for(job, "stopped")
+
+    job.resume()
+    assert jobs.start_next()
+    wait_for(job, "running")  # it was asked to stop before, not now
 
 
 def test_a_stream_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

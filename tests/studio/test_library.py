@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.testclient import TestClient
 from tests.studio.conftest import write_video
 from tests.studio.numbered import write_run
 from ullayers.errors import UserError
-from ullayers.studio.library import Library
+from ullayers.studio.library import Library, sources_of
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
 
@@ -51,6 +52,14 @@ def test_videos_of_a_run_are_opened_once(
     studio.close()
 
 
+def test_a_video_of_a_run_may_appear_later(tmp_path: Path, video: Path) -> None:
+    """Such as the recording of the camera, which is not there while it runs."""
+    recording = tmp_path / "recording.mp4"
+    assert sources_of((str(recording),)) == []
+    video.rename(recording)
+    assert [source.name for source in sources_of((str(recording),))] == ["recording"]
+
+
 def test_upload(client: TestClient, tmp_path: Path) -> None:
     content = write_video(tmp_path / "new.mp4", 5).read_bytes()
     answer = client.post("/api/uploads", params={"name": "../../new film.mp4"}, content=content)
@@ -63,6 +72,19 @@ def test_upload(client: TestClient, tmp_path: Path) -> None:
     assert len(sources(client)) == 2
     [opened] = [source for source in sources(client) if source["origin"] == "opened"]
     assert client.delete(f"/api/sources/{opened['id']}").status_code == 400
+
+
+def test_an_upload_is_checked_beside_other_requests(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a large file takes a while."""
+
+    def check(path: Path, name: str) -> None:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+
+    monkeypatch.setattr("ullayers.studio.library._check_video", check)
+    assert client.post("/api/uploads", params={"name": "a.mp4"}, content=b"a").status_code == 201
 
 
 @pytest.mark.parametrize(

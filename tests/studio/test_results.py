@@ -72,11 +72,18 @@ def test_tables_arrive_as_they_are(opened: tuple[TestClient, str], run: Path) ->
     [sequence] = details["sequences"]
     assert (sequence["objects"], sequence["first"], sequence["last"]) == ([1, 2, 3], 0, 199)
     assert len(details["crossings"]) == 15
+    summary = json.loads((run / "summary.json").read_text())
+    summary["sequences"][0]["frames"] = 250  # the last ones have no objects
+    (run / "summary.json").write_text(json.dumps(summary))
+    [sequence] = client.get(address).json()["sequences"]
+    assert (sequence["first"], sequence["last"]) == (0, 249)
     tables = unpack(client.get(f"{address}/rows/a?first=0&last=199").content)
     for track in read_tracks(run / "tracks.csv"):
         for name in ("frame", "x_px", "confidence", "speed"):
             expected = getattr(track, name).astype(np.float32)
             np.testing.assert_array_equal(tables[track.object][name], expected)
+    unknown = unpack(client.get(f"{address}/rows/a?first=0&last=9&columns=none").content)
+    assert unknown == {1: {}, 2: {}, 3: {}}
     some = unpack(client.get(f"{address}/rows/a?first=60&last=69&columns=frame,y_px").content)
     assert list(some[1]) == ["frame", "y_px"]
     np.testing.assert_array_equal(some[1]["frame"], np.arange(60, 70))

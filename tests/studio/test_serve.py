@@ -7,6 +7,10 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+import uvicorn
+
+from tests.command import UlCommand
 from tests.studio.browser import LocalServer
 from ullayers.studio.serve import LOCAL
 
@@ -23,3 +27,19 @@ def test_answers_are_sent_at_once(tmp_path: Path, video: Path) -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     finally:
         server.kill()
+
+
+def test_other_computers_are_told_an_address(
+    tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ullayers.studio.serve._network_address", lambda: "192.168.0.7")
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: server.ready())
+    for host, others in (("0.0.0.0", 1), ("127.0.0.1", 0)):
+        code, out, _ = here(
+            *("studio", "--host", host, "--no-browser"), *("--out", tmp_path / "studio")
+        )
+        assert code == 0
+        own = next(line for line in out.splitlines() if line.startswith("studio: "))
+        shared = own.replace("studio: http://127.0.0.1", "from other computers: http://192.168.0.7")
+        assert "?token=" in own
+        assert out.splitlines().count(shared) == others

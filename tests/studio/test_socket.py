@@ -103,7 +103,9 @@ def test_the_camera_of_the_browser(client: TestClient, studio: Studio) -> None:
             offsets.append(abs(160 * found["values"][0] - 72 - int(50 * np.sin(number / 6))))
         assert found["outlines"]
         assert np.median(offsets[25:]) < 8  # pixels
-        socket.send_json({"type": "camera_stop"})
+        [job] = studio.jobs.all()
+        assert client.post(f"/api/runs/{job.name}/stop").json()["state"] == "stopping"
+        socket.send_bytes(frame(CAMERA_FRAMES))  # if the process is waiting for one
         end = receive(socket, "camera_end")
         assert end["error"] is None
     [job] = studio.jobs.all()
@@ -120,6 +122,11 @@ def test_the_camera_of_the_browser(client: TestClient, studio: Studio) -> None:
     outlined = outlines_of(job.run, sequence["name"], 0, CAMERA_FRAMES - 1)
     assert set(outlined) <= set(track.frame.tolist())
     assert len(outlined) > 0.8 * len(track.frame)
+    assert (sequence["first"], sequence["last"]) == (0, CAMERA_FRAMES - 1)
+    address = f"/api/runs/{job.name}"
+    move = {"op": "move", "sequence": sequence["name"], "object": 1, "frame": 40, "x": 3, "y": 4}
+    assert client.post(f"{address}/corrections", json=move).status_code == 200
+    assert client.post(f"{address}/export", json={"format": "csv"}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ def run(arguments: Namespace) -> None:
         )
     from ullayers.studio.serve import serve
 
-    def started(address: str) -> None:
+    def started(address: str, shared: str | None) -> None:
         if not arguments.quiet:
-            print(f"studio: {address}\nstop with Ctrl-C; runs continue", flush=True)
+            others = f"from other computers: {shared}\n" if shared else ""
+            print(f"studio: {address}\n{others}stop with Ctrl-C; runs continue", flush=True)
         if not arguments.no_browser:
             _open_browser(address)
 

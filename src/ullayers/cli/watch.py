@@ -17,7 +17,7 @@ from ullayers.errors import UserError
 from ullayers.learn.online import WatchResult, follows_several, watch
 from ullayers.learn.runs import load_run
 from ullayers.output.live_outlines import keep_outlines
-from ullayers.output.model_card import keep_card
+from ullayers.output.watched import keep_results
 from ullayers.video.reader import Info, find_sources, open_live
 
 NOTHING = (
@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> None:
         **given_reading(arguments),
     )
     if arguments.out is not None:
-        sightings = keep_card(keep_outlines(sightings, arguments.out), arguments.out)
+        sightings = keep_results(keep_outlines(sightings, arguments.out), arguments.out)
     with (
         resumable(lambda: _has_checkpoint(arguments)),
         stop_at_checks() as stop,

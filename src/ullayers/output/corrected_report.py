@@ -34,6 +34,8 @@ def write_corrected_report(run: Run, path: Path) -> None:
         UserError: A correction is invalid, or there are no objects.
         VideoError: A video of the run no longer exists.
     """
+    if not (run.folder / "metrics.jsonl").exists():
+        raise UserError(f"{run.folder}: was written by ul watch; reports are for runs of ul learn")
     videos, corrections = read_corrected(run.folder)
     videos = [video for video in videos if video.tracks]
     sources = {source.name: source for source in sources_of(run)}

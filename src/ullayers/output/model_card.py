@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 
 import numpy as np
 
 from ullayers import __version__
 from ullayers.learn.folders import CARD, CARD_START, is_own_card
 from ullayers.learn.results import SURE
-from ullayers.learn.runs import Run, csv_name, load_run
-from ullayers.learn.sightings import WatchResult
+from ullayers.learn.runs import Run, csv_name
 from ullayers.output.exported import Exported
 from ullayers.output.summary import distrust_reasons, found_share, run_title, trained_frames
 from ullayers.output.track_table import open_table
 from ullayers.video.atomic_files import replacing
 from ullayers.video.follow import SIDE
-from ullayers.video.reader import VideoError
 
 SHOWN_SEQUENCES = 20
 TASKS = {
@@ -57,29 +53,6 @@ def write_card(run: Run, exported: Exported) -> None:
     _write(run, f"trained {_supervision(run)} by `ul learn`", results, _sequences(exported))
 
 
-def keep_card(
-    sightings: Generator[WatchResult, None, None], folder: str | os.PathLike[str]
-) -> Generator[WatchResult, None, None]:
-    """Yield the results of `watch`, and write README.md to its folder when it ends.
-
-    Args:
-        sightings: Results of `watch`; the generator is closed at the end.
-        folder: The folder of `watch`. A README.md of the user is kept.
-    """
-    has_begun = False
-    try:
-        with closing(sightings):
-            for sighting in sightings:
-                has_begun = True
-                yield sighting
-    except (GeneratorExit, VideoError):  # `watch` has saved the network
-        if has_begun:
-            write_watch_card(load_run(folder, "cpu"))
-        raise
-    if has_begun:
-        write_watch_card(load_run(folder, "cpu"))
-
-
 def write_watch_card(run: Run) -> None:
     """Write README.md into the folder of `watch`, unless the user has put one there."""
     if not is_own_card(run.folder):
@@ -102,12 +75,12 @@ def _watched_figures(run: Run) -> list[Sequence[str]]:
         ("Seed", _number(result.seed, "d")),
     ]
     if run.config.task == "locate" and result.frames:
-        share = f"{_sure_frames(run) / result.frames:.1%} of the frames"
+        share = f"{sure_frames(run) / result.frames:.1%} of the frames"
         rows.insert(1, ("Object found (confidence of at least 0.5)", share))
     return list(rows)
 
 
-def _sure_frames(run: Run) -> int:
+def sure_frames(run: Run) -> int:
     """Return the number of frames in which an object was found with sufficient confidence."""
     _, parts = open_table(run.folder / csv_name(run), ["confidence"], ["confidence"])
     sure = [rows[rows[:, 1] >= SURE, 0] for part in parts for rows in part.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from collections.abc import Collection
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
@@ -28,7 +29,8 @@ class AccessControl:
     """Middleware that refuses foreign pages, other host names and requests without the token.
 
     A page that was loaded from elsewhere cannot connect: browsers send its `Origin`. A host name
-    that an attacker points at this computer (DNS rebinding) is refused by its `Host`.
+    that an attacker points at this computer (DNS rebinding) is refused by its `Host`. The address
+    that the connection was made to is always allowed: it is not a name.
 
     Args:
         app: The application.
@@ -58,13 +60,14 @@ class AccessControl:
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
-        if headers.get("host", "").lower() not in self.hosts:
+        hosts = (self.hosts | {_own_address(scope)}) - {""}
+        if headers.get("host", "").lower() not in hosts:
             return 421, "this server does not answer to that host name"
         origin = headers.get("origin")
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
         if origin is None and changes:
             return 403, "a request that changes something must come from the page"
-        if origin is not None and _host(origin) not in self.hosts:
+        if origin is not None and _host(origin) not in hosts:
             return 403, "requests of other pages are refused"
         if not self._knows_token(scope, headers):
             return 401, "the token is missing; use the address that ul studio prints"
@@ -97,12 +100,25 @@ class AccessControl:
         await response(scope, receive, _with_headers(send))
 
 
-def _host(origin: str) -> str:
-    """Return the host and the port of an origin; empty if it has none."""
+def _own_address(scope: Scope) -> str:
+    """Return the address and port that a connection was made to; empty if they are unknown."""
+    name, port = scope.get("server") or ("", None)
     try:
-        return urlsplit(origin).netloc.lower()
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address):
+        return f"{address.ipv4_mapped}:{port}" if address.ipv4_mapped else f"[{address}]:{port}"
+    return f"{address}:{port}"
+
+
+def _host(origin: str) -> str:
+    """Return the host and the port of the origin of a web page; empty if it has none."""
+    try:
+        parts = urlsplit(origin)
     except ValueError:  # such as http://[
         return ""
+    return parts.netloc.lower() if parts.scheme in ("http", "https") else ""
 
 
 def _with_headers(send: Send) -> Send:

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from ullayers.learn.online import watch
 from ullayers.learn.results import TRACK
 from ullayers.learn.sightings import WatchResult
 from ullayers.output.live_outlines import keep_outlines
-from ullayers.output.model_card import keep_card
+from ullayers.output.watched import keep_results
 from ullayers.studio.camera_frames import HEADER, LENGTH
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
 from ullayers.studio.live_watch import (
@@ -59,12 +59,14 @@ class BrowserCamera(Source):
         pipe: Input stream.
         recording: Records every frame.
         sent: Sequence number of the latest frame, and when it arrived.
+        is_to_stop: Returns whether no more frames are wanted.
     """
 
     size: tuple[int, int] = (320, 240)
     pipe: BinaryIO = field(default=sys.stdin.buffer, compare=False)
     recording: VideoWriter | None = field(default=None, compare=False)
     sent: list[tuple[int, float]] = field(default_factory=list, compare=False)
+    is_to_stop: Callable[[], bool] = field(default=lambda: False, compare=False)
 
     def probe(self) -> Info:
         """Return the size of the frames."""
@@ -92,7 +94,7 @@ class BrowserCamera(Source):
         """Return the time and pixels of the next frame; None at the end."""
         while True:
             prefix = self.pipe.read(LENGTH.size)
-            if len(prefix) < LENGTH.size:
+            if len(prefix) < LENGTH.size or self.is_to_stop():
                 return None
             [length] = LENGTH.unpack(prefix)
             content = self.pipe.read(length)
@@ -158,11 +160,16 @@ def _watch(job: Job, video: Path, size: tuple[int, int]) -> None:
     with ExitStack() as stack:
         stack.enter_context(locked(job.run))
         recording = stack.enter_context(VideoWriter(video, FPS))
-        camera = BrowserCamera(video.stem, str(video), "live", size=size, recording=recording)
+        camera = BrowserCamera(
+            *(video.stem, str(video), "live"),
+            size=size,
+            recording=recording,
+            is_to_stop=job.is_to_stop,
+        )
         sightings = watch(
             camera, config=config, objects=objects, folder=job.run, every=SAVE_SECONDS, force=True
         )
-        kept = keep_card(keep_outlines(sightings, job.run), job.run)
+        kept = keep_results(keep_outlines(sightings, job.run), job.run)
         for sighting in stack.enter_context(closing(kept)):
             count += 1
             answer = message(sighting, camera.sent[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ State = Literal["queued", "running", "stopping", "stopped", "done", "failed", "i
 Stage = Literal["reading", "training", "applying", "report"]
 
 REQUEST, STATE, LIVE, LOG, LOCK = "request.json", "state.json", "live.json", "log.txt", "lock"
+STOP = "stop"  # a file that asks the process to stop; it also finds it if it is just starting
 LIVE_PICTURE = "live.jpg"  # the latest frame of a job that watches
 START_SECONDS = 60.0  # within which a process takes its lock
 LOCK_SECONDS = 10.0  # a process waits for its lock, which others test occasionally
@@ -145,9 +145,11 @@ class Job:
 
     def _written_state(self) -> JobState:
         try:
-            return from_json(JobState, read_json(self.folder / STATE))
+            state = from_json(JobState, read_json(self.folder / STATE))
         except (OSError, ValueError):
             return JobState(state="failed", error="its state.json is missing or damaged")
+        is_ending = state.state == "running" and self.is_to_stop()
+        return replace(state, state="stopping") if is_ending else state
 
     def write(self, state: JobState) -> None:
         """Replace the state."""
@@ -169,6 +171,7 @@ class Job:
     def start(self) -> None:
         """Start its process, which outlives this one."""
         self.write(JobState(state="running", since=time.time()))
+        (self.folder / STOP).unlink(missing_ok=True)
         command = [sys.executable, "-m", "ullayers.studio.worker", str(self.workspace.folder)]
         with open(self.folder / LOG, "ab") as log:
             process = subprocess.Popen(
@@ -193,11 +196,11 @@ class Job:
             return
         if state.state != "running":
             raise UserError(f"{self.name}: is not running")
-        if state.pid is None:
-            raise UserError(f"{self.name}: is just starting; try again in a moment")
-        self.write(replace(state, state="stopping"))
-        with suppress(ProcessLookupError):
-            os.kill(state.pid, signal.SIGTERM)
+        (self.folder / STOP).touch()
+
+    def is_to_stop(self) -> bool:
+        """Return whether it was asked to stop since it was started."""
+        return (self.folder / STOP).exists()
 
     def resume(self) -> None:
         """Queue it again; its process continues from the last checkpoint.

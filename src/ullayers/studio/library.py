@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from starlette.concurrency import run_in_threadpool
+
 from ullayers.errors import UserError
 from ullayers.studio.workspace import Workspace, free_name
 from ullayers.video.atomic_files import partial_path
@@ -178,7 +180,7 @@ class Library:
                 async for block in blocks:
                     self._check_size(file.tell() + len(block))
                     file.write(block)
-            _check_video(partial, name)
+            await run_in_threadpool(_check_video, partial, name)
             path = folder / free_name(folder, Path(name).stem, suffix)
             os.replace(partial, path)
         finally:
@@ -209,9 +211,13 @@ class Library:
         Path(entry.source.path).unlink(missing_ok=True)
 
 
-@lru_cache(maxsize=SOURCES_KEPT)
 def sources_of(inputs: tuple[str, ...]) -> list[Source]:
     """Find the readable videos of a run; cached, because opening long videos takes time."""
+    return _sources_of(inputs, tuple(map(os.path.exists, inputs)))
+
+
+@lru_cache(maxsize=SOURCES_KEPT)
+def _sources_of(inputs: tuple[str, ...], exist: tuple[bool, ...]) -> list[Source]:
     return find_sources(inputs, {}) if inputs else []
 
 

@@ -74,7 +74,9 @@ def pack_table(
         (61, 0)
     """
     parts = list(objects)
-    entries = [{"object": number, "rows": len(values[0])} for number, values in parts]
+    entries = [
+        {"object": number, "rows": len(values[0]) if values else 0} for number, values in parts
+    ]
     header = json.dumps({"columns": list(columns), "objects": entries}).encode()
     padding = b"\0" * (-(4 + len(header)) % 8)
     body = [np.asarray(value, "<f4").tobytes() for _, values in parts for value in values]
@@ -120,13 +122,14 @@ def trust_of(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sequences_of(
-    folder: Path, tracks: Iterable[Track], ids: Mapping[str, str]
+    folder: Path, found: Iterable[Track], corrected: Iterable[Track], ids: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return the sequences of a run with their objects.
+    """Return the sequences of a run with their objects, first and last frame.
 
     Args:
         folder: The run.
-        tracks: All tracks.
+        found: All original tracks.
+        corrected: All corrected tracks.
         ids: Ids of the videos by the name of their sequence.
     """
     known = {
@@ -134,15 +137,19 @@ def sequences_of(
         for entry in summary_of(folder).get("sequences", [])
         if isinstance(entry, dict)
     }
-    found: dict[str, dict[str, Any]] = {}
-    for track in tracks:
-        entry = found.setdefault(track.sequence, _sequence(track.sequence, known, ids))
-        entry["objects"].append(track.object)
-        _extend(entry, track.frame)
-    for rows in codes_of(folder):
-        entry = found.setdefault(rows.sequence, _sequence(rows.sequence, known, ids))
+    entries: dict[str, dict[str, Any]] = {}
+    table: list[Track | ObjectRows] = [*found, *codes_of(folder)]
+    for rows in table:
+        entry = entries.setdefault(rows.sequence, _sequence(rows.sequence, known, ids))
         _extend(entry, rows.frame)
-    return list(found.values())
+    for track in corrected:
+        entries[track.sequence]["objects"].append(track.object)
+    for entry in entries.values():
+        frames = entry["frames"]
+        # The table has no rows of frames without objects.
+        if isinstance(frames, int) and entry["last"] is not None and entry["last"] < frames:
+            entry |= {"first": 0, "last": frames - 1}
+    return list(entries.values())
 
 
 def _sequence(name: str, known: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def open_port(host: str, port: int | None) -> socket.socket:
 
 
 def allowed_hosts(host: str, port: int) -> list[str]:
-    """Return the allowed values of `Host`.
+    """Return the allowed values of `Host`, besides the address of the connection.
 
     >>> allowed_hosts("127.0.0.1", 8420)
     ['127.0.0.1:8420', 'localhost:8420', '[::1]:8420']
@@ -53,7 +53,7 @@ def allowed_hosts(host: str, port: int) -> list[str]:
     if host not in (LOCAL, "localhost", "::1"):
         names += [f"[{host}]" if ":" in host else host]
         if _is_any(host):
-            names += [socket.gethostname(), *_own_addresses()]
+            names += [socket.gethostname()]
     return list(dict.fromkeys(f"{name}:{port}" for name in names))
 
 
@@ -64,12 +64,14 @@ def _is_any(host: str) -> bool:
         return False
 
 
-def _own_addresses() -> list[str]:
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return [f"[{a[4][0]}]" if ":" in str(a[4][0]) else str(a[4][0]) for a in found]
+def _network_address() -> str | None:
+    """Return the address of this computer in its network; None if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # chooses a network interface; nothing is sent
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
 
 
 def serve(
@@ -78,7 +80,7 @@ def serve(
     *,
     host: str = LOCAL,
     port: int | None = None,
-    started: Callable[[str], None] = lambda address: None,
+    started: Callable[[str, str | None], None] = lambda address, shared: None,
 ) -> None:
     """Serve a studio until it is interrupted.
 
@@ -87,7 +89,8 @@ def serve(
         folder: The studio folder.
         host: Address to listen on.
         port: Port to listen on; None for the first free one.
-        started: Called with the URL of the page when the server is ready.
+        started: Called with the URL of the page when the server is ready, and with the one for
+            other computers if it listens to them.
 
     Raises:
         UserError: An input cannot be read, or the address cannot be used.
@@ -98,8 +101,10 @@ def serve(
     with open_port(host, port) as listener:
         number = listener.getsockname()[1]
         app = make_app(studio, allowed_hosts(host, number))
+        page = f":{number}/?token={quote(workspace.token)}"
         shown = LOCAL if _is_any(host) else f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{number}/?token={quote(workspace.token)}"
+        other = _network_address() if _is_any(host) else None
+        shared = other and f"http://{other}{page}"
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -108,7 +113,7 @@ def serve(
             timeout_graceful_shutdown=3,
             server_header=False,
         )
-        server = _Server(config, lambda: started(address))
+        server = _Server(config, lambda: started(f"http://{shown}{page}", shared))
         server.run(sockets=[listener])
 
 

@@ -152,12 +152,15 @@ class Studio:
         config = run_view.config_of(folder)
         config.pop("inputs", None)  # do not reveal paths of this computer
         edited = read_edited(folder)
-        tracks = [track for video in edited.videos for track in video.tracks]
+        found, corrected = (
+            [track for video in videos for track in video.tracks]
+            for videos in (edited.found, edited.videos)
+        )
         ids = self.sequence_ids(folder, id)
         return self.run(id) | {
             "summary": run_view.summary_of(folder),
             "config": config,
-            "sequences": run_view.sequences_of(folder, tracks, ids),
+            "sequences": run_view.sequences_of(folder, found, corrected, ids),
             "crossings": [asdict(crossing) for crossing in edited.crossings],
             "files": run_view.files_of(folder),
             "corrections": edited.corrections.to_json(),
@@ -230,11 +233,13 @@ class Studio:
         folder = self.folder(id)
         read_teaching(folder)  # refuses corrections that cannot be used
         run = self.run(id)
+        inputs = run_view.inputs_of(folder)
+        ids = self.library.of_paths(inputs)
         return self.jobs.add(
             Request(
                 name=f"{run['name']}-taught",
-                inputs=run_view.inputs_of(folder),
-                sources=run["sources"],
+                inputs=inputs,
+                sources=[ids[path] for path in inputs if path in ids] or run["sources"],
                 task=run["task"],
                 parent=id,
                 parent_folder=str(folder),

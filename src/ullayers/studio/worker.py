@@ -2,7 +2,7 @@
 
     python -m ullayers.studio.worker STUDIO NAME
 
-SIGTERM stops it between two steps; the job can then be resumed.
+It stops between two steps if the studio asks it to, or on SIGTERM; the job can then be resumed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ullayers.learn.runs import Run, load_run, plan_run, sources_of
 from ullayers.output.live_outlines import keep_outlines
 from ullayers.output.relearning import plan_relearning
 from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
+from ullayers.output.watched import keep_results
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
 from ullayers.studio.live import LiveView
 from ullayers.studio.live_watch import SAVE_SECONDS, Tapped, WatchView
@@ -44,9 +45,14 @@ class StoppedError(Exception):
 
 
 class StopFlag:
-    """Whether the job was asked to stop."""
+    """Whether a job was asked to stop.
 
-    def __init__(self) -> None:
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self.is_set = False
         signal.signal(signal.SIGTERM, self._set)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, not its jobs
@@ -56,15 +62,15 @@ class StopFlag:
 
     def check(self) -> None:
         """Raise StoppedError if a stop was requested."""
-        if self.is_set:
+        if self.is_set or self.job.is_to_stop():
             raise StoppedError
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a job; returns the exit code."""
     folder, name = arguments
-    stop = StopFlag()
     job = Job(Workspace.open(folder), name)
+    stop = StopFlag(job)
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # waiting threads must sleep
     with job.lock().acquire(timeout=LOCK_SECONDS):
         started = JobState(state="running", pid=os.getpid(), since=time.time())
@@ -89,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(job: Job, stop: StopFlag) -> None:
+    stop.check()
     request = job.request
     with locked(job.run):
         if request.kind == "watch":
@@ -185,7 +192,7 @@ def _watch(job: Job, request: Request, stop: StopFlag) -> None:
         force=not resume,
         resume=resume,
     )
-    with closing(keep_outlines(frames, job.run)) as seen:
+    with closing(keep_results(keep_outlines(frames, job.run), job.run)) as seen:
         for sighting in seen:
             view.show(sighting)
             stop.check()

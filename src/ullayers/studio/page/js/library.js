@@ -32,8 +32,22 @@ export function runSentence(run) {
     const left = run.left ? ` · ${duration(run.left)} left` : "";
     return stageSentence(run) + share + left;
   }
-  if (run.trusted === false) return `${run.task} · look twice`;
+  if (run.trusted === false) return `${run.task} · check the results`;
   return run.found === null ? run.task : `${run.task} · found in ${percent(run.found)}`;
+}
+
+/**
+ * The run at work, then those that wait, in the order of the queue, then all others, newest first.
+ *
+ * @param {import("./store.js").Run[]} runs
+ */
+export function inOrder(runs) {
+  const waits = (/** @type {import("./store.js").Run} */ run) => run.state === "queued";
+  const rank = (/** @type {import("./store.js").Run} */ run) =>
+    waits(run) ? 1 : isAtWork(run) ? 0 : 2;
+  return [...runs].sort(
+    (a, b) => rank(a) - rank(b) || (waits(a) ? a.created - b.created : b.created - a.created),
+  );
 }
 
 /** @param {import("./store.js").Source} source */
@@ -63,6 +77,7 @@ export class Library {
     this.sources = h("ul", { class: "items", "aria-label": "Videos", testid: "sources" });
     this.runs = h("ul", { class: "items", "aria-label": "Runs", testid: "runs" });
     this.uploads = h("ul", { class: "items", "aria-label": "Uploads", testid: "uploads" });
+    this.makingDemo = false;
     this.noSources = h(
       "p",
       { class: "hint" },
@@ -108,6 +123,9 @@ export class Library {
   }
 
   async demo() {
+    if (this.makingDemo) return;
+    this.makingDemo = true;
+    const slow = setTimeout(() => say("The video of the demo is being made …"), 400);
     try {
       const source = await api.demo();
       const { sources } = this.store.state;
@@ -116,16 +134,16 @@ export class Library {
       this.open("source", source.id);
     } catch (error) {
       sayError(error);
+    } finally {
+      clearTimeout(slow);
+      this.makingDemo = false;
     }
   }
 
   update() {
     const { sources, runs, loaded } = this.store.state;
-    const newest = [...runs].sort(
-      (a, b) => Number(isAtWork(b)) - Number(isAtWork(a)) || b.created - a.created,
-    );
     this.arrange(this.sources, "source", sources, () => this.sourceItem());
-    this.arrange(this.runs, "run", newest, () => this.runItem());
+    this.arrange(this.runs, "run", inOrder(runs), () => this.runItem());
     this.noSources.hidden = !loaded || sources.length > 0;
     this.noRuns.hidden = !loaded || runs.length > 0;
   }

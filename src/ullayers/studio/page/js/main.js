@@ -253,9 +253,12 @@ function emptyContent() {
       "There is no picture to show",
       "The video of this run is not open here. Its results are in the tabs on the right.",
     );
+  const { sources, runs } = store.state;
   return emptyStage(
     "Learn from video, without labels",
-    "Add a video, and the studio finds the moving objects: their position in each frame, a confidence, and which object is which. Everything stays on this computer.",
+    sources.length + runs.length
+      ? "Open a video or a run in the library, or add another video. Everything stays on this computer."
+      : "Add a video, and the studio finds the moving objects: their position in each frame, a confidence, and which object is which. Everything stays on this computer.",
     h(
       "div",
       { class: "row" },

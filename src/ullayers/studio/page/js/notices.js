@@ -28,12 +28,17 @@ export function say(text, action = null) {
   root.append(toast);
   while (root.children.length > 4) root.firstChild?.remove();
   let timer = window.setTimeout(() => toast.remove(), STAY);
-  // It stays while the pointer is on it.
-  toast.addEventListener("pointerenter", () => clearTimeout(timer));
-  toast.addEventListener(
-    "pointerleave",
-    () => (timer = window.setTimeout(() => toast.remove(), STAY)),
-  );
+  // It stays while the pointer or the focus is on it.
+  for (const [enter, leave] of [
+    ["pointerenter", "pointerleave"],
+    ["focusin", "focusout"],
+  ]) {
+    toast.addEventListener(enter, () => clearTimeout(timer));
+    toast.addEventListener(leave, () => {
+      clearTimeout(timer);
+      timer = window.setTimeout(() => toast.remove(), STAY);
+    });
+  }
 }
 
 /** @param {unknown} error */

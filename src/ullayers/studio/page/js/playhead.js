@@ -36,11 +36,25 @@ export class Playhead extends EventTarget {
    * @param {number} frame To start from.
    */
   setRange(first, last, fps, frame) {
+    this.assume(first, last, fps, frame);
+    this.dispatchEvent(new Event("range"));
+    this.place(frame, false);
+  }
+
+  /**
+   * The same without telling anyone, so that those who are told of another video first do not ask
+   * for a frame of the one before.
+   *
+   * @param {number} first
+   * @param {number} last
+   * @param {number} fps
+   * @param {number} frame
+   */
+  assume(first, last, fps, frame) {
     this.first = first;
     this.last = Math.max(first, last);
     this.fps = fps > 0 ? fps : 25;
-    this.dispatchEvent(new Event("range"));
-    this.place(frame, false);
+    this.frame = this.due = Math.min(this.last, Math.max(first, frame));
   }
 
   /**

@@ -51,7 +51,7 @@ export async function loadResults(details, given, sources, frame) {
   const columns = kind === "tracks" ? LANES.filter((name) => names.includes(name)) : names;
   const first = sequence.first ?? 0;
   const ends = overview.objects.map((/** @type {Found} */ found) => found.last);
-  const last = Math.max(first, first + (sequence.frames ?? 1) - 1, ...ends);
+  const last = Math.max(first, sequence.last ?? 0, ...ends);
   const lanes = columns.slice(0, MOST_LANES);
   const rows = kind === "tracks" ? TRACK_COLUMNS : []; // of codes, all columns
   const tiles = new Tiles(details.id, sequence.name, rows, lanes, last);

@@ -117,7 +117,7 @@ function drawLabels(context, model, [left, top, wide, tall], height, palette) {
   context.textAlign = "left";
   context.fillText(model.picture ? "0" : short(x0), left, base);
   context.textAlign = "right";
-  context.fillText(model.picture ? `${short(x1)} px` : short(x1), left + wide, base);
+  context.fillText(model.labels[0].endsWith("(px)") ? `${short(x1)} px` : short(x1), left + wide, base);
   context.textAlign = "center";
   context.fillText(
     model.picture ? "position in the frame" : `${model.labels[0]} across, ${model.labels[1]} up`,

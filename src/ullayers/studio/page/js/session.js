@@ -4,6 +4,14 @@ import { api } from "./api.js";
 import { loadResults, nextStart, placesAt } from "./results.js";
 import { isAtWork } from "./store.js";
 
+/** @typedef {[number, number, number, number]} Range First and last frame, frame rate, and frame to start from. */
+
+/** @param {import("./store.js").Source} source @param {number} frame @returns {Range} */
+function rangeOf(source, frame) {
+  const frames = source.frames ?? Math.round((source.seconds ?? 0) * (source.fps ?? 0));
+  return [0, frames - 1, source.fps ?? 0, frame];
+}
+
 export class Session {
   /**
    * @param {import("./store.js").Store} store
@@ -29,9 +37,7 @@ export class Session {
     this.turn += 1;
     const source = this.store.state.sources.find((entry) => entry.id === id);
     if (!source) return;
-    this.begin({ kind: "source", id });
-    const frames = source.frames ?? Math.round((source.seconds ?? 0) * (source.fps ?? 0));
-    this.playhead.setRange(0, frames - 1, source.fps ?? 0, frame);
+    this.begin({ kind: "source", id }, rangeOf(source, frame));
     this.watch(null);
   }
 
@@ -43,10 +49,10 @@ export class Session {
     const turn = (this.turn += 1);
     const run = this.store.state.runs.find((entry) => entry.id === id);
     if (!run) return;
-    this.begin({ kind: "run", id }, isAtWork(run));
+    const source = this.store.state.sources.find((entry) => entry.id === run.sources[0]);
+    const range = source ? rangeOf(source, frame ?? 0) : null;
+    this.begin({ kind: "run", id }, range, isAtWork(run));
     this.next = 0;
-    const source = this.store.openSource;
-    if (source) this.playhead.setRange(0, (source.frames ?? 1) - 1, source.fps ?? 0, frame ?? 0);
     this.watch(id);
     await this.load(turn, sequence, frame);
     if (other && turn === this.turn) await this.compare(other);
@@ -54,10 +60,12 @@ export class Session {
 
   /**
    * @param {import("./store.js").State["open"]} open
+   * @param {Range|null} range
    * @param {boolean} [follow]
    */
-  begin(open, follow = false) {
+  begin(open, range, follow = false) {
     this.playhead.pause();
+    if (range) this.playhead.assume(...range);
     this.path.clear();
     this.store.set({
       open,
@@ -73,12 +81,12 @@ export class Session {
       range: null,
       moving: false,
     });
+    if (range) this.playhead.setRange(...range);
   }
 
   close() {
     this.turn += 1;
-    this.begin({ kind: "none", id: null });
-    this.playhead.setRange(0, 0, 25, 0);
+    this.begin({ kind: "none", id: null }, [0, 0, 25, 0]);
     this.watch(null);
   }
 
@@ -102,8 +110,11 @@ export class Session {
       }
       const results = await loadResults(details, sequence, this.store.state.sources, frame);
       if (turn !== this.turn) return;
+      /** @type {Range} */
+      const range = [results.first, results.last, results.fps, frame ?? results.first];
+      this.playhead.assume(...range);
       this.store.set({ details, sequence: sequence.name, results, follow: false });
-      this.playhead.setRange(results.first, results.last, results.fps, frame ?? results.first);
+      this.playhead.setRange(...range);
     } catch (error) {
       if (turn === this.turn) this.say(/** @type {Error} */ (error).message);
     }

@@ -113,8 +113,8 @@ export class Stage {
     let elements = this.active.map((viewer) => viewer.element);
     if (this.takenBy) elements = [this.takenBy];
     else if (!elements.length) {
-      const { open, loaded, sources } = this.store.state;
-      const key = [open.kind, open.id, loaded, sources.length].join();
+      const { open, loaded, sources, runs } = this.store.state;
+      const key = [open.kind, open.id, loaded, sources.length, runs.length].join();
       if (this.emptyFor !== key) {
         this.emptyFor = key;
         this.emptyElement = this.handlers.empty();

@@ -233,7 +233,8 @@ function drawMarks(context, model, width, height, palette, x) {
  */
 function drawTimeAxis(context, model, width, height, palette, x) {
   const { fps } = model;
-  const [first, last] = model.window.map((frame) => frame / fps);
+  const { start } = model.results; // time of frame 0
+  const [first, last] = model.window.map((frame) => start + frame / fps);
   const most = Math.max(2, Math.floor((width - GUTTER) / 90));
   const step = STEPS.find((size) => (last - first) / size <= most);
   const times = step ? multiples(first, last, step) : ticks(first, last, most);
@@ -242,7 +243,7 @@ function drawTimeAxis(context, model, width, height, palette, x) {
   context.textAlign = "center";
   context.lineWidth = 1;
   for (const time of times) {
-    const at = x(time * fps);
+    const at = x((time - start) * fps);
     context.strokeStyle = palette.line;
     line(context, Math.round(at) + 0.5, 0, Math.round(at) + 0.5, height - AXIS + 3);
     context.fillStyle = palette.soft;

@@ -80,7 +80,8 @@ export class Uploads {
     } catch (error) {
       const message = /** @type {Error} */ (error).message;
       if (message === "Cancelled.") return;
-      this.change(key, { error: message, cancel: () => this.remove(key) });
+      const reason = message.replace(`${file.name}: `, ""); // the list has the name already
+      this.change(key, { error: reason, cancel: () => this.remove(key) });
       say(message);
     }
   }

@@ -243,7 +243,9 @@ export class ExportTab {
     }
     this.asFound.hidden = !details.corrections.applied.length;
     this.curveRow.hidden = !this.store.state.records.length;
-    const formats = results.kind === "tracks" ? TRACKS : CODES;
+    const tracks =
+      details.kind === "learn" ? TRACKS : TRACKS.filter(([format]) => format !== "report");
+    const formats = results.kind === "tracks" ? tracks : CODES;
     if (this.format.options.length !== formats.length) {
       fill(
         this.format,
@@ -286,7 +288,7 @@ export class ExportTab {
 
   /** @param {string} name @param {number} bytes @param {string} open @param {string} download */
   fileRow(name, bytes, open, download) {
-    const viewable = /\.(html|mp4|json|md|csv|txt)$/.test(name);
+    const viewable = /\.(html|mp4|jsonl?|md|csv|txt)$/.test(name);
     return h(
       "li",
       {},
