@@ -43,6 +43,7 @@ BAD = {
     "text.mp4": "text",
     "noise.mp4": "cannot be read",
     "headless.mp4": "complete",
+    "unknown.mp4": "codec that cannot be decoded",
     "truncated.mp4": "broken after",
     "one.png": "give their folder",
     "single": "1 frame in all",
@@ -66,6 +67,8 @@ def make_bad(folder: Path) -> dict[str, tuple[str, str]]:
     (folder / "noise.mp4").write_bytes(np.random.default_rng(0).bytes(5000))
     whole = Path(write_ball(folder / "whole.mp4")).read_bytes()
     (folder / "headless.mp4").write_bytes(whole[: len(whole) // 2])
+    unknown = whole.replace(b"avc1", b"zzzz").replace(b"avcC", b"zzzC")  # a codec of nobody
+    (folder / "unknown.mp4").write_bytes(unknown)
     write_truncated(folder / "truncated.mp4")
     Image.fromarray(still(1)[0]).save(folder / "one.png")
     write_pictures(folder / "single", still(1))
@@ -224,14 +227,27 @@ def test_nothing_but_bad_ones_is_an_error(
     assert files_in(tmp_path) == set()
 
 
+def test_names_that_look_like_options(
+    tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-x.mp4").touch()
+    check_refused(here("learn", "-x.mp4"), "unrecognized arguments: -x.mp4 (write ./-NAME for a")
+    code, _, errors = here("learn", "-y.mp4")
+    assert code == 2
+    assert "./" not in errors
+
+
 def test_advice_that_fits(place: Path, tmp_path: Path, here: UlCommand) -> None:
     film, run = place / "ball.mp4", tmp_path / "run"
     os.mkfifo(tmp_path / "pipe")
     first, *others = (Image.fromarray(frame) for frame in ball(5)[0])
-    first.save(tmp_path / "a.webp", save_all=True, append_images=others)
+    for suffix in (".webp", ".tif"):
+        first.save(tmp_path / f"a{suffix}", save_all=True, append_images=others)
     for command in (["learn"], ["apply", place / "run"], ["watch"]):
         check_refused(here(*command, tmp_path / "pipe"), "is not a file", "file")
-        check_refused(here(*command, tmp_path / "a.webp"), "animated", "mp4")
+        check_refused(here(*command, tmp_path / "a.webp"), "convert an animation to mp4")
+        check_refused(here(*command, tmp_path / "a.tif"), "convert a stack to mp4")
     for options, told in (
         ("--stride 30", "with --stride 30; use a smaller --stride"),
         ("--max-frames 2", "with --max-frames 2; use a larger --max-frames"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -30,6 +31,7 @@ from tests.films import (
 )
 from tests.pages import check_self_contained
 from tests.pages import read as read_page
+from ullayers.cli.main import main
 from ullayers.learn.results import CROP
 from ullayers.video.reader import find_sources, read_all
 
@@ -49,6 +51,14 @@ def test_help_needs_no_torch(command: list[str]) -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.startswith(f"usage: {' '.join(['ul', *command])} ")
     assert shown.stdout.endswith("loaded:\n")
+
+
+def test_names_that_the_output_cannot_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    film = write_ball(tmp_path / "\N{LATIN SMALL LETTER E WITH ACUTE}.mp4", 2)
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    assert main(["watch", film, "--objects", "1", "--size", "16"]) == 0
+    assert printed.getvalue().splitlines()[1].startswith(rb"\xe9,0,")
 
 
 def test_version_and_mistakes_on_the_command_line(here: UlCommand) -> None:

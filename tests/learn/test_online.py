@@ -17,7 +17,7 @@ from torch import Tensor
 import ullayers as ul
 import ullayers.learn.watcher as watching
 from tests.command import UlCommand, check_refused, start
-from tests.films import read_table
+from tests.films import read_table, write_ball
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film
 from ullayers.cli.view import View
 from ullayers.learn.config import Config
@@ -396,3 +396,13 @@ def test_resume_for_some_more_frames(scene: Path, tmp_path: Path, here: UlComman
     assert here(*watch, "--max-frames", "6") == (0, "", "")
     assert here(*watch, "--max-frames", "4", "--resume") == (0, "", "")
     assert [row["frame"] for row in read_table(out / "tracks.csv")] == [str(t) for t in range(10)]
+
+
+def test_a_source_may_be_a_path_or_the_number_of_a_camera(tmp_path: Path) -> None:
+    clip = Path(write_ball(tmp_path / "clip.mp4", 3))
+    assert [found.frame for found in ul.watch(clip, size=16)] == [0, 1, 2]
+    with pytest.raises(VideoError, match=r"no such camera|opencv"):
+        next(ul.watch(99))
+    for wrong in (None, 3.5, True):
+        with pytest.raises(TypeError, match=r"expected a video file, .* or a Source, got"):
+            next(ul.watch(wrong))  # type: ignore[arg-type]

@@ -260,6 +260,28 @@ def test_settings_that_are_not_numbers(name: str, value: Any) -> None:
         ul.UL1d(3, **{name: value})
 
 
+@pytest.mark.parametrize("lengths", [[None], [float("nan")], [float("inf")], ["a"], [[32], [32]]])
+def test_lengths_that_are_not_numbers(lengths: Any) -> None:
+    with pytest.raises(ValueError, match="lengths to be integers >= 1, got"):
+        with ul.sequences(ul.UL1d(2), lengths):
+            pass
+
+
+def test_functions_of_a_network_refuse_anything_else() -> None:
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module, got int"):
+        ul.mu_by_depth(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module, got Tensor"):
+        with ul.sequences(torch.ones(2), [2]):  # type: ignore[arg-type]
+            pass
+
+
+def test_sizes_must_be_integers() -> None:
+    with pytest.raises(ValueError, match="features to be an integer >= 1, got True"):
+        ul.UL1d(True)
+    with pytest.raises(TypeError, match=r"frames to be an integer, got 100\.5"):
+        ul.ReplayMemory((1, 2, 2), frames=100.5)  # type: ignore[arg-type]
+
+
 def test_settings_may_be_numpy_numbers() -> None:
     mu: Any = np.float32(0.5)
     layer = ul.UL1d(3, mu, weight=np.float64(2))

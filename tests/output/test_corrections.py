@@ -274,7 +274,9 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         check_correction([video], Corrections(), correction)
-    with pytest.raises(UserError, match=rf"correction 2 \({correction.op}\): .*{message}"):
+    with pytest.raises(
+        UserError, match=rf"corrections\.json: correction 2 \({correction.op}\): .*{message}"
+    ):
         apply_corrections([video], Corrections((Swap("a", (1, 2), 5), correction)))
 
 

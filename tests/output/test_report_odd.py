@@ -24,6 +24,7 @@ from tests.pages import (
     track,
 )
 from ullayers.learn.results import TRACK, Answer
+from ullayers.output.pictures import fit_width
 from ullayers.output.report import Contents, Sample, write_report
 
 pytestmark = pytest.mark.usefixtures("full_reports")
@@ -194,3 +195,10 @@ def test_thinning_keeps_peaks() -> None:
     rows = charts.thinned(values, 500)
     assert len(rows) <= 1000
     assert {777, 54_321} <= set(rows.tolist())
+
+
+@pytest.mark.parametrize("shape", [(4000, 2), (2, 4000), (3, 3), (1, 1)])
+def test_pictures_of_any_shape_stay_small(shape: tuple[int, int]) -> None:
+    height, width, _ = fit_width(np.zeros(shape, np.uint8)).shape
+    assert 1 <= width <= 480
+    assert 1 <= height <= 4 * 480

@@ -90,7 +90,7 @@ def test_refusals(tmp_path: Path) -> None:
         "useless/notes.txt": "notes.txt: is text or a single image",
         "zero.mp4": "zero.mp4: cannot be read as a video",
         "one.png": "one.png: is text or a single image, not a video; for images give their folder",
-        "mixed": "mixed: contains both images and videos",
+        "mixed": f"such as '{tmp_path / 'mixed' / '*.mp4'}'",
     }
     for name, message in expected.items():
         with pytest.raises(VideoError) as caught:

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from io import TextIOWrapper
 from typing import NoReturn
 
 from ullayers.cli.failures import INTERRUPTED, explain
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 for a bug or a missed goal of `ul reproduce`, 2 for an error
         that the user can fix, 130 if the command was stopped.
     """
-    _open_missing_streams()
+    _prepare_streams()
     # A harmless warning of PyTorch on a GPU: its backward thread starts without a CUDA context.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
     parsed = make_parser().parse_args(arguments)
@@ -73,12 +74,14 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _open_missing_streams() -> None:
-    """Replace streams closed by the calling process, so that printing does not fail."""
+def _prepare_streams() -> None:
+    """Keep printing from failing: with a closed stream, or a name that its encoding lacks."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _lock(arguments: Namespace) -> AbstractContextManager[None]:

@@ -289,7 +289,7 @@ def positive(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1e9:
-        raise ArgumentTypeError(f"expected a number above 0, got {text!r}")
+        raise ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
     return value
 
 

@@ -73,6 +73,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with code 2."""
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        if any(os.path.exists(name) for name in unknown.split()):
+            message += " (write ./-NAME for a file whose name begins with a dash)"
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 

@@ -82,9 +82,11 @@ def objective(y: Any, lengths: ArrayLike | None = None) -> float:
     (4.0, inf)
     """
     given = _array(y)
-    real = given.dtype.kind in "biuf"
-    if not real or given.ndim not in (1, 2) or given.size == 0 or not np.isfinite(given).all():
-        raise ValueError(f"expected finite y of shape (T, d) or (T,), got {given.shape}: {given}")
+    if given.dtype.kind not in "biuf" or given.ndim not in (1, 2) or given.size == 0:
+        got = f"shape {given.shape} of {given.dtype}"
+        raise ValueError(f"expected numbers of shape (T, d) or (T,), got {got}")
+    if not np.isfinite(given).all():
+        raise ValueError(f"expected finite y, got {(~np.isfinite(given)).sum()} NaN or infinite")
     eps = float(np.finfo(given.dtype).eps) if given.dtype.kind == "f" else 2.0**-52
     values = given.astype(np.float64).reshape(len(given), -1)
     first = _step_starts(len(values), lengths)
@@ -169,6 +171,8 @@ def closed_form(transitions: Any, d: int) -> Spectrum:
     parts, part = connected_components(pairs, directed=False)
     if parts > 1:
         raise DisconnectedError(np.where(stationary > 0, part[np.cumsum(stationary > 0) - 1], -1))
+    if visited.size < 2:
+        raise ValueError("expected a chain that keeps visiting two states or more, got one state")
     if not _is_whole(d) or not 1 <= d < visited.size:
         raise ValueError(f"expected 1 <= d <= {visited.size - 1} (visited states - 1), got {d!r}")
     root = np.sqrt(stationary[visited])
@@ -221,12 +225,13 @@ def _pair_probabilities(matrix: Any) -> Any:
     low, high = pairs.data.min(initial=0), pairs.data.max(initial=0)
     if not (low >= 0 and 0 < high < np.inf):
         raise ValueError(f"expected finite entries >= 0, not all zero, got {low} to {high}")
-    rows = np.asarray(pairs.sum(axis=1))
+    with np.errstate(over="ignore"):  # huge entries are no probabilities
+        rows = np.asarray(pairs.sum(axis=1))
     # Integers are counts, even if each state was left exactly once.
     if given.dtype.kind == "f" and np.abs(rows - 1).max() <= ROW_SUM_ERROR:
         pairs = sp.csr_array(sp.diags_array(1 / rows) @ pairs)
         pairs = sp.csr_array(sp.diags_array(_stationary(pairs)) @ pairs)
-    pairs = pairs / pairs.data.max()  # first, because a sum of huge entries could overflow
+    pairs.data /= pairs.data.max()  # first, because a sum of huge entries could overflow
     return sp.csr_array((pairs + pairs.T) / (2 * pairs.sum()))
 
 

@@ -22,7 +22,10 @@ class Packing:
             if isinstance(lengths, (int, float, str)):
                 raise TypeError(f"expected lengths of clips, such as [25, 30], got {lengths!r}")
             given = list(lengths)
-            lengths = [int(n) for n in given]
+            try:
+                lengths = [int(n) for n in given]
+            except (TypeError, ValueError, OverflowError):  # None, NaN, infinity
+                lengths = []
             if lengths != given or any(n < 1 for n in lengths):
                 raise ValueError(f"expected lengths to be integers >= 1, got {given}")
         self.lengths = lengths

@@ -53,7 +53,7 @@ class WatchState(WatcherState):
 
 
 def watch(
-    source: str | Source,
+    source: str | int | os.PathLike[str] | Source,
     *,
     config: Config | None = None,
     size: int | tuple[int, int] = DEFAULT_SIZE,
@@ -106,8 +106,7 @@ def watch(
     """
     config = _with_objects(config or Config(), objects)
     several = objects != 1 and config.task == "locate"
-    if isinstance(source, str):
-        source = find_sources([source])[0] if os.path.isdir(source) else open_live(source)
+    source = _opened(source)
     if start and not _is_recorded(source):
         raise VideoError("--start is for files and folders; a camera or stream starts now")
     if resume and folder:
@@ -148,6 +147,19 @@ def follows_several(folder: str | os.PathLike[str]) -> bool:
     except (OSError, ValueError):  # loading it reports the error
         return False
     return isinstance(state, dict) and state.get("several") is True
+
+
+def _opened(source: str | int | os.PathLike[str] | Source) -> Source:
+    """Return a source as it is, and the name of one as a source."""
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, bool) or not isinstance(source, int | str | os.PathLike):
+        raise TypeError(
+            "expected a video file, a folder of images, a camera (0, 1, ...), a URL or a Source, "
+            f"got {source!r}"
+        )
+    name = str(source) if isinstance(source, int) else os.fsdecode(source)
+    return find_sources([name])[0] if os.path.isdir(name) else open_live(name)
 
 
 def _with_objects(config: Config, objects: int | None) -> Config:

@@ -343,6 +343,7 @@ def mu_by_depth(net: nn.Module, nearest: float = 0.9, farthest: float = 0.5) -> 
     for name, mu in (("nearest", nearest), ("farthest", farthest)):
         if not 0 < mu < 1:
             raise ValueError(f"expected 0 < {name} < 1, got {mu}")
+    ul_layers(net)  # refuses anything but a network
     named = {name: m for name, m in net.named_modules() if isinstance(m, ULBase)}
     last = max(1, len(named) - 1)
     chosen = {}
@@ -363,4 +364,6 @@ def ul_layers(net: nn.Module) -> list[ULBase]:
     >>> ul.ul_layers(torch.nn.Sequential(torch.nn.Linear(3, 2), ul.UL1d(2)))
     [UL1d(2, mu=0.5, eps=0.001, weight=1.0, ...)]
     """
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"expected a network, a torch.nn.Module, got {type(net).__name__}")
     return [module for module in net.modules() if isinstance(module, ULBase)]

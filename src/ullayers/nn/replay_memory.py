@@ -68,6 +68,9 @@ class ReplayMemory(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        for name, value in (("frames", frames), ("clips", clips), ("length", length)):
+            if not isinstance(value, int):
+                raise TypeError(f"expected {name} to be an integer, got {value!r}")
         if clips < 1 or length < 2:
             raise ValueError(
                 f"expected at least 1 clip of at least 2 frames, got {clips} of {length}"

@@ -58,8 +58,8 @@ class Statistics(nn.Module):
         long_term: Literal["auto", "clip", "stream", "shared"],
     ) -> None:
         super().__init__()
-        if not isinstance(features, int) or features < 1:
-            raise ValueError(f"expected features to be an integer >= 1, got {features}")
+        if not isinstance(features, int) or isinstance(features, bool) or features < 1:
+            raise ValueError(f"expected features to be an integer >= 1, got {features!r}")
         self.features = features
         self.start = start
         self.long_term = long_term

@@ -60,7 +60,9 @@ def corrected_rows(
         try:
             _rows_of(known, correction).apply(correction)
         except UserError as error:
-            raise UserError(f"correction {number} ({correction.op}): {error}") from error
+            raise UserError(
+                f"corrections.json: correction {number} ({correction.op}): {error}"
+            ) from error
     return known
 
 

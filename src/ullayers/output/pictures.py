@@ -17,6 +17,7 @@ Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
 
 MAX_CHANNELS = 16  # channels of a layer shown
+MAX_ASPECT = 4  # height of a photograph, divided by its largest width
 MAX_BYTES = 64_000  # of one image, which keeps a report below 3 MB
 KERNEL_COLUMNS, MAP_COLUMNS = 8, 4  # tiles in a row
 RESPONSES = matplotlib.colormaps["magma"]
@@ -75,7 +76,7 @@ def photograph(pixels: Pixels) -> Picture:
 
 
 def fit_width(picture: Pixels, width: int = 480) -> Pixels:
-    """Convert a picture to RGB, about `width` pixels wide.
+    """Convert a picture to RGB, about `width` pixels wide and at most four times as high.
 
     Small pictures are enlarged by an integer factor, so that their pixels remain square.
 
@@ -85,9 +86,11 @@ def fit_width(picture: Pixels, width: int = 480) -> Pixels:
     grey = picture.ndim == 2 or picture.shape[2] == 1
     colour = np.repeat(picture.reshape(*picture.shape[:2], 1), 3, 2) if grey else picture
     image = Image.fromarray(np.ascontiguousarray(colour))
-    if image.width > width:
-        return np.array(image.resize((width, max(1, round(width * image.height / image.width)))))
-    factor = width // image.width
+    scale = min(width / image.width, MAX_ASPECT * width / image.height)
+    if scale < 1:
+        size = max(1, round(scale * image.width)), max(1, round(scale * image.height))
+        return np.array(image.resize(size))
+    factor = int(scale)
     size = factor * image.width, factor * image.height
     return np.array(image.resize(size, Image.Resampling.NEAREST))
 

@@ -211,8 +211,9 @@ def _find_among(place: str, entries: list[str], bad: dict[str, str] | None) -> l
     if not any(suffix_of(file) in IMAGE_SUFFIXES for file in files):
         return [("video", file) for file in files if _is_video(file, bad, len(files))]
     if any(suffix_of(file) in VIDEO_SUFFIXES for file in files):
+        pattern = os.path.join(os.path.dirname(files[0]), "*.mp4")
         raise VideoError(
-            f"{place}: contains both images and videos; choose with a pattern such as '*.mp4'"
+            f"{place}: contains both images and videos; choose with a pattern such as '{pattern}'"
         )
     return [("images", place)]
 

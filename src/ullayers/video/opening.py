@@ -98,6 +98,10 @@ def open_video(path: str, live: bool = False) -> Iterator[OpenVideo]:
     """
     with _opened(path, live) as container:
         stream = _first_stream(path, container)
+        if stream.codec_context is None:
+            raise VideoError(
+                f"{without_password(path)}: has a codec that cannot be decoded; convert it to H.264"
+            )
         width, height = stream.width, stream.height
         if not live and width * height == 0:  # also how FFmpeg reports a size above the limit
             width, height = _declared_size(path)
@@ -180,7 +184,8 @@ def _is_text(path: str) -> bool:
 
 
 def _not_a_video(path: str) -> VideoError:
-    hint = "; convert an animated one to mp4" if suffix_of(path) == ".webp" else ""
+    several = {".webp": "an animation", ".tif": "a stack", ".tiff": "a stack"}.get(suffix_of(path))
+    hint = f"; convert {several} to mp4" if several else ""
     return VideoError(
         f"{without_password(path)}: is text or a single image, not a video; "
         f"for images give their folder{hint}"
