@@ -12,7 +12,7 @@ from tests.command import run_code
 
 SOURCE = Path(ul.__file__).parent
 MAP = SOURCE.parents[1] / "CONTRIBUTING.md"
-MOST_LINES = 430
+MOST_LINES = 406
 
 
 def modules() -> list[Path]:

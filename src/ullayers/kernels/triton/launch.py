@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,3 +50,9 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
     """Make a device current, since Triton launches on the current one."""
     here = not device.type == "cuda" or device.index == torch.cuda.current_device()
     return nullcontext() if here else torch.cuda.device(device)
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -14,7 +14,8 @@ from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
 from ullayers.learn.results import unsure
 from ullayers.nn.layers import UL1d, backward, sequences
-from ullayers.research.baselines import PositionNet, learn_physics, moving_centroids
+from ullayers.research.background_subtraction import moving_centroids
+from ullayers.research.baselines import PositionNet, learn_physics
 from ullayers.research.datasets import Sequence, thrown_pillow
 from ullayers.research.experiments.common import (
     Claim,
