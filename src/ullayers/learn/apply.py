@@ -166,11 +166,10 @@ def _locate(
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
     scene = recording.scene if isinstance(recording, HandheldRecording) else recording
-    if several is not None:
-        if isinstance(scene, StillRecording):
-            scene.follow_all(patience_of(source.probe(), reading.stride))
-        else:
-            several.camera_moves = True
+    if several is not None and isinstance(scene, StillRecording):
+        scene.follow_all(patience_of(source.probe(), reading.stride))
+    elif several is not None:
+        several.camera_moves = True
     scale = _source_pixels(source, outlines)
     ahead = _windows(run, net, source, outlines, recording)
     with RowFile() as done:
@@ -194,12 +193,23 @@ def _locate(
                     for start in range(0, len(clip.index), FRAMES_PER_CALL):
                         yield answer.rows(slice(start, start + FRAMES_PER_CALL))
         finally:
-            if isinstance(scene, StillRecording) and scene.finder and several and done.count:
-                height, width = scene.scene.noise.shape
-                views = None
-                if isinstance(recording, HandheldRecording):
-                    views = np.concatenate(recording.views)
-                several.finish(scene.finder.tracker, done.read(), (width, height), scale, views)
+            if several is not None and done.count:
+                _finish_objects(several, recording, done.read(), scale)
+
+
+def _finish_objects(
+    several: Several,
+    recording: StillRecording | MovingRecording,
+    frames: Answer,
+    scale: tuple[float, float],
+) -> None:
+    """Choose the objects after the last frame, if the camera is still or held by hand."""
+    scene, views = recording, None
+    if isinstance(recording, HandheldRecording):
+        scene, views = recording.scene, np.concatenate(recording.views)
+    if isinstance(scene, StillRecording) and scene.finder is not None:
+        height, width = scene.scene.noise.shape
+        several.finish(scene.finder.tracker, frames, (width, height), scale, views)
 
 
 class _Window(NamedTuple):

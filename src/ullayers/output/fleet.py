@@ -24,7 +24,7 @@ from ullayers.learn.runs import Run, csv_name
 from ullayers.learn.several import Several
 from ullayers.output.behaviour import write_fleet_behaviour
 from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
-from ullayers.output.export import ExportOptions, follows_several, notes_of, request_of
+from ullayers.output.export_options import ExportOptions, follows_several, notes_of, request_of
 from ullayers.output.exported import Totals, describe_sequence
 from ullayers.output.identities import crossing_lines, identities
 from ullayers.output.mask_files import MaskWriter
@@ -135,6 +135,17 @@ def _request(run: Run, options: ExportOptions) -> list[str | int | None]:
     return [*request_of(run, options), *([masks] if options.masks else [])]
 
 
+def _check_mounted(run: Run, options: ExportOptions, parts: Path) -> None:
+    """Refuse to work on a machine that lacks a folder that is read or written there."""
+    if not run.folder.is_dir():  # its scenes are read from there
+        raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
+    if options.masks and not parts.is_dir():
+        raise RunError(
+            f"{parts.parent}: is not on all machines of the cluster; mount it there, or leave the "
+            "masks out"
+        )
+
+
 def apply_to_video(
     run: Run,
     source: Source,
@@ -152,13 +163,7 @@ def apply_to_video(
         parts: Folder of the results of single videos. Masks are written beside it; those of several
             objects are kept in it until the objects of all videos have numbers.
     """
-    if not run.folder.is_dir():  # its scenes are read from there
-        raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
-    if options.masks and not parts.is_dir():
-        raise RunError(
-            f"{parts.parent}: is not on all machines of the cluster; mount it there, or leave the "
-            "masks out"
-        )
+    _check_mounted(run, options, parts)
     info, error = None, None
     several = Several(options.objects) if follows_several(run, options) else None
     with RowFile() as rows, Spool() as spool:
