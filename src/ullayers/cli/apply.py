@@ -119,7 +119,8 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
     sources, infos, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
     applied.bad = bad
     check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
-    zones, mm_per_pixel = given_zones(arguments), arguments.mm_per_pixel
+    zones = given_zones(arguments)
+    mm_per_pixel = arguments.mm_per_pixel
     check_measures(applied.config.task, zones, mm_per_pixel, sources, infos)
     check_apart(arguments.out, sources)
     stride: int = arguments.stride

@@ -133,7 +133,8 @@ def check_free(
     foreign = found.intersection(names) - _own_names(place)
     if foreign:
         raise RunError(
-            f"{folder}: has a {min(foreign)} that is not of a run; give another folder with --out"
+            f"{folder}: contains a {min(foreign)} that does not belong to a run; "
+            "give another folder with --out"
         )
     check_links(place)
 
