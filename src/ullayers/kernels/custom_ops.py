@@ -99,7 +99,8 @@ def _evaluate(
 def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, scale):  # type: ignore[no-untyped-def]
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     _, d, positions = frames.shape
-    clips, by_rows = len(lengths), is_by_rows(frames, request, scatter)
+    clips = len(lengths)
+    by_rows = is_by_rows(frames, request, scatter)
     size = max(lengths) * clips if by_rows else d
     wide, whole = torch.float64, torch.int64
     work = working_precision(frames)

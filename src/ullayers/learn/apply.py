@@ -250,7 +250,8 @@ def _windows(
 
     def attended(clip: Clip) -> _Window:
         rest = replace(clip, frames=clip.frames[:0].clone())  # they are returned as pixels
-        located, pixels = attend(net, clip, run, recording), to_pixels(clip.frames)
+        located = attend(net, clip, run, recording)
+        pixels = to_pixels(clip.frames)
         prepared = None
         if isinstance(recording, StillRecording) and recording.helper is not None:
             prepared = recording.prepare(pixels, located.mask.numpy(), here=False)

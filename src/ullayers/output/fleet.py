@@ -266,7 +266,8 @@ class _Fleet:
             )
         while waiting and len(self.running) < max(1, TASKS_PER_CPU * cpus):
             source, attempt = waiting.popleft()
-            request, folder = self.parts.request, self.parts.folder.absolute()
+            request = self.parts.request
+            folder = self.parts.folder.absolute()
             task = self.task.remote(self.run, source, self.options, request, folder)
             self.running[task] = source, attempt
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_COMPILED = 4096
+MAX_COMPILED = 4096
 
 
 def launch(
@@ -35,7 +35,7 @@ def launch(
         ready[(*grid, 1)](*arguments)
         return
     ready = kernel[grid](*arguments, **options)
-    if len(compiled) >= MOST_COMPILED:
+    if len(compiled) >= MAX_COMPILED:
         compiled.clear()
     if ready is not None:  # Triton's interpreter compiles nothing
         compiled[kernel, key] = ready

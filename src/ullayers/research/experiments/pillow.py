@@ -253,7 +253,8 @@ def _table(throws: list[Sequence], found: dict[str, list[Tracked]]) -> Table:
 
 
 def _claims(table: Table) -> list[Claim]:
-    flight, distance = table.mean(OURS, "free flight"), table.mean(OURS, DISTANCE)
+    flight = table.mean(OURS, "free flight")
+    distance = table.mean(OURS, DISTANCE)
     claims = [Claim("share of motion explained by free flight", flight, at_least=0.9)]
     if np.isfinite(distance):
         claims.append(Claim(DISTANCE, distance, at_most=0.03))

@@ -118,7 +118,8 @@ def one_reading(job: Job) -> Reading:
     data, name, row, seed, quick = job
     turn = read_turn(data, name)
     if row == OURS:
-        code, net = learn_turn(turn, seed, QUICK_SETTINGS if quick else {}), None
+        code = learn_turn(turn, seed, QUICK_SETTINGS if quick else {})
+        net = None
     else:
         code, net = _code(turn, row, seed)
     known = turn.known
