@@ -328,7 +328,9 @@ def test_force_spares_a_report_beside_results_of_apply(
     film, out = place / "ball.mp4", tmp_path / "out"
     assert here("apply", place / "run", film, "--out", out, "--quiet") == (0, "", "")
     (out / "report.html").write_text("mine")
-    check_refused(here("learn", film, "--out", out, *QUICK, "--force"), "report.html", "not of a")
+    check_refused(
+        here("learn", film, "--out", out, *QUICK, "--force"), "report.html", "not belong to a run"
+    )
     assert (out / "report.html").read_text() == "mine"
 
 
