@@ -53,6 +53,11 @@ def test_files_stay_readable(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MOST_LINES
 
 
+def test_only_kernel_launches_are_formatted_by_hand() -> None:
+    by_hand = [path for path in modules() if "# fmt:" in path.read_text()]
+    assert {path.parent.relative_to(SOURCE).as_posix() for path in by_hand} == {"kernels/triton"}
+
+
 def test_every_public_name_has_an_example() -> None:
     for name in ul.__all__:
         thing = getattr(ul, name)
