@@ -27,7 +27,8 @@ import torch
 from ullayers.cli.main import main as ul
 from ullayers.learn.runs import csv_name, load_run
 from ullayers.output.cluster import LOCAL, cluster
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.fleet import export_fleet
 from ullayers.video.reader import find_sources
 from ullayers.video.writer import VideoWriter

@@ -59,9 +59,14 @@ def as_graph(step: Step) -> Step:
 
 
 def maps_of(
-    T: int, C: int, side: int, *, channels_last: bool = False, spoilt: bool = False,
+    T: int,
+    C: int,
+    side: int,
+    *,
+    channels_last: bool = False,
+    spoilt: bool = False,
     dtype: torch.dtype = torch.float32,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     torch.manual_seed(0)
     maps = torch.randn(T, C, side, side, device="cuda").to(dtype)
     if spoilt:

@@ -113,13 +113,18 @@ def samples(count: int = 8, sequence: str = "a") -> list[Sample]:
 def records(trials: int = 3, steps: int = 40, features: int = 2) -> list[dict[str, Any]]:
     return [
         {
-            "trial": trial, "step": 10 * step, "kind": "clip", "seed": trial,
-            "objective": trial - 3 * (1 - np.exp(-step / 9)), "features": features,
-            "rank": features * (1 - 0.5 * np.exp(-step / 9)), "seconds": 0.1 * step,
+            "trial": trial,
+            "step": 10 * step,
+            "kind": "clip",
+            "seed": trial,
+            "objective": trial - 3 * (1 - np.exp(-step / 9)),
+            "features": features,
+            "rank": features * (1 - 0.5 * np.exp(-step / 9)),
+            "seconds": 0.1 * step,
         }
         for trial in range(trials)
         for step in range(steps)
-    ]  # fmt: skip
+    ]
 
 
 def track(count: int = 300, sequence: str = "a", confidence: float = 0.9) -> Answer:

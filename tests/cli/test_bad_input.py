@@ -320,9 +320,9 @@ def test_force_spares_files_of_the_same_name_that_are_not_ours(
     mine.write_text("x,y\n0.5,0.5\n")
     for command in (["learn", film, *QUICK], ["apply", place / "run", film], ["watch", film]):
         said = here(*command, "--out", tmp_path / "mine", "--force")
-        check_refused(said, name.split("/")[0], "not of a run", "give another folder")
+        check_refused(said, name.split("/")[0], "not belong to a run", "give another folder")
     (mine.parent / "scene.mp4").write_text("mine")
-    check_refused(here("demo", "--out", mine.parent, "--force"), "scene.mp4", "not of a run")
+    check_refused(here("demo", "--out", mine.parent, "--force"), "scene.mp4", "not belong to a run")
     assert mine.read_text() == "x,y\n0.5,0.5\n"
 
 
@@ -344,7 +344,9 @@ def test_force_spares_a_report_beside_results_of_apply(
     film, out = place / "ball.mp4", tmp_path / "out"
     assert here("apply", place / "run", film, "--out", out, "--quiet") == (0, "", "")
     (out / "report.html").write_text("mine")
-    check_refused(here("learn", film, "--out", out, *QUICK, "--force"), "report.html", "not of a")
+    check_refused(
+        here("learn", film, "--out", out, *QUICK, "--force"), "report.html", "not belong to a run"
+    )
     assert (out / "report.html").read_text() == "mine"
 
 
@@ -356,7 +358,7 @@ def test_force_spares_a_config_that_is_not_of_a_run(
     out.mkdir()
     (out / "config.json").write_text(config)
     said = here("learn", place / "ball.mp4", "--out", out, *QUICK, "--force")
-    check_refused(said, "config.json", "not of a run")
+    check_refused(said, "config.json", "not belong to a run")
     assert (out / "config.json").read_text() == config
 
 

@@ -86,8 +86,12 @@ def test_a_mask_of_a_region_is_drawn_in_its_place(monkeypatch: pytest.MonkeyPatc
     whole = replace(sighting(), values=(0.6, 0.6, 0.9))
     View(screen, period=0.0).show(replace(whole, box=(0.5, 0.5, 0.25, 0.25)))
     [lines] = pictures(screen)
-    shaded = [(row, column) for row, line in enumerate(lines[1:17]) for column in range(1, 49)
-              if line[column] == "*"]  # fmt: skip
+    shaded = [
+        (row, column)
+        for row, line in enumerate(lines[1:17])
+        for column in range(1, 49)
+        if line[column] == "*"
+    ]
     assert {row for row, _ in shaded} == {8, 9, 10, 11}
     assert {column for _, column in shaded} == set(range(25, 37))
     View(screen := io.StringIO(), period=0.0).show(whole)

@@ -105,9 +105,7 @@ def test_scatter_is_part_of_w_and_gets_its_gradient() -> None:
     gone = torch.zeros(37, dtype=torch.bool)
     gone[[4, 9]] = True
     frames = torch.where(gone[:, None], torch.nan, expected[0])
-    J, _, _ = plain_objective(
-        frames[..., None], [10, 20, 7], scatter=expected[1], long_term="clip"
-    )  # fmt: skip
+    J, _, _ = plain_objective(frames[..., None], [10, 20, 7], scatter=expected[1], long_term="clip")
     J.backward()
     layer = ul.UL1d(3, statistics="fresh").double()
     with ul.sequences(layer, lengths=[10, 20, 7]):
@@ -240,9 +238,13 @@ def gradients_of(net: torch.nn.Module, frames: Tensor, run: Callable[..., Tensor
 def test_activation_checkpointing_changes_nothing(reentrant: bool) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 4, 3), ul.UL2d(4), torch.nn.ReLU(inplace=True), torch.nn.Flatten(),
-        torch.nn.Linear(4 * 64, 2), ul.UL1d(2),
-    )  # fmt: skip
+        torch.nn.Conv2d(1, 4, 3),
+        ul.UL2d(4),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4 * 64, 2),
+        ul.UL1d(2),
+    )
     frames = torch.randn(40, 1, 10, 10).cumsum(0).requires_grad_()
     expected = gradients_of(net, frames, net)
     steps = int(net[1].steps)  # type: ignore[arg-type]

@@ -114,9 +114,7 @@ def test_shapes(case: Case) -> None:
 def test_long_terms_and_spoilt_frames(
     long_term: LongTerm, channels_last: bool, spoilt: bool, lengths: tuple[int, ...]
 ) -> None:
-    check(Case(
-        lengths=lengths, long_term=long_term, channels_last=channels_last, spoilt=spoilt
-    ))  # fmt: skip
+    check(Case(lengths=lengths, long_term=long_term, channels_last=channels_last, spoilt=spoilt))
 
 
 @pytest.mark.parametrize("long_term", LONG_TERMS)

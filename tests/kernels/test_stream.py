@@ -60,9 +60,15 @@ def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_single_frames_agree_with_pytorch(
-    seed: int, d: int, mu: float, eps: float, offset: float, paper: bool, bad: list[int],
+    seed: int,
+    d: int,
+    mu: float,
+    eps: float,
+    offset: float,
+    paper: bool,
+    bad: list[int],
     dtype: torch.dtype,
-) -> None:  # fmt: skip
+) -> None:
     mu = min(mu, 0.3) if paper else mu  # without a ridge W would have no inverse
     generator = torch.Generator().manual_seed(seed)
     y = torch.randn(16, d, generator=generator).double() + (0 if paper else offset)

@@ -144,7 +144,7 @@ def test_learning_does_not_write_through_a_hard_link(film: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["tracks.csv", "codes.csv"])
 def test_a_table_that_cannot_be_ours(tmp_path: Path, spoil: Spoil, name: str) -> None:
     spoil(tmp_path / name)
-    with pytest.raises(RunError, match=f"has a {name} that is not of a run"):
+    with pytest.raises(RunError, match=f"contains a {name} that does not belong to a run"):
         check_free(tmp_path, force=True)
 
 

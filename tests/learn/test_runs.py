@@ -232,7 +232,7 @@ def test_folders_that_are_not_free(finished: Path, tmp_path: Path) -> None:
         check_free(tmp_path, force=False)
     check_free(tmp_path, force=True)
     (tmp_path / "config.json").write_text('{"name": "of something else"}')
-    with pytest.raises(RunError, match=r"not of a run; .* --out"):
+    with pytest.raises(RunError, match=r"not belong to a run; .* --out"):
         check_free(tmp_path, force=True)
 
 

@@ -98,9 +98,14 @@ def test_the_race_is_won_by_the_lowest_objective(footage: Footage) -> None:
 
 @pytest.mark.parametrize(
     ("scores", "winner"),
-    [([3.0, 1.0, 2.0], 1), ([float("nan"), 5.0, float("nan")], 1), ([1.0, 1.0], 0),
-     ([float("inf"), float("nan"), -1.0], 2), ([float("nan")], 0)],
-)  # fmt: skip
+    [
+        ([3.0, 1.0, 2.0], 1),
+        ([float("nan"), 5.0, float("nan")], 1),
+        ([1.0, 1.0], 0),
+        ([float("inf"), float("nan"), -1.0], 2),
+        ([float("nan")], 0),
+    ],
+)
 def test_nan_scores_never_win(footage: Footage, scores: list[float], winner: int) -> None:
     learner = Learner(footage, short())
     learner.scores = scores

@@ -61,8 +61,10 @@ def test_objects_keep_their_numbers_when_they_pass() -> None:
     found = watch(live, discs(paths))
     assert live.names == 2
     assert all(len(each) == 2 for each in found[40:])
-    own = {number: np.linalg.norm(paths[40] - place, axis=1).argmin()
-           for number, place in places(found[40]).items()}  # fmt: skip
+    own = {
+        number: np.linalg.norm(paths[40] - place, axis=1).argmin()
+        for number, place in places(found[40]).items()
+    }
     assert sorted(own.values()) == [0, 1]
     distance = [
         np.linalg.norm(paths[t, own[number]] - place)

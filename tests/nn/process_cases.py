@@ -47,8 +47,9 @@ class Net(nn.Module):
         if not self.checkpointing:
             y: Tensor = self.second(self.first(x))
         else:
-            y = checkpoint(self.second, checkpoint(self.first, x, use_reentrant=False),
-                           use_reentrant=False)  # fmt: skip
+            y = checkpoint(
+                self.second, checkpoint(self.first, x, use_reentrant=False), use_reentrant=False
+            )
         return y
 
 
@@ -214,9 +215,12 @@ def work(rank: int, world: int, store: str, jobs: list[tuple[str, Any]]) -> byte
     """Run jobs in a new process group; return their results."""
     results: list[Any] = []
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world,
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world,
         timeout=timedelta(seconds=60),
-    )  # fmt: skip
+    )
     try:
         for name, given in jobs:
             if name in FAILURES:

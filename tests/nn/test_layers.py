@@ -386,9 +386,13 @@ def test_layers_at_several_depths_add_up() -> None:
     def build(*, low: bool, high: bool) -> nn.Sequential:
         torch.manual_seed(1)
         return nn.Sequential(
-            nn.Conv2d(1, 3, 3), ul.UL2d(3, 0.8) if low else nn.Identity(), nn.Tanh(), nn.Flatten(),
-            nn.Linear(108, 2), ul.UL1d(2) if high else nn.Identity(),
-        )  # fmt: skip
+            nn.Conv2d(1, 3, 3),
+            ul.UL2d(3, 0.8) if low else nn.Identity(),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(108, 2),
+            ul.UL1d(2) if high else nn.Identity(),
+        )
 
     gradients: list[Tensor] = []
     for low, high in ((True, True), (True, False), (False, True)):
@@ -445,9 +449,14 @@ def test_learning_from_a_stream_does_not_drift(monkeypatch: pytest.MonkeyPatch) 
         """R2 of the blob's place read from the outputs, and how far these are off zero."""
         torch.manual_seed(0)
         net = nn.Sequential(
-            nn.Conv2d(1, 8, 5, stride=2), nn.Tanh(), nn.Conv2d(8, 8, 5, stride=2), nn.Tanh(),
-            nn.Flatten(), nn.Linear(200, 2), running.UL1d(2),
-        )  # fmt: skip
+            nn.Conv2d(1, 8, 5, stride=2),
+            nn.Tanh(),
+            nn.Conv2d(8, 8, 5, stride=2),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(200, 2),
+            running.UL1d(2),
+        )
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
         for _ in range(8):
             for frames in video.split(50):
@@ -613,7 +622,7 @@ def test_diagonal_keeps_one_variance_per_channel() -> None:
         (ul.UL2d(3), torch.randn(5, 3, 0, 8), r"got \(5, 3, 0, 8\)"),
         (ul.UL2d(3), torch.ones(5, 3, 2, 2, dtype=torch.uint8), "got torch.uint8"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_bad_input_changes_nothing(
     layer: nn.Module, y: Tensor, message: str, training: bool

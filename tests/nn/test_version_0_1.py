@@ -33,8 +33,13 @@ def read(path: Path) -> tuple[ul.UL1d | ul.UL2d, dict[str, Any]]:
 
 def test_all_kinds_of_layer_were_recorded() -> None:
     assert {path.stem for path in RECORDS} == {
-        "UL1d_stream", "UL1d_two_streams", "UL1d_paper", "UL1d_clips", "UL2d_stream", "UL2d_clips",
-    }  # fmt: skip
+        "UL1d_stream",
+        "UL1d_two_streams",
+        "UL1d_paper",
+        "UL1d_clips",
+        "UL2d_stream",
+        "UL2d_clips",
+    }
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)

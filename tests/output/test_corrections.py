@@ -82,8 +82,13 @@ def test_a_file_keeps_every_correction(tmp_path: Path) -> None:
     assert read_corrections(tmp_path) == corrections
     content = json.loads((tmp_path / CORRECTIONS).read_text())
     assert content["applied"][5] == {
-        "op": "move", "sequence": "a", "object": 1, "frame": 7, "x": 100.5, "y": 20.0
-    }  # fmt: skip
+        "op": "move",
+        "sequence": "a",
+        "object": 1,
+        "frame": 7,
+        "x": 100.5,
+        "y": 20.0,
+    }
 
 
 def test_a_folder_without_a_file_has_no_corrections(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ from ullayers.learn.footage import PIECE, LongMean
 from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer
 from ullayers.learn.runs import Run
 from ullayers.locate.helper import Helper, can_help
-from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
+from ullayers.output.exported import Exported
 from ullayers.output.fleet import apply_to_video
 from ullayers.output.overlay import Overlay
 from ullayers.output.run_report import report_run

@@ -19,7 +19,8 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.runs import Run
 from ullayers.output.behaviour import measure_folder, write_behaviour
 from ullayers.output.cluster import LOCAL, cluster
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.fleet import VideoResult, apply_to_video, export_fleet
 from ullayers.video.reader import Source, VideoError, find_sources
 

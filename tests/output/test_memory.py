@@ -19,7 +19,8 @@ from tests.films import write_ball
 from ullayers.learn.freed_memory import EVERY, returning_memory
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import Run
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.spool import Spool
 from ullayers.output.tables import PartialTable
 from ullayers.output.track_table import read_tracks

@@ -116,7 +116,9 @@ def test_a_readme_of_the_user_is_never_touched(
     shutil.copytree(place / "run", run)
     (run / "README.md").write_text("mine")
     assert here("learn", "--resume", "--out", run, "--quiet") == (0, "", "")
-    check_refused(here("learn", film, "--out", run, *QUICK, "--force"), "README.md", "not of a run")
+    check_refused(
+        here("learn", film, "--out", run, *QUICK, "--force"), "README.md", "not belong to a run"
+    )
     out.mkdir()
     (out / "README.md").write_text("mine")
     applied = ("apply", place / "run", film, "--out", out, "--max-frames", "20", "--quiet")

@@ -20,7 +20,8 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.results import TRACK, Answer
 from ullayers.learn.runs import Run
 from ullayers.output.contours import Contours
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.outlines import (
     OUTLINES,
     PARTIAL,

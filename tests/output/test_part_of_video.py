@@ -20,7 +20,8 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.config import Config
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import Run, load_run, plan_run
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.run_report import report_run
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle, Region

@@ -9,7 +9,8 @@ import pytest
 from tests.exports import sources_in
 from tests.films import write_truncated
 from ullayers.learn.runs import Run, csv_name
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.fleet import apply_to_video
 from ullayers.output.parts import Parts
 

@@ -16,7 +16,8 @@ from ullayers.learn.checkpoint import RunError
 from ullayers.learn.folders import clear_run
 from ullayers.learn.runs import Run, load_run
 from ullayers.output.crossing_table import read_crossings
-from ullayers.output.export import ExportOptions, export, request_of
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions, request_of
 from ullayers.output.fleet import apply_to_video
 from ullayers.output.mask_files import renumber_masks
 from ullayers.output.outlines import read_outlines

@@ -80,10 +80,16 @@ def test_the_winner_is_bold_and_all_others_thin(page: Page) -> None:
 
 def test_sequence_names_are_text(tmp_path: Path) -> None:
     contents = replace(
-        full(), title=NASTY, answers=[track(50, NASTY), track(50, "b")],
-        samples=samples(2, NASTY), config={NASTY: {NASTY: NASTY}}, facts=[(NASTY, NASTY)],
-        kernels={NASTY: np.eye(5)[None, None]}, maps={}, scores=[(NASTY, NASTY)],
-    )  # fmt: skip
+        full(),
+        title=NASTY,
+        answers=[track(50, NASTY), track(50, "b")],
+        samples=samples(2, NASTY),
+        config={NASTY: {NASTY: NASTY}},
+        facts=[(NASTY, NASTY)],
+        kernels={NASTY: np.eye(5)[None, None]},
+        maps={},
+        scores=[(NASTY, NASTY)],
+    )
     page = make(tmp_path, contents)
     assert page.said.count(NASTY) == 2 + 1 + 2 + 3 + 2 + 2 + 1 + 0
 

@@ -179,13 +179,16 @@ def test_the_largest_report_is_small(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     noise = random.integers(0, 255, (720, 1280, 3), np.uint8)
     contents = Contents(
-        "large", {}, records(60, 100), 3,
+        "large",
+        {},
+        records(60, 100),
+        3,
         [codes(10000, 8, f"s{i}") for i in range(3)],
         [Sample("s0", 0.0, noise, None, np.zeros(8))] * 20,
         {f"c{i}": random.standard_normal((64, 64, 7, 7)) for i in range(7)},
         {f"c{i}": random.standard_normal((64, 180, 320)) for i in range(7)},
         noise,
-    )  # fmt: skip
+    )
     make(tmp_path, contents)
 
 

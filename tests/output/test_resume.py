@@ -25,7 +25,8 @@ from tests.films import (
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.results import PIXELS, SHAPE, TRACK, Answer
 from ullayers.learn.runs import Run
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.run_report import report_run
 from ullayers.output.tables import PartialTable
 from ullayers.video.reader import Source, VideoError, find_sources, read_all

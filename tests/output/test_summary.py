@@ -27,7 +27,8 @@ from tests.pages import read as read_page
 from ullayers.learn.checkpoint import RunError
 from ullayers.learn.results import TRACK, Answer, code_columns
 from ullayers.learn.runs import Run
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.exported import Exported, Totals
 from ullayers.output.motion import measure_motion
 from ullayers.output.run_report import report_run

@@ -11,6 +11,7 @@ from torch import nn
 
 import ullayers.research.baselines as baselines
 from ullayers.learn.config import Config
+from ullayers.research.background_subtraction import moving_centroids
 from ullayers.research.experiments.common import correlation
 
 
@@ -97,19 +98,19 @@ def test_physics_is_the_same_again() -> None:
 
 def test_background_subtraction_finds_a_moving_square() -> None:
     frames = np.repeat(moving_square(28)[..., None], 3, -1)
-    x, y = baselines.moving_centroids(frames).T
+    x, y = moving_centroids(frames).T
     assert np.abs(x - (np.arange(28) + 2) / 32).max() < 0.03
     assert np.abs(y - 12 / 32).max() < 0.03
 
 
 def test_background_subtraction_where_nothing_moves() -> None:
-    assert (baselines.moving_centroids(np.full((5, 16, 16, 3), 90, np.uint8)) == 0.5).all()
+    assert (moving_centroids(np.full((5, 16, 16, 3), 90, np.uint8)) == 0.5).all()
 
 
 def test_background_subtraction_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(ModuleNotFoundError, match=r"opencv-python-headless"):
-        baselines.moving_centroids(np.zeros((3, 16, 16, 3), np.uint8))
+        moving_centroids(np.zeros((3, 16, 16, 3), np.uint8))
 
 
 def test_supervision_learns_where_labels_are_known() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import ullayers.research.experiments.inplane as inplane
 import ullayers.research.experiments.synthetic as synthetic
+import ullayers.research.experiments.turn_codes as turn_codes
 from tests.real_data import DATA
 
 
@@ -32,7 +32,7 @@ def test_no_noise_proves_nothing_but_the_overlap_does() -> None:
 
 @pytest.mark.data
 def test_every_third_frame_is_held_out_and_never_learned_from() -> None:
-    turn = inplane.read_turn(str(DATA), inplane.HEAD)
+    turn = turn_codes.read_turn(str(DATA), turn_codes.HEAD)
     assert turn.degrees[~turn.known].tolist() == list(range(10, 360, 15))
     assert len(turn.training) == 48
     for frame in turn.frames[torch.from_numpy(~turn.known)]:

@@ -277,7 +277,7 @@ def test_large_and_damaged_images_are_refused_silently(tmp_path: Path) -> None:
     assert len(lines) == 301
     said, memory = lines[0]
     assert said == (
-        f"{tmp_path}/large/1.png: 13300 x 13300 pixels, but the limit is 67 million; "
+        f"{tmp_path}/large/1.png: 13300 x 13300 pixels, but the limit is 67 million pixels; "
         "resize or remove this file"
     )
     assert memory < SIDE * SIDE // 2  # it has not been decoded

@@ -44,7 +44,7 @@ def test_zeros_are_zero_in_used_memory() -> None:
 
 def test_free_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     size = int(np.prod(SHAPE))
-    monkeypatch.setattr(recycled, "MOST_FREE", 2 * size)
+    monkeypatch.setattr(recycled, "MAX_FREE_BYTES", 2 * size)
     arrays = [recycled.empty(SHAPE, np.uint8) for _ in range(5)]
     del arrays
     assert recycled.free_bytes() == 2 * size

@@ -16,11 +16,13 @@ from ullayers.errors import UserError
 from ullayers.learn.config import default_of
 from ullayers.learn.folders import CORRECTIONS, check_apart, check_free, clear_parts
 from ullayers.learn.footage import count_frames, open_sources
-from ullayers.learn.runs import Run, check_region, load_run
+from ullayers.learn.frame_size import check_region
+from ullayers.learn.runs import Run, load_run
 from ullayers.learn.zones import check_measures
 from ullayers.output.behaviour import measure_folder, write_behaviour
-from ullayers.output.export import Exported, ExportOptions, export
-from ullayers.output.exported import Results
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
+from ullayers.output.exported import Exported, Results
 from ullayers.output.outlines import OUTLINES
 from ullayers.output.tables import has_partial_tables, unfinished_sources
 from ullayers.video.frames import kept_frames
@@ -117,7 +119,8 @@ def _export(arguments: Namespace, applied: Run) -> tuple[Exported, dict[str, str
     sources, infos, bad = open_sources(arguments.inputs, skip_bad=arguments.skip_bad)
     applied.bad = bad
     check_region(applied.reading.roi, sources, infos, skip_bad=arguments.skip_bad)
-    zones, mm_per_pixel = given_zones(arguments), arguments.mm_per_pixel
+    zones = given_zones(arguments)
+    mm_per_pixel = arguments.mm_per_pixel
     check_measures(applied.config.task, zones, mm_per_pixel, sources, infos)
     check_apart(arguments.out, sources)
     stride: int = arguments.stride

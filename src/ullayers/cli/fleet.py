@@ -15,7 +15,7 @@ from ullayers.errors import UserError
 from ullayers.learn.folders import check_apart
 from ullayers.learn.runs import Run
 from ullayers.output.cluster import cluster
-from ullayers.output.export import ExportOptions
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.fleet import FleetResults, export_fleet
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import find_sources

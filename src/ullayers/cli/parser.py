@@ -173,7 +173,7 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
     add_general_options(
         parser,
         resume="Continue the run in --out with its own inputs and options. For a finished "
-        "run, only missing files are written, and other --zones or --mm-per-pixel are measured.",
+        "run, only missing files are written, and new --zones or --mm-per-pixel are applied.",
     )
 
 
@@ -184,7 +184,7 @@ def _add_apply(commands: Any) -> None:
         help="apply a trained network to other video",
         description="""\
 Apply the network of a run to new video and write tracks.csv or codes.csv, as
-`ul learn` does, and for tracks behaviour.csv. Nothing is trained.""",
+`ul learn` does, and behaviour.csv for tracks. Nothing is trained.""",
         examples="""\
   ul apply run tuesday.mp4 --out tuesday
   ul apply run videos/ --out found --overlay --skip-bad

@@ -74,7 +74,10 @@ def _check_resume(arguments: Namespace) -> None:
     check_same_options(options, run, lambda: _first_frame(arguments.source))
     auto = arguments.objects == 0
     if auto and not (follows_several(arguments.out) and run.config.objects is None):
-        raise UserError("this run has no --objects auto; leave it out, or start again with --force")
+        raise UserError(
+            "this run does not find the number of objects; leave --objects auto out, "
+            "or start again with --force"
+        )
 
 
 def _first_frame(source: str) -> Info:

@@ -151,7 +151,8 @@ def _two_cycles(levels: list[_Level], b: Floats) -> Floats:
 
 def _fit(x: Floats, b: Floats, image: Floats) -> Floats:
     """Return x.b / x.image by columns, 0 where x is 0."""
-    over, under = np.einsum("ij,ij->j", x, b), np.einsum("ij,ij->j", x, image)
+    over = np.einsum("ij,ij->j", x, b)
+    under = np.einsum("ij,ij->j", x, image)
     return np.asarray(np.divide(over, under, out=np.zeros_like(over), where=under > 0))
 
 
@@ -167,7 +168,9 @@ def _orthonormal(x: Floats, basis: Floats, root: Floats) -> Floats:
 
 def _davidson(levels: list[_Level], start: Floats, d: int, tolerance: float) -> Pairs:
     """Run block Davidson: the basis grows by one cycle applied to the residuals."""
-    walk, root, width = levels[0].walk, levels[0].root, start.shape[1]
+    walk = levels[0].walk
+    root = levels[0].root
+    width = start.shape[1]
     basis, image = np.empty((2, root.size, 5 * width))
     inner = np.empty((5 * width, 5 * width))
     last = np.empty((0, width))

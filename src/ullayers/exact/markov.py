@@ -123,7 +123,8 @@ def transitions(states: Any, lengths: ArrayLike | None = None, n: int | None = N
         if lengths is not None:
             raise ValueError("expected lengths only with a single array, got a list of sequences")
         parts = [_state_ids(part) for part in states]
-        ids, lengths = np.concatenate(parts), [part.size for part in parts]
+        ids = np.concatenate(parts)
+        lengths = [part.size for part in parts]
     else:
         ids = _state_ids(states)
     if n is not None and not _is_whole(n):
@@ -222,7 +223,8 @@ def _pair_probabilities(matrix: Any) -> Any:
         raise ValueError(f"expected a square real matrix, got {given.shape} of {given.dtype}")
     pairs: Any = sp.csr_array(given).astype(np.float64)
     pairs.eliminate_zeros()  # a stored zero is not a link
-    low, high = pairs.data.min(initial=0), pairs.data.max(initial=0)
+    low = pairs.data.min(initial=0)
+    high = pairs.data.max(initial=0)
     if not (low >= 0 and 0 < high < np.inf):
         raise ValueError(f"expected finite entries >= 0, not all zero, got {low} to {high}")
     with np.errstate(over="ignore"):  # huge entries are no probabilities
@@ -250,7 +252,8 @@ def _stationary(chain: Any) -> Floats:
             return np.asarray(share / share.sum())
     first, *others = np.argsort(~home, kind="stable")
     held = sp.csc_array(sp.eye_array(len(others)) - inflow[others][:, others])
-    share[first], share[others] = 1, splu(held).solve(inflow[others][:, [first]].toarray().ravel())
+    share[first] = 1
+    share[others] = splu(held).solve(inflow[others][:, [first]].toarray().ravel())
     return np.asarray(home * share / share.sum())
 
 

@@ -188,7 +188,9 @@ class SlowFeatures(
                 self._take(item, lengths, copy=streamed)
             if not self.__sklearn_is_fitted__():
                 raise ValueError(f"expected consecutive rows, got n_samples={self.n_samples_seen_}")
-            self._moments, self._waiting, self._n_waiting = self._with_waiting(), [], 0
+            self._moments = self._with_waiting()
+            self._waiting = []
+            self._n_waiting = 0
             self._solved()
         return self
 
@@ -305,7 +307,9 @@ class SlowFeatures(
         while self._n_waiting + len(rows) >= size:
             room = size - self._n_waiting
             self._waiting = [*self._waiting, (rows[:room], starts[:room])]
-            self._moments, self._waiting, self._n_waiting = self._with_waiting(), [], 0
+            self._moments = self._with_waiting()
+            self._waiting = []
+            self._n_waiting = 0
             rows, starts = rows[room:], starts[room:]
         if copy:
             rows = rows.astype(np.float64)

@@ -24,9 +24,18 @@ from ullayers.kernels.torch.fresh import scatter_gradient as _plain_scatter_grad
 def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> Evaluation:
     """Compute the statistics of a call and the derivatives of J."""
     (
-        covariances, traces, evidence, left_out, steps, counts, short_evidence, long_evidence,
-        short_mean, long_mean, matrices,
-    ) = _evaluate(frames, scatter, *_numbers(request))  # fmt: skip
+        covariances,
+        traces,
+        evidence,
+        left_out,
+        steps,
+        counts,
+        short_evidence,
+        long_evidence,
+        short_mean,
+        long_mean,
+        matrices,
+    ) = _evaluate(frames, scatter, *_numbers(request))
     return Evaluation(
         covariances,
         traces,
@@ -64,33 +73,61 @@ def scatter_gradient(
 def _numbers(request: Request) -> tuple[list[int], float, float, float, str, bool, float, float]:
     rates = request.rates
     return (
-        list(request.lengths), rates.mu, rates.eps, rates.ridge, rates.long_term, rates.diagonal,
-        request.largest, request.scale,
-    )  # fmt: skip
+        list(request.lengths),
+        rates.mu,
+        rates.eps,
+        rates.ridge,
+        rates.long_term,
+        rates.diagonal,
+        request.largest,
+        request.scale,
+    )
 
 
 def _request(
-    lengths: list[int], mu: float, eps: float, ridge: float, long_term: str, diagonal: bool,
-    largest: float, scale: float,
-) -> Request:  # fmt: skip
+    lengths: list[int],
+    mu: float,
+    eps: float,
+    ridge: float,
+    long_term: str,
+    diagonal: bool,
+    largest: float,
+    scale: float,
+) -> Request:
     rates = Rates(mu, eps, ridge, long_term, len(lengths), diagonal)  # type: ignore[arg-type]
     return Request(tuple(lengths), rates, largest, scale)
 
 
 @torch.library.custom_op("ullayers::fresh_evaluate", mutates_args=())
 def _evaluate(
-    frames: Tensor, scatter: Tensor | None, lengths: list[int], mu: float, eps: float,
-    ridge: float, long_term: str, diagonal: bool, largest: float, scale: float,
-) -> list[Tensor]:  # fmt: skip
+    frames: Tensor,
+    scatter: Tensor | None,
+    lengths: list[int],
+    mu: float,
+    eps: float,
+    ridge: float,
+    long_term: str,
+    diagonal: bool,
+    largest: float,
+    scale: float,
+) -> list[Tensor]:
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     _, made = evaluate_fresh(frames, request, scatter)
     work = working_precision(frames)
     seen = made.seen
     found = (
-        made.covariances, made.traces, made.evidence, made.left_out, seen.steps, seen.counts,
-        seen.short_evidence.to(work), seen.long_evidence.to(work), made.short_mean.to(work),
-        made.long_mean.to(work), made.weights.matrices,
-    )  # fmt: skip
+        made.covariances,
+        made.traces,
+        made.evidence,
+        made.left_out,
+        seen.steps,
+        seen.counts,
+        seen.short_evidence.to(work),
+        seen.long_evidence.to(work),
+        made.short_mean.to(work),
+        made.long_mean.to(work),
+        made.weights.matrices,
+    )
     # Outputs may not share memory, and need the layout of the fake implementation below.
     return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
 
@@ -99,7 +136,8 @@ def _evaluate(
 def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, scale):  # type: ignore[no-untyped-def]
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     _, d, positions = frames.shape
-    clips, by_rows = len(lengths), is_by_rows(frames, request, scatter)
+    clips = len(lengths)
+    by_rows = is_by_rows(frames, request, scatter)
     size = max(lengths) * clips if by_rows else d
     wide, whole = torch.float64, torch.int64
     work = working_precision(frames)
@@ -121,9 +159,18 @@ def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, sc
 
 @torch.library.custom_op("ullayers::fresh_gradient", mutates_args=())
 def _gradient(
-    frames: Tensor, scatter: Tensor | None, matrices: Tensor, lengths: list[int], mu: float,
-    eps: float, ridge: float, long_term: str, diagonal: bool, largest: float, scale: float,
-) -> Tensor:  # fmt: skip
+    frames: Tensor,
+    scatter: Tensor | None,
+    matrices: Tensor,
+    lengths: list[int],
+    mu: float,
+    eps: float,
+    ridge: float,
+    long_term: str,
+    diagonal: bool,
+    largest: float,
+    scale: float,
+) -> Tensor:
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     kernel, _ = choose_fresh(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
@@ -133,9 +180,18 @@ def _gradient(
 
 @torch.library.custom_op("ullayers::fresh_scatter_gradient", mutates_args=())
 def _scatter_gradient(
-    frames: Tensor, scatter: Tensor, matrices: Tensor, lengths: list[int], mu: float,
-    eps: float, ridge: float, long_term: str, diagonal: bool, largest: float, scale: float,
-) -> Tensor:  # fmt: skip
+    frames: Tensor,
+    scatter: Tensor,
+    matrices: Tensor,
+    lengths: list[int],
+    mu: float,
+    eps: float,
+    ridge: float,
+    long_term: str,
+    diagonal: bool,
+    largest: float,
+    scale: float,
+) -> Tensor:
     request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
     kernel, _ = choose_fresh(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved

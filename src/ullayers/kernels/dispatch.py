@@ -25,7 +25,7 @@ from ullayers.kernels.moments import (
 from ullayers.kernels.state import LongTerm
 from ullayers.kernels.torch.pooled import Pool
 
-WIDEST_ON_GPU, MOST_FRAMES = 256, 32  # features, and frames of a call
+WIDEST_ON_GPU, MAX_STEPS = 256, 32  # features, and frames of a call
 # Above these sizes PyTorch is faster than the compiled loop, except for single frames of a single
 # stream.
 LARGEST_FRAME, WIDEST = 2**11, 208
@@ -92,7 +92,7 @@ def _why_not_triton(call: RunningRequest) -> str | None:
         (call.device != "cuda", f"the frames are on {call.device}, not on cuda"),
         (not has_triton(), "Triton is not installed"),
         (call.streams > 1, f"{call.streams} streams, not a single one"),
-        (call.steps > MOST_FRAMES, f"{shape}, more than {MOST_FRAMES}"),
+        (call.steps > MAX_STEPS, f"{shape}, more than {MAX_STEPS}"),
         (call.features > WIDEST_ON_GPU, f"{call.features} features, more than {WIDEST_ON_GPU}"),
         (call.frames not in REDUCED_PRECISION, f"the frames are {call.frames}"),
         (call.statistics != torch.float32, f"the statistics are {call.statistics}"),

@@ -219,9 +219,16 @@ def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluat
     seen = on_device(covariance_evidence(request), traces.device)
     evidence = torch.where(moments.seen.counts[:2] > 0, seen, 0)
     return Evaluation(
-        covariances, traces, evidence, left_out, moments.seen, moments.short_mean,
-        moments.long_mean, weights, moments.saved,
-    )  # fmt: skip
+        covariances,
+        traces,
+        evidence,
+        left_out,
+        moments.seen,
+        moments.short_mean,
+        moments.long_mean,
+        weights,
+        moments.saved,
+    )
 
 
 def in_float32(weights: Weights) -> Tensor:

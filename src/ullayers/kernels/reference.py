@@ -136,7 +136,9 @@ class _Step:
     ) -> Covariance:
         """Eq. 8 or 9."""
         d, count = deviation.shape[-1], int(counted.sum())
-        total, evidence, ridge = cov.value * cov.evidence, cov.evidence, cov.ridge
+        total = cov.value * cov.evidence
+        evidence = cov.evidence
+        ridge = cov.ridge
         if bool(self.on.any()) and int(state.steps) % ridge_period(rate) == 0:
             ridge = RIDGE_HIGH * self.rates.ridge / d * total.trace()
         if count:
@@ -196,7 +198,8 @@ def _solve(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return a term of Eq. 11 divided by the counted streams, the inverse, and 1 on failure."""
     d, count = deviation.shape[-1], int(counted.sum())
-    trace, evidence = cov.value.trace(), cov.evidence.clamp(min=1e-300)
+    trace = cov.value.trace()
+    evidence = cov.evidence.clamp(min=1e-300)
     noise = noise_share(deviation.dtype) / d * other.value.trace()
     level = torch.stack([cov.ridge / evidence, RIDGE_LOW * rates.ridge / d * trace, noise]).max()
     eye = torch.eye(d, dtype=cov.value.dtype, device=cov.value.device)

@@ -166,11 +166,10 @@ def _locate(
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
     scene = recording.scene if isinstance(recording, HandheldRecording) else recording
-    if several is not None:
-        if isinstance(scene, StillRecording):
-            scene.follow_all(patience_of(source.probe(), reading.stride))
-        else:
-            several.camera_moves = True
+    if several is not None and isinstance(scene, StillRecording):
+        scene.follow_all(patience_of(source.probe(), reading.stride))
+    elif several is not None:
+        several.camera_moves = True
     scale = _source_pixels(source, outlines)
     ahead = _windows(run, net, source, outlines, recording)
     with RowFile() as done:
@@ -194,12 +193,23 @@ def _locate(
                     for start in range(0, len(clip.index), FRAMES_PER_CALL):
                         yield answer.rows(slice(start, start + FRAMES_PER_CALL))
         finally:
-            if isinstance(scene, StillRecording) and scene.finder and several and done.count:
-                height, width = scene.scene.noise.shape
-                views = None
-                if isinstance(recording, HandheldRecording):
-                    views = np.concatenate(recording.views)
-                several.finish(scene.finder.tracker, done.read(), (width, height), scale, views)
+            if several is not None and done.count:
+                _finish_objects(several, recording, done.read(), scale)
+
+
+def _finish_objects(
+    several: Several,
+    recording: StillRecording | MovingRecording,
+    frames: Answer,
+    scale: tuple[float, float],
+) -> None:
+    """Choose the objects after the last frame, if the camera is still or held by hand."""
+    scene, views = recording, None
+    if isinstance(recording, HandheldRecording):
+        scene, views = recording.scene, np.concatenate(recording.views)
+    if isinstance(scene, StillRecording) and scene.finder is not None:
+        height, width = scene.scene.noise.shape
+        several.finish(scene.finder.tracker, frames, (width, height), scale, views)
 
 
 class _Window(NamedTuple):
@@ -240,7 +250,8 @@ def _windows(
 
     def attended(clip: Clip) -> _Window:
         rest = replace(clip, frames=clip.frames[:0].clone())  # they are returned as pixels
-        located, pixels = attend(net, clip, run, recording), to_pixels(clip.frames)
+        located = attend(net, clip, run, recording)
+        pixels = to_pixels(clip.frames)
         prepared = None
         if isinstance(recording, StillRecording) and recording.helper is not None:
             prepared = recording.prepare(pixels, located.mask.numpy(), here=False)

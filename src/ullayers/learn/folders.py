@@ -18,6 +18,22 @@ LOCK_FILE = ".lock"
 CARD = "README.md"
 CORRECTIONS = "corrections.json"  # corrections of the tracks in this folder
 CARD_START = b"---\nlibrary_name: ullayers\n"  # a README.md that starts otherwise is the user's own
+RESULT_FILES = (  # results that `ul learn` and `ul apply` write alike
+    "overlay.mp4",
+    "tracks.csv",
+    "codes.csv",
+    "crossings.csv",
+    "behaviour.csv",
+    "zones.csv",
+    "outlines.sqlite",
+    "outlines.partial.*",
+    "tracks.columns",
+    "codes.columns",
+    CORRECTIONS,
+    "summary.json",
+    "tracks.partial.*",
+    "codes.partial.*",
+)
 # config.json makes a folder a run: it is removed last and written first.
 RUN_FILES = (
     "model.safetensors",
@@ -28,40 +44,10 @@ RUN_FILES = (
     "tensorboard/events.out.tfevents.*",
     "report.html",
     CARD,
-    "overlay.mp4",
-    "tracks.csv",
-    "codes.csv",
-    "crossings.csv",
-    "behaviour.csv",
-    "zones.csv",
-    "outlines.sqlite",
-    "outlines.partial.*",
-    "tracks.columns",
-    "codes.columns",
-    CORRECTIONS,
-    "summary.json",
-    "tracks.partial.*",
-    "codes.partial.*",
+    *RESULT_FILES,
     "config.json",
 )
-APPLY_FILES = (
-    "overlay.mp4",
-    "summary.json",
-    "tracks.csv",
-    "codes.csv",
-    "crossings.csv",
-    "behaviour.csv",
-    "zones.csv",
-    "outlines.sqlite",
-    "outlines.partial.*",
-    "tracks.columns",
-    "codes.columns",
-    CORRECTIONS,
-    "tracks.partial.*",
-    "codes.partial.*",
-    "tracks.parquet",
-    "codes.parquet",
-)  # what `ul apply` writes
+APPLY_FILES = (*RESULT_FILES, "tracks.parquet", "codes.parquet")
 EXPORT_FOLDER = "export"
 EXPORT_FILES = (  # what `ul export --format` writes to this folder
     "tracks*.csv",
@@ -133,7 +119,8 @@ def check_free(
     foreign = found.intersection(names) - _own_names(place)
     if foreign:
         raise RunError(
-            f"{folder}: has a {min(foreign)} that is not of a run; give another folder with --out"
+            f"{folder}: contains a {min(foreign)} that does not belong to a run; "
+            "give another folder with --out"
         )
     check_links(place)
 

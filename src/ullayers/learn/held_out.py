@@ -100,7 +100,8 @@ def held_out_correlation(codes: Sequence[Tensor], held_out: Sequence[Tensor]) ->
         >>> slow > 0.9, abs(fast) < 0.2
         (True, True)
     """
-    joined, apart = torch.cat(list(codes)).double(), torch.cat(list(held_out))
+    joined = torch.cat(list(codes)).double()
+    apart = torch.cat(list(held_out))
     # Computed separately, because a network varies less between frames it was not trained on.
     standard = torch.empty_like(joined)
     for chosen in (apart, ~apart):

@@ -239,7 +239,9 @@ def _pattern(shape: tuple[int, ...]) -> Tensor:
 
 def _area_weights(length: int, size: int) -> Tensor:
     """Return (size, length) weights of the pixels of a line in a resized line."""
-    total, pixel, target = _length(length), torch.arange(length), torch.arange(size)[:, None]
+    total = _length(length)
+    pixel = torch.arange(length)
+    target = torch.arange(size)[:, None]
     # In units in which all pixel edges are integers, so that nothing is rounded.
     end = torch.minimum((target + 1) * total, (pixel + 1) * size)
     start = torch.maximum(target * total, pixel * size)

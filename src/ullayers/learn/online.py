@@ -14,12 +14,13 @@ import torch
 from ullayers.learn.checkpoint import RunError, load_state, read_json, save_state, write_tensors
 from ullayers.learn.config import DEFAULT_SIZE, Config
 from ullayers.learn.folders import check_free, check_links, clear_run
+from ullayers.learn.frame_size import check_region, small_size
 from ullayers.learn.models import weights
 from ullayers.learn.regular_files import keep_beginning, open_regular
 from ullayers.learn.results import PIXELS, TRACK, header
 from ullayers.learn.run_config import check_settings
 from ullayers.learn.run_result import RunResult, finite
-from ullayers.learn.runs import Run, check_region, csv_name, load_run, small_size
+from ullayers.learn.runs import Run, csv_name, load_run
 from ullayers.learn.sightings import WatchResult as WatchResult
 from ullayers.learn.survey import outline_reading, patience_of
 from ullayers.learn.typed_json import from_json

@@ -197,7 +197,8 @@ class Answer:
             blocks += [("%.2f", column) for column in self.shapes.T]
         if self.crops is not None:
             blocks += [(precise, column) for column in self.crops.T]
-        start, rest = f"{name.getvalue()},", ",".join(cell for cell, _ in blocks) + "\n"
+        start = f"{name.getvalue()},"
+        rest = ",".join(cell for cell, _ in blocks) + "\n"
         rows = zip(*(column.tolist() for _, column in blocks), strict=True)
         return "".join([start + rest % row for row in rows])
 

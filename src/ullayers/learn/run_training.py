@@ -168,7 +168,7 @@ def _resume(run: Run, learner: Learner) -> int:
         learner.load(tensors, state)
         learner.began -= state.seconds
         if learner.state()[0].keys() != tensors.keys():
-            raise ValueError("the checkpoint is of another run")
+            raise ValueError("the checkpoint belongs to another run")
         lines = read_regular(run.folder / "metrics.jsonl", MAX_METRICS_BYTES).decode()
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise _damaged(run) from error

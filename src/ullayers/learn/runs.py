@@ -16,11 +16,11 @@ from ullayers.learn.config import DEFAULT_SIZE, Config, choose_device
 from ullayers.learn.folders import CARD, RUN_NAMES, check_apart, check_free, check_links
 from ullayers.learn.following import covers_little
 from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
+from ullayers.learn.frame_size import check_region, small_size
 from ullayers.learn.models import Model, weights
 from ullayers.learn.run_config import (
     ReadingEntry,
     check_settings,
-    check_size,
     read_config,
     read_metrics,
 )
@@ -32,7 +32,7 @@ from ullayers.learn.zones import Zones, check_measures
 from ullayers.video.atomic_files import write_json
 from ullayers.video.follow import SIDE
 from ullayers.video.frames import kept_frames
-from ullayers.video.reader import Info, Reading, Source, VideoError
+from ullayers.video.reader import Reading, Source
 from ullayers.video.region import Region
 from ullayers.video.remote import absolute_path
 
@@ -272,47 +272,6 @@ def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
 def absolute(inputs: Sequence[str]) -> list[str]:
     """Return inputs as absolute paths."""
     return [absolute_path(os.path.expanduser(path)) for path in inputs]
-
-
-def check_region(
-    roi: Region | None, sources: Sequence[Source], infos: Sequence[Info], *, skip_bad: bool
-) -> None:
-    """Refuse a region of interest that does not fit into the frames of a source.
-
-    Args:
-        roi: The region; None for whole frames.
-        sources: Sources to read.
-        infos: Their headers.
-        skip_bad: Check the first source only; others are left out when they are read.
-
-    Raises:
-        VideoError: The region does not fit.
-    """
-    reading = Reading(roi=roi)
-    for source, info in list(zip(sources, infos, strict=True))[: 1 if skip_bad else None]:
-        try:
-            reading.cut(source.path, info.height, info.width)
-        except VideoError as error:
-            raise error.with_skip_hint(len(sources)) from None
-
-
-def small_size(
-    size: int | tuple[int, int], info: Info, roi: Region | None = None
-) -> tuple[int, int]:
-    """Return the (height, width) of training frames.
-
-    Args:
-        size: The longer side, or both.
-        info: Header of the first source.
-        roi: Part of the frames that is used; None for all of them.
-
-    Raises:
-        RunError: The size is too large.
-    """
-    reading = Reading(longest=size, roi=roi) if isinstance(size, int) else Reading(size=size)
-    shape = reading.target(info.height, info.width)
-    check_size(shape)
-    return shape
 
 
 def sources_of(run: Run) -> list[Source]:

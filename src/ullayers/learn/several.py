@@ -19,7 +19,7 @@ from ullayers.locate.selection import choose_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
 
 MIN_PAUSE = 2  # frames; objects that separate for a shorter time are in the same crossing
-MOST_TRACKS = 2**16
+TRACK_NUMBERS = 2**16
 
 Floats = NDArray[np.float64]
 
@@ -161,7 +161,7 @@ class Several:
         """
         lookup = np.zeros(tracks + 1, np.uint8)
         first, last = np.searchsorted(self.keys, [key(frame, 0), key(frame + 1, 0)])
-        known = self.keys[first:last] % MOST_TRACKS
+        known = self.keys[first:last] % TRACK_NUMBERS
         inside = known <= tracks
         lookup[known[inside]] = self.numbers[first:last][inside]
         return lookup
@@ -173,7 +173,7 @@ def _sorted(crossings: list[Crossing]) -> list[Crossing]:
 
 def key(frame: Any, track: Any) -> Any:
     """Return a number for a track in a frame; numbers ascend with frames."""
-    return frame * MOST_TRACKS + track
+    return frame * TRACK_NUMBERS + track
 
 
 def _rows(

@@ -17,7 +17,7 @@ from ullayers.locate.anchors import Anchors
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.region import Cut
 
-MOST_TAUGHT_FRAMES = 256  # corrected frames that train the network; the path uses all
+MAX_TAUGHT_FRAMES = 256  # corrected frames that train the network; the path uses all
 FRAMES_PER_STEP = 32
 WEIGHT = 1.0  # of the loss on corrected frames, relative to J
 
@@ -93,7 +93,7 @@ def read_taught(
         for number, source in enumerate(sources)
         for frame, _, _ in teaching.places.get(source.name, [])
     ]
-    some = np.linspace(0, len(every) - 1, min(len(every), MOST_TAUGHT_FRAMES), dtype=int)
+    some = np.linspace(0, len(every) - 1, min(len(every), MAX_TAUGHT_FRAMES), dtype=int)
     frames = [_read_frame(teaching, sources, reading, footage, *every[i]) for i in some]
     return [frame for frame in frames if frame is not None]
 

@@ -35,7 +35,9 @@ from ullayers.nn.statistics import is_recomputing, normal_tensors
 # statistics="auto" is fresh for calls of at least this many frames; shorter calls contain too
 # little long-term variation. Wide codes do not learn from running statistics (docs/maths.md,
 # section 5).
-FRESH_FROM, WIDE, FRESH_FROM_IF_WIDE = 32, 32, 8
+FRESH_FROM = 32
+WIDE = 32
+FRESH_FROM_IF_WIDE = 8
 ONLY_RUNNING = ("pull", *(f"{name}_rest" for name in WITH_REST))
 NO_RUNNING = (
     "running statistics are not synchronised over processes, and there are {processes}: use "
@@ -95,7 +97,8 @@ class ULBase(RunningCalls):
         if not self._is_fresh(y):
             kernels = self._explain_running(y, scatter)
             return f"running statistics: {self._why_statistics(y)}\n{kernels}"
-        request, frames = self._request(y), as_frames(y.detach(), self.features)
+        request = self._request(y)
+        frames = as_frames(y.detach(), self.features)
         if request.processes > 1:
             name, _, reasons = choose_pooled(frames, request, scatter)
             kernels = listed(name, reasons)
@@ -108,7 +111,8 @@ class ULBase(RunningCalls):
             return 'start="paper"'
         if self.statistics != "auto":
             return f'statistics="{self.statistics}"'
-        lengths, frames = self._lengths(y), self._frames_with_company(y)
+        lengths = self._lengths(y)
+        frames = self._frames_with_company(y)
         if frames >= self._enough_frames:
             return f"{frames} frames, at least {self._enough_frames}"
         alone = ", those of clips of a single frame left out" if 1 in lengths[1:] else ""

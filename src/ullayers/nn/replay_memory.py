@@ -79,7 +79,9 @@ class ReplayMemory(nn.Module):
             raise ValueError(f"expected room for a clip of {length} frames, got {frames} frames")
         if isinstance(shape, (int, str)) or not all(isinstance(n, int) and n > 0 for n in shape):
             raise ValueError(f"expected the shape of a frame, such as (3, 48, 64), got {shape!r}")
-        self.clips, self.length, self.seed = clips, length, seed
+        self.clips = clips
+        self.length = length
+        self.seed = seed
         self._lock = LayerLock()
         self.register_buffer("frames", torch.zeros(frames, *shape))
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))

@@ -122,7 +122,8 @@ class Statistics(nn.Module):
         anchor, short, short_evidence = self._read_mean("short", streams, carry_on, work)
         if self._shared:  # one mean per position, for all sequences and after their end
             value, rest, seen = self._read_mean("long", positions, True, work)
-            value, rest = value.repeat(sequences, 1), rest.repeat(sequences, 1)
+            value = value.repeat(sequences, 1)
+            rest = rest.repeat(sequences, 1)
             long_evidence = seen.repeat(sequences)
         else:
             value, rest, long_evidence = self._read_mean("long", streams, carry_on, work)
@@ -238,7 +239,8 @@ class Statistics(nn.Module):
             return  # torch would load only the buffers that fit
         # The number of streams is part of the state, so the buffers take its shape.
         for each in STATISTICS:
-            saved, ours = state_dict.get(prefix + each.name), getattr(self, each.name)
+            saved = state_dict.get(prefix + each.name)
+            ours = getattr(self, each.name)
             if each.per_stream and saved is not None and saved.shape[1:] == ours.shape[1:]:
                 with normal_tensors():
                     setattr(self, each.name, ours.new_zeros(saved.shape))

@@ -201,7 +201,9 @@ def zone_rows(scenes: Sequence[Scene], zones: Zones) -> list[Row]:
 
 
 def _zone_row(scene: Scene, number: int, name: str, corners: Floats) -> Row:
-    track, motion, sure = scene.tracks[number], scene.motions[number], scene.sure[number]
+    track = scene.tracks[number]
+    motion = scene.motions[number]
+    sure = scene.sure[number]
     inside = sure & contains(corners, track.x * scene.width, track.y * scene.height)
     durations = scene.durations[number]
     total = durations[sure].sum()
@@ -225,7 +227,8 @@ def _visits(inside: NDArray[np.bool_], time: Floats) -> Floats:
     [0.0, 0.6]
     """
     changes = np.diff(inside.astype(np.int8), prepend=0, append=0)
-    starts, ends = time[np.flatnonzero(changes[:-1] > 0)], np.flatnonzero(changes < 0) - 1
+    starts = time[np.flatnonzero(changes[:-1] > 0)]
+    ends = np.flatnonzero(changes < 0) - 1
     pause = np.append(np.inf, starts[1:] - time[ends[:-1]])
     return starts[pause[: len(starts)] > VISIT_SECONDS]
 

@@ -109,7 +109,8 @@ def ellipse_boxes(track: Track, width: int, height: int) -> Floats:
     round_ = np.isnan(track.heading)
     across[round_] = along[round_] = 0.5
     long, short = track.length**2, track.width**2
-    wide, high = np.sqrt(long * across + short * along), np.sqrt(long * along + short * across)
+    wide = np.sqrt(long * across + short * along)
+    high = np.sqrt(long * along + short * across)
     left, right = ((track.x_px + sign * wide / 2).clip(0, width) for sign in (-1, 1))
     top, bottom = ((track.y_px + sign * high / 2).clip(0, height) for sign in (-1, 1))
     return np.stack([left, top, right - left, bottom - top], 1)

@@ -57,7 +57,8 @@ def compare_runs(old: Path, new: Path, corrections: Corrections) -> Changes:
         RunError: A file of a run is missing or damaged.
         UserError: A correction is invalid.
     """
-    before, after = read_videos(old), {video.name: video for video in read_videos(new)}
+    before = read_videos(old)
+    after = {video.name: video for video in read_videos(new)}
     pairs = [(video, after[video.name]) for video in before if video.name in after]
     moves = [np.zeros(0), *(_moves(*pair) for pair in pairs)]
     moved = sum(int((each > FAR).sum()) for each in moves)

@@ -13,7 +13,7 @@ from ullayers.locate.parallel import in_parallel
 
 TOLERANCE = 0.75  # pixels of the video by which a polygon may differ from the outline ...
 MASK_TOLERANCE = 0.5  # ... or pixels of the mask, where these are larger
-MOST_BLOBS = 256  # in a frame
+MAX_PARTS = 256  # in a frame
 FEW_POINTS = 8  # of an outline that is not simplified
 ENLARGED = 2.0  # largest magnification before an outline is traced
 CORNERS = np.ones((2, 2), np.uint8)
@@ -108,8 +108,8 @@ def _blobs(inside: NDArray[np.bool_]) -> list[Corners]:
     pixels = inside.view(np.uint8)
     outlines, _ = cv2.findContours(pixels, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     boxes = [cv2.boundingRect(outline) for outline in outlines]
-    if len(boxes) > MOST_BLOBS:
-        boxes = sorted(boxes, key=lambda box: box[2] * box[3], reverse=True)[:MOST_BLOBS]
+    if len(boxes) > MAX_PARTS:
+        boxes = sorted(boxes, key=lambda box: box[2] * box[3], reverse=True)[:MAX_PARTS]
     return [(left, top, left + width, top + height) for left, top, width, height in boxes]
 
 

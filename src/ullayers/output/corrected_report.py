@@ -19,7 +19,7 @@ from ullayers.output.report import write_report
 from ullayers.output.run_report import contents_of
 from ullayers.output.track_table import Track
 from ullayers.output.tracked_video import TrackedVideo, on_frames
-from ullayers.video.reader import Info
+from ullayers.video.reader import Info, Source
 
 
 def write_corrected_report(run: Run, path: Path) -> None:
@@ -38,15 +38,12 @@ def write_corrected_report(run: Run, path: Path) -> None:
         raise UserError(f"{run.folder}: was written by ul watch; reports are for runs of ul learn")
     videos, corrections = read_corrected(run.folder)
     videos = [video for video in videos if video.tracks]
-    sources = {source.name: source for source in sources_of(run)}
-    missing = [video.name for video in videos if video.name not in sources]
-    if missing or not videos:
-        what = f"the video {missing[0]} no longer exists" if missing else "has no objects"
-        raise UserError(f"{run.folder}: {what}, so there is nothing to report")
+    if not videos:
+        raise UserError(f"{run.folder}: has no objects, so there is nothing to report")
     done = Exported()
     for video in videos:
         done.add(_answer(video), {}, Info(video.width, video.height, video.fps, video.count))
-    contents = contents_of(run, [sources[video.name] for video in videos], done)
+    contents = contents_of(run, _sources_of(run, videos), done)
     sizes = {video.name: (video.width, video.height) for video in videos}
     count = len(corrections.applied)
     contents = replace(
@@ -57,6 +54,18 @@ def write_corrected_report(run: Run, path: Path) -> None:
         corrections=count,
     )
     write_report(path, contents)
+
+
+def _sources_of(run: Run, videos: Sequence[TrackedVideo]) -> list[Source]:
+    """Return the source of each video."""
+    sources = {source.name: source for source in sources_of(run)}
+    for video in videos:
+        if video.name not in sources:
+            raise UserError(
+                f"{run.folder}: the video {video.name} no longer exists, "
+                "so there is nothing to report"
+            )
+    return [sources[video.name] for video in videos]
 
 
 def _answer(video: TrackedVideo) -> Answer:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.output.corrections import Correction, Delete, MarkEmpty, Merge, Move, Split, Swap
-from ullayers.output.mask_images import MOST_OBJECTS
+from ullayers.output.mask_images import MAX_PALETTE_OBJECTS
 from ullayers.output.track_table import Floats
 from ullayers.output.tracked_video import TrackedVideo
 
@@ -140,7 +140,8 @@ class CorrectedRows:
         self._check_pair(one, other)
         self._check_frame(first)
         later = self.frame >= first
-        is_one, is_other = later & (self.number == one), later & (self.number == other)
+        is_one = later & (self.number == one)
+        is_other = later & (self.number == other)
         if not (is_one.any() or is_other.any()):
             raise UserError(f"neither object {one} nor {other} has a row from frame {first} on")
         self.number[is_one], self.number[is_other] = other, one
@@ -161,8 +162,8 @@ class CorrectedRows:
                 f"object {number} is in frames {start} to {end}; split it after frame {start}, and "
                 f"not after frame {end}"
             )
-        if self.highest >= MOST_OBJECTS:
-            raise UserError(f"there cannot be more than {MOST_OBJECTS} objects")
+        if self.highest >= MAX_PALETTE_OBJECTS:
+            raise UserError(f"there cannot be more than {MAX_PALETTE_OBJECTS} objects")
         self.highest += 1
         self.number[later] = self.highest
 
@@ -181,10 +182,13 @@ class CorrectedRows:
     def _move(self, wanted: Move) -> None:
         own = self._rows_of(wanted.object)
         self._check_frame(wanted.frame)
-        x, y, width, height = wanted.x, wanted.y, self.video.width, self.video.height
+        x = wanted.x
+        y = wanted.y
+        width = self.video.width
+        height = self.video.height
         if not (0 <= x <= width and 0 <= y <= height):  # or NaN
             raise UserError(
-                f"({x:g}, {y:g}) is outside of the frame, which has {width} x {height} pixels"
+                f"({x:g}, {y:g}) is outside the frame, which has {width} x {height} pixels"
             )
         rows = np.flatnonzero(own & (self.frame == wanted.frame))
         row = int(rows[0]) if len(rows) else self._new_row(wanted.frame, wanted.object)

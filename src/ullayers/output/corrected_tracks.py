@@ -147,7 +147,8 @@ def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
     placed = rows.placed[chosen]
     x_px, y_px = rows.places(chosen[placed]).T
     columns["x_px"][placed], columns["y_px"][placed] = x_px, y_px
-    columns["x"][placed], columns["y"][placed] = x_px / video.width, y_px / video.height
+    columns["x"][placed] = x_px / video.width
+    columns["y"][placed] = y_px / video.height
     columns["confidence"][placed] = np.isfinite(x_px)
     for name in SHAPE:
         columns[name][~rows.masked[chosen]] = np.nan

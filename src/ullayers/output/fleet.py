@@ -25,7 +25,7 @@ from ullayers.learn.several import Several
 from ullayers.locate.helper import without_help
 from ullayers.output.behaviour import write_fleet_behaviour
 from ullayers.output.cluster import ClusterCpus, load_ray, lost_cluster
-from ullayers.output.export import ExportOptions, follows_several, notes_of, request_of
+from ullayers.output.export_options import ExportOptions, follows_several, notes_of, request_of
 from ullayers.output.exported import Totals, describe_sequence
 from ullayers.output.identities import crossing_lines, identities
 from ullayers.output.mask_files import MaskWriter
@@ -136,6 +136,17 @@ def _request(run: Run, options: ExportOptions) -> list[str | int | None]:
     return [*request_of(run, options), *([masks] if options.masks else [])]
 
 
+def _check_mounted(run: Run, options: ExportOptions, parts: Path) -> None:
+    """Refuse to work on a machine that lacks a folder that is read or written there."""
+    if not run.folder.is_dir():  # its scenes are read from there
+        raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
+    if options.masks and not parts.is_dir():
+        raise RunError(
+            f"{parts.parent}: is not on all machines of the cluster; mount it there, or leave the "
+            "masks out"
+        )
+
+
 def apply_to_video(
     run: Run,
     source: Source,
@@ -153,13 +164,7 @@ def apply_to_video(
         parts: Folder of the results of single videos. Masks are written beside it; those of several
             objects are kept in it until the objects of all videos have numbers.
     """
-    if not run.folder.is_dir():  # its scenes are read from there
-        raise RunError(f"{run.folder}: is not on all machines of the cluster; mount it there")
-    if options.masks and not parts.is_dir():
-        raise RunError(
-            f"{parts.parent}: is not on all machines of the cluster; mount it there, or leave the "
-            "masks out"
-        )
+    _check_mounted(run, options, parts)
     info, error = None, None
     several = Several(options.objects) if follows_several(run, options) else None
     # The cluster has given this task one CPU, and other tasks the others.
@@ -263,7 +268,8 @@ class _Fleet:
             )
         while waiting and len(self.running) < max(1, TASKS_PER_CPU * cpus):
             source, attempt = waiting.popleft()
-            request, folder = self.parts.request, self.parts.folder.absolute()
+            request = self.parts.request
+            folder = self.parts.folder.absolute()
             task = self.task.remote(self.run, source, self.options, request, folder)
             self.running[task] = source, attempt
 

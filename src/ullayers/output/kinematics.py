@@ -227,7 +227,8 @@ def _signs(evidence: Floats, price: Floats) -> NDArray[np.int64]:
     form, so all d are computed by a scan of logarithmic depth.
     """
     infinite = np.array([np.inf])
-    shift, high = evidence.astype(np.float64), np.concatenate([infinite, price]) + evidence
+    shift = evidence.astype(np.float64)
+    high = np.concatenate([infinite, price]) + evidence
     low = np.concatenate([-infinite, -price]) + evidence
     reach = 1
     while reach < len(evidence):  # each step becomes the composition of 2 * `reach` steps

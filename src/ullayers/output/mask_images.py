@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from ullayers.learn.checkpoint import RunError
 
 OUTLINE = 128  # grey value at the outline of a single object
-MOST_OBJECTS = 255  # of a palette image
+MAX_PALETTE_OBJECTS = 255  # of a palette image
 Labels = NDArray[np.uint8]
 
 
@@ -50,6 +50,7 @@ def label_box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
     >>> label_box(np.array([[False, False, False], [False, True, True]]))
     (1, 1, 2, 1)
     """
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    rows = np.flatnonzero(mask.any(1))
+    columns = np.flatnonzero(mask.any(0))
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top

@@ -57,7 +57,8 @@ def write_watch_card(run: Run) -> None:
     """Write README.md into the folder of `watch`, unless the user has put one there."""
     if not is_own_card(run.folder):
         return
-    result, rows = run.outcome, [("Task", run.config.task), *_watched_figures(run)]
+    result = run.outcome
+    rows = [("Task", run.config.task), *_watched_figures(run)]
     names = [(escaped(name), _number(result.frames, ",")) for name in result.sources]
     _write(
         run,

@@ -202,7 +202,8 @@ def _paint_trails(picture: Pixels, objects: Sequence[_Path], n: int) -> None:
     under, corner = _around(everything, picture, thickness + 2)
     if not under.size:
         return
-    colours, opacity = under.copy(), np.zeros(under.shape[:2], np.uint8)
+    colours = under.copy()
+    opacity = np.zeros(under.shape[:2], np.uint8)
     for strength, colour, lines in trails:
         moved = [line - corner for line in lines]
         # The colour extends beyond the opacity, so that soft edges have this colour only.
@@ -258,7 +259,8 @@ def _paint_number(picture: Pixels, place: Floats, number: int, colour: Colour) -
     pad = max(2, round(0.3 * up))
     x = int(np.clip(place[0], pad, max(pad, width - right - pad - 1)))
     y = int(np.clip(place[1], up + pad, max(up + pad, height - pad - 1)))
-    low, high = (x - pad, y - up - pad), (x + right + pad - 1, y + pad)
+    low = (x - pad, y - up - pad)
+    high = (x + right + pad - 1, y + pad)
     cv2.rectangle(picture, (low[0] - 1, low[1] - 1), (high[0] + 1, high[1] + 1), BLACK, 1)
     cv2.rectangle(picture, low, high, colour, -1)
     text = text_colour(colour)

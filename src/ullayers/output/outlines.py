@@ -128,7 +128,7 @@ def _check_schema(database: sqlite3.Connection) -> None:
     """Refuse views, triggers and unexpected tables."""
     found = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     if sorted(found) != sorted((each,) for each in SCHEMA):
-        raise ValueError("it has other tables than expected")
+        raise ValueError("it has unexpected tables")
 
 
 class OutlineWriter:

@@ -156,8 +156,8 @@ class Parts:
         for file in self.folder.glob("*.parquet"):
             if file.stem not in known:
                 raise RunError(
-                    f"{file}: is of a video that is not among the inputs; use the same inputs, or "
-                    "start again with --force"
+                    f"{file}: belongs to a video that is not among the inputs; "
+                    "use the same inputs, or start again with --force"
                 )
             note = self._note(known[file.stem])
             if note.error is None or skip_bad:

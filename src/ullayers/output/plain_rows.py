@@ -17,10 +17,10 @@ from ullayers.kernels.numba.compiling import compile_loop
 NAME = -2  # place of the column with the name of the sequence
 SKIPPED = -1  # place of a column that is not read
 NOT_PLAIN = -1  # instead of a place in the rows
-MOST_DIGITS = 15  # numbers with this many digits, and their power of ten, are exact in float64
+MAX_DIGITS = 15  # numbers with this many digits, and their power of ten, are exact in float64
 COMMA, LINE_FEED, RETURN, QUOTE, POINT, MINUS, ZERO = b',\n\r".-0'
 NAN = 110, 97, 110
-POWERS = np.array([10.0**n for n in range(MOST_DIGITS + 1)])
+POWERS = np.array([10.0**n for n in range(MAX_DIGITS + 1)])
 
 Floats = NDArray[np.float64]
 
@@ -140,7 +140,7 @@ def _decimal(data: Any, at: int, powers: Any) -> tuple[float, int]:
         else:
             break
         at += 1
-    if not 0 < digits <= MOST_DIGITS:
+    if not 0 < digits <= MAX_DIGITS:
         return np.nan, NOT_PLAIN
     return number / powers[max(decimals, 0)], at
 

@@ -22,6 +22,7 @@ from ullayers.learn.zones import Zones
 from ullayers.output.behaviour import Scene
 from ullayers.output.behaviour_section import behaviour_section, draw_scene
 from ullayers.output.crossing_table import Crossing
+from ullayers.output.layers_section import layers_section
 from ullayers.output.motion import SMOOTHING_SECONDS, measure_motion
 from ullayers.output.overlay import draw_crops, draw_track
 from ullayers.output.ring import is_ring
@@ -33,7 +34,8 @@ Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
 Section = dict[str, Any]
 
-MAX_SEQUENCES, MAX_SAMPLES, MAX_LAYERS = 6, 12, 6  # shown on the page
+MAX_SEQUENCES = 6  # shown on the page
+MAX_SAMPLES = 12
 MAX_ROWS = 100  # of the table of sequences
 
 
@@ -185,7 +187,7 @@ def _sections(contents: Contents, has_video: bool) -> dict[str, Section | None]:
         "scatter": None if several else _scatter(contents),
         "sequences": _sequences(contents),
         "training": _training(training_charts.valid_records(contents.records), contents.winner),
-        "kernels": _layers(contents),
+        "kernels": layers_section(contents.kernels, contents.maps, contents.maps_picture),
         "config": _config(contents.config),
     }
 
@@ -338,49 +340,6 @@ def _training(records: Sequence[dict[str, Any]], winner: int) -> Section | None:
         "kinds": len({str(record.get("kind")) for record in records}),
         "winner": winner,
     }
-
-
-def _layers(contents: Contents) -> Section | None:
-    kernels = {name: array for name, array in contents.kernels.items() if array.size}
-    maps = {name: array for name, array in contents.maps.items() if array.size}
-    names = list(dict.fromkeys([*kernels, *maps]))
-    if not names:
-        return None
-    frame = contents.maps_picture if maps else None
-    return {
-        "frame": None if frame is None else pictures.photograph(pictures.fit_width(frame)),
-        "has_kernels": bool(kernels),
-        "has_maps": bool(maps),
-        "layers": [_layer(name, kernels, maps) for name in names[:MAX_LAYERS]],
-        "left_out": max(0, len(names) - MAX_LAYERS),
-    }
-
-
-def _layer(name: str, kernels: Mapping[str, Floats], maps: Mapping[str, Floats]) -> Section:
-    layer: Section = {"name": name, "kernels": None, "maps": None}
-    if name in kernels:
-        layer["kernels"] = pictures.kernel_sheet(kernels[name])
-        layer["kernels_caption"] = f"kernels: {_describe_kernels(kernels[name])}"
-    if name in maps:
-        layer["maps"] = pictures.map_sheet(maps[name])
-        layer["maps_caption"] = f"responses: {_count(len(maps[name]), 'channel')}"
-    return layer
-
-
-def _describe_kernels(kernels: Floats) -> str:
-    outputs = _count(kernels.shape[0], "output")
-    inputs = _count(kernels.shape[1], "input")
-    if 1 in kernels.shape[:2]:
-        return f"{outputs}, {inputs}"
-    if kernels.shape[0] < kernels.shape[1]:
-        return f"{inputs} across, {outputs} down"
-    return f"{outputs} across, {inputs} down"
-
-
-def _count(total: int, noun: str) -> str:
-    most = pictures.MAX_CHANNELS
-    number = f"{most} of {total}" if total > most else str(total)
-    return f"{number} {noun}" if total == 1 else f"{number} {noun}s"
 
 
 def _config(config: Mapping[str, Any]) -> Section | None:

@@ -12,7 +12,9 @@ from ullayers.learn.footage import count_frames
 from ullayers.learn.results import Answer
 from ullayers.learn.runs import Run, csv_name
 from ullayers.output.behaviour import measure_folder, write_behaviour
-from ullayers.output.export import Exported, ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
+from ullayers.output.exported import Exported
 from ullayers.output.scores import score
 from ullayers.output.tables import has_partial_tables, unfinished_sources
 from ullayers.video.reader import Source

@@ -228,7 +228,8 @@ def _plain_blocks(
             start = file.tell()
             block = file.read(BLOCK_BYTES)
             block += file.readline()
-            ready, coming = coming, pool.submit(read, start, block) if block else None
+            ready = coming
+            coming = pool.submit(read, start, block) if block else None
             if ready is not None:
                 yield ready.result()
             if coming is None:

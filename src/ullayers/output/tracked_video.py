@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ullayers.learn.checkpoint import RunError, read_json
 from ullayers.learn.results import SURE
 from ullayers.output.crossing_table import CROSSINGS, Crossing, read_crossings
-from ullayers.output.mask_images import MOST_OBJECTS, Labels, read_labels
+from ullayers.output.mask_images import MAX_PALETTE_OBJECTS, Labels, read_labels
 from ullayers.output.track_table import MAX_FRAMES, NAMES, Floats, Track, read_tracks
 
 MAX_SIDE = 2**20  # pixels of a frame's side
@@ -48,7 +48,8 @@ class Numbers:
             >>> numbers([0, 1, 2], [1, 1, 1]).tolist()
             [1, 3, 0]
         """
-        frames, objects = np.asarray(frames, np.int64), np.asarray(objects, np.int64)
+        frames = np.asarray(frames, np.int64)
+        objects = np.asarray(objects, np.int64)
         found = np.zeros(objects.shape, np.int64)
         for number in np.intersect1d(objects, list(self.tracks)).tolist():
             seen, corrected = self.tracks[number]
@@ -111,7 +112,7 @@ class TrackedVideo:
         if path is None or not path.exists():
             return None
         if self.numbers is not None:
-            every = np.arange(MOST_OBJECTS + 1)
+            every = np.arange(MAX_PALETTE_OBJECTS + 1)
             lookup = self.numbers(np.full_like(every, frame), every).astype(np.uint8)
             return lookup[read_labels(path, single=self.numbers.first)]
         return read_labels(path, single=self.tracks[0].object if self.tracks else 1)
@@ -233,7 +234,9 @@ def _check_complete(
 
 
 def _entry(entry: Mapping[str, Any]) -> tuple[str, int, int, float, int, int]:
-    name, width, height = entry["name"], int(entry["width"]), int(entry["height"])
+    name = entry["name"]
+    width = int(entry["width"])
+    height = int(entry["height"])
     fps, count = float(entry["fps"]), int(entry["frames"])
     if not isinstance(name, str) or name != Path(name).name:  # it is used in paths
         raise ValueError("expected the name of a sequence")

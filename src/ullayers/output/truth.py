@@ -134,7 +134,8 @@ def _read_mot(text: str) -> Observations:
 def _read_dlc_text(text: str) -> Observations:
     lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     count = 4 if lines[1][0] == "individuals" else 3
-    head, body = lines[:count], [line for line in lines[count:] if line]
+    head = lines[:count]
+    body = [line for line in lines[count:] if line]
     # Labels of images have three index columns, with the folder in two of them.
     index = next(i for i, name in enumerate(head[0]) if i and name)
     levels = [line[0] for line in head]

@@ -124,7 +124,7 @@ def reproduce_all(
     chosen = select_experiments(names)
     seeds = seeds_from(first_seed, seed_count or (1 if quick else SEEDS))
     if resume and force:
-        raise UserError("--resume keeps what --force replaces; give one of them")
+        raise UserError("--resume keeps what --force replaces; give only one of them")
     if data is None and any(name in REQUIRED_DATA for name in chosen):
         raise UserError("give --data, the folder of the data sets")
     folder = Path(data or "")

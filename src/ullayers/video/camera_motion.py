@@ -138,7 +138,8 @@ def foreground(frames: Tensor, behind: Tensor, path: Tensor | None = None) -> Te
     if path is None:
         raise ValueError("expected the camera's path with a background larger than the frames")
     height, width = frames.shape[-2:]
-    down, right = (behind.shape[-2] - height) // 2, (behind.shape[-1] - width) // 2
+    down = (behind.shape[-2] - height) // 2
+    right = (behind.shape[-1] - width) // 2
     seen = _moved(behind.expand(len(frames), -1, -1, -1), path)
     return torch.nan_to_num(frames - seen[..., down : down + height, right : right + width])
 
@@ -277,7 +278,8 @@ def _stands_still(frames: Tensor) -> bool:
     if len(distant) <= 2:
         return False
     middle = SAMPLE_INTERVAL // 2
-    before, after = frames[middle::SAMPLE_INTERVAL], frames[middle + 1 :: SAMPLE_INTERVAL]
+    before = frames[middle::SAMPLE_INTERVAL]
+    after = frames[middle + 1 :: SAMPLE_INTERVAL]
     pairs = [(distant[:-1], distant[1:]), (before[: len(after)], after)]
     return not any(bool((_shifts(*pair) != 0).any()) for pair in pairs)
 

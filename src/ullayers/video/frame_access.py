@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 2**26  # of decoded frames, as the decoder stores them
 NEAR = 32  # frames ahead that are decoded in order instead of seeking
 FIRST_STEP = 64  # frames to go back where a key frame cannot be used; doubled each time
-MOST_PENDING = 128  # frames decoded before the number of their key frame is known
+MAX_PENDING = 128  # frames decoded before the number of their key frame is known
 QUALITY = 85  # of JPEG
 QUICK_SECONDS = 0.08  # of decoding; if it takes longer, a key frame is shown first
 
@@ -317,7 +317,7 @@ class _Video:
         pending: list[VideoFrame] = []
         for frames, first in checked_frames(candidate, key, packets):
             pending += frames
-            if first is None and len(pending) > MOST_PENDING:
+            if first is None and len(pending) > MAX_PENDING:
                 raise UncertainError("frames are too far out of order")
             if first is None:
                 continue

@@ -235,7 +235,7 @@ def check_pixels(path: str, width: int, height: int) -> None:
 
 def too_large(path: str, size: str) -> VideoError:
     """Return the error for an image or video whose frames have too many pixels."""
-    limit = f"{MAX_PIXELS / 1e6:.0f} million"
+    limit = f"{MAX_PIXELS / 1e6:.0f} million pixels"
     return VideoError(f"{path}: {size}, but the limit is {limit}; resize or remove this file")
 
 

@@ -16,14 +16,24 @@ from numpy.typing import NDArray
 
 from ullayers.kernels.numba.compiling import compile_loop
 
-SEGMENT, CLUSTER, TRACKS, TRACK = 0x18538067, 0x1F43B675, 0x1654AE6B, 0xAE
-NUMBER, KIND, CODEC, ENCODINGS = 0xD7, 0x83, 0x86, 0x6D80
-TIME, SIMPLE_BLOCK, GROUP, BLOCK, REFERENCE = 0xE7, 0xA3, 0xA0, 0xA1, 0xFB
+SEGMENT = 0x18538067
+CLUSTER = 0x1F43B675
+TRACKS = 0x1654AE6B
+TRACK = 0xAE
+NUMBER = 0xD7
+KIND = 0x83
+CODEC = 0x86
+ENCODINGS = 0x6D80
+TIME = 0xE7
+SIMPLE_BLOCK = 0xA3
+GROUP = 0xA0
+BLOCK = 0xA1
+REFERENCE = 0xFB
 HEADER = 0x1A45DFA3
 VIDEO = 1
 LARGE = 2**24  # bytes: for smaller files, loading the compiled loop does not pay off
 LEAST_BYTES = 8  # of a block
-MOST_FRAMES = 2**27
+MAX_FRAMES = 2**27
 KEY, LACING = 0x80, 0x06  # bits of the flags of a block
 # Codecs in which a block is a packet with one frame to show.
 CODECS = (b"V_MPEG4/ISO/", b"V_MPEGH/ISO/HEVC", b"V_VP9", b"V_AV1", b"V_MJPEG", b"V_FFV1")
@@ -47,11 +57,13 @@ def key_frames(path: str) -> tuple[Integers, Integers] | None:
         if number is None:
             return None
         data = np.frombuffer(content, np.uint8)
-        room = min(len(data) // LEAST_BYTES, MOST_FRAMES)
-        times, is_key = np.empty(room, np.int64), np.empty(room, np.bool_)
+        room = min(len(data) // LEAST_BYTES, MAX_FRAMES)
+        times = np.empty(room, np.int64)
+        is_key = np.empty(room, np.bool_)
         count = _compiled()(data, number, times, is_key)
         del data  # otherwise the file stays mapped
-    times, before = times[: max(count, 0)], np.flatnonzero(is_key[: max(count, 0)])
+    times = times[: max(count, 0)]
+    before = np.flatnonzero(is_key[: max(count, 0)])
     if (
         not len(before)
         or before[0]

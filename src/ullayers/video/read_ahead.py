@@ -40,27 +40,8 @@ def read_ahead(
     box: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(most)
     taken = threading.Semaphore(most - 1)
 
-    def work() -> None:
-        end: BaseException | None = None
-        try:
-            with closing(items):
-                for item in items:
-                    if stop.is_set():
-                        return
-                    if newest and box.full():
-                        _drop(box, 1)
-                    box.put((item,))
-                    del item  # it may be large, and the next one takes a while
-                    if lean:
-                        taken.acquire()
-                        if stop.is_set():
-                            return
-        except BaseException as error:  # even SystemExit: the reader waits for an answer
-            end = error
-        if not stop.is_set():
-            box.put(end)
-
-    thread = threading.Thread(target=work, name=THREAD_NAME, daemon=True)
+    work = (items, box, stop, newest, taken if lean else None)
+    thread = threading.Thread(target=_prepare, args=work, name=THREAD_NAME, daemon=True)
     try:
         thread.start()  # in the block, so that an interrupt here also stops the thread
         while (got := box.get()) is not None:
@@ -75,6 +56,34 @@ def read_ahead(
         _drop(box, most)  # so that a waiting put returns and the thread sees `stop`
         with suppress(RuntimeError):  # interrupted while it starts: it will see `stop`
             thread.join(PATIENCE)
+
+
+def _prepare(
+    items: Generator[T, None, None],
+    box: queue.Queue[tuple[T] | BaseException | None],
+    stop: threading.Event,
+    newest: bool,
+    taken: threading.Semaphore | None,
+) -> None:
+    """Put the items into the queue, then None, or the exception that ended them."""
+    end: BaseException | None = None
+    try:
+        with closing(items):
+            for item in items:
+                if stop.is_set():
+                    return
+                if newest and box.full():
+                    _drop(box, 1)
+                box.put((item,))
+                del item  # it may be large, and the next one takes a while
+                if taken is not None:
+                    taken.acquire()
+                    if stop.is_set():
+                        return
+    except BaseException as error:  # even SystemExit: the reader waits for an answer
+        end = error
+    if not stop.is_set():
+        box.put(end)
 
 
 def is_reading() -> bool:

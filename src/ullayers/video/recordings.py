@@ -168,7 +168,10 @@ def _stored_box(cut: Cut, turns: int) -> tuple[int, int, int, int]:
         turns: Number of anticlockwise quarter turns that bring a frame upright.
     """
     height, width = cut.frame
-    left, top, columns, rows = cut.left, cut.top, cut.width, cut.height
+    left = cut.left
+    top = cut.top
+    columns = cut.width
+    rows = cut.height
     for _ in range(turns):  # turn clockwise
         left, top, columns, rows = height - top - rows, left, rows, columns
         height, width = width, height

@@ -1,8 +1,8 @@
 """Memory of large arrays, used again once they are free.
 
-The system clears every page of memory that it gives out. For a window of frames, this takes as long
-as much of the work on it. Between `share` and `unshare`, the memory is in files without a name,
-which another process can read and write.
+The system clears every page of new memory. This takes a large part of the time spent on a window of
+frames. Between `share` and `unshare`, the memory is in files without a name, which another process
+can read and write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 LEAST = 2**20  # bytes: glibc reuses the memory of smaller arrays itself
-MOST_FREE = 2**29  # bytes
+MAX_FREE_BYTES = 2**29
 WASTE = 1.25  # times the size of an array: largest size of the memory used for it
 
 Bytes = NDArray[np.uint8]
@@ -181,6 +181,6 @@ def _address(array: NDArray[Any]) -> int:
 
 def _give_back(memory: _Memory) -> None:
     _free[memory.number] = memory
-    while free_bytes() > MOST_FREE:
+    while free_bytes() > MAX_FREE_BYTES:
         for oldest in list(_free)[:1]:
             _free.pop(oldest, None)

@@ -215,7 +215,8 @@ def _levels(inside: NDArray[np.bool_]) -> Pixels:
 
 def _bounds(inside: NDArray[np.bool_]) -> tuple[int, int, int, int]:
     """Return left, top, width and height of the part of an array that is true."""
-    rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
+    rows = np.flatnonzero(inside.any(1))
+    columns = np.flatnonzero(inside.any(0))
     if not len(rows):
         return 0, 0, 0, 0
     left, top = int(columns[0]), int(rows[0])

@@ -85,8 +85,9 @@ def _announce_compilation() -> None:
                 self.said = True
                 logger.warning(
                     "compiling CPU kernels, once on this machine (about %d s); run "
-                    "`python -m ullayers.kernels` beforehand to avoid this", COMPILE_SECONDS,
-                )  # fmt: skip
+                    "`python -m ullayers.kernels` beforehand to avoid this",
+                    COMPILE_SECONDS,
+                )
 
         def on_end(self, happened: Any) -> None:
             pass

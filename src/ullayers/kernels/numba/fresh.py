@@ -70,9 +70,12 @@ def measure(frames: Tensor, request: Request, scatter: Tensor | None) -> Moments
     grams = np.zeros((len(rooms), 2, padded, padded))
     sums = np.zeros((1 if shared else clips, channels, positions))
     ends = np.zeros((2, clips, channels, positions), np.float32)
-    _share(rooms, positions, lambda thread, begin, end: run(
-        loops("fresh").measure, job, rooms[thread], begin, end, grams[thread], sums, ends, steps,
-    ))  # fmt: skip
+
+    def work(thread: int, begin: int, end: int) -> None:
+        output = (grams[thread], sums, ends, steps)
+        run(loops("fresh").measure, job, rooms[thread], begin, end, *output)
+
+    _share(rooms, positions, work)
     upper = np.triu(grams.sum(0)[:, :channels, :channels])
     whole = torch.from_numpy(upper + np.triu(upper, 1).swapaxes(1, 2))
     long_mean = ends[1] if request.rates.long_term == "stream" else job.centre
@@ -111,10 +114,12 @@ def gradient(
     result = room_like(frames) if frames.dtype == torch.float32 else torch.empty_like(frames)
     out = result.numpy() if _is_plain(result) else np.empty(y.shape, np.float32)
     more = y if above is None else _plain(above)
-    _share(rooms, positions, lambda thread, begin, end: run(
-        loops("fresh").write_gradient, job, rooms[thread], begin, end, matrices, shift, carry,
-        more, above is not None, out,
-    ))  # fmt: skip
+
+    def work(thread: int, begin: int, end: int) -> None:
+        rest = (matrices, shift, carry, more, above is not None, out)
+        run(loops("fresh").write_gradient, job, rooms[thread], begin, end, *rest)
+
+    _share(rooms, positions, work)
     return result if _is_plain(result) else result.copy_(torch.from_numpy(out))
 
 
@@ -131,9 +136,11 @@ def _plain(maps: Tensor) -> Array:
 def _centre(job: Any, rooms: list[Any], steps: Array, shared: bool) -> Array:
     """Average over the usable frames of each stream, or of all clips at a position."""
     sums = np.zeros((len(steps), *job.frames.shape[1:]))
-    _share(rooms, sums.shape[2], lambda thread, begin, end: run(
-        loops("fresh").sum_frames, job, rooms[thread], begin, end, sums, steps
-    ))  # fmt: skip
+
+    def work(thread: int, begin: int, end: int) -> None:
+        run(loops("fresh").sum_frames, job, rooms[thread], begin, end, sums, steps)
+
+    _share(rooms, sums.shape[2], work)
     number = steps
     if shared:
         sums, number = sums.sum(0, keepdims=True), steps.sum(0, keepdims=True)
@@ -179,12 +186,17 @@ def _rooms(y: Array) -> list[Any]:
     threads = max(1, min(torch.get_num_threads(), -(-positions // width)))
     return [
         loops("fresh").Room(
-            _aligned(padded, columns), _aligned(padded, columns), _aligned(8, columns),
-            _aligned(STEPS, width), _aligned(2, STEPS, width), _aligned(2, channels, width),
-            _aligned(channels, width), np.zeros(width, np.int64),
+            _aligned(padded, columns),
+            _aligned(padded, columns),
+            _aligned(8, columns),
+            _aligned(STEPS, width),
+            _aligned(2, STEPS, width),
+            _aligned(2, channels, width),
+            _aligned(channels, width),
+            np.zeros(width, np.int64),
         )
         for _ in range(threads)
-    ]  # fmt: skip
+    ]
 
 
 def _aligned(*shape: int) -> Array:

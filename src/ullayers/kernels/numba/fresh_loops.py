@@ -254,9 +254,15 @@ def begin_block(job: Job, room: Room, block: int, left: int, n: int, ends: Array
 
 @compiled
 def measure(
-    job: Job, room: Room, begin: int, end: int,
-    grams: Array, between_sums: Array, ends: Array, steps: Array,
-) -> None:  # fmt: skip
+    job: Job,
+    room: Room,
+    begin: int,
+    end: int,
+    grams: Array,
+    between_sums: Array,
+    ends: Array,
+    steps: Array,
+) -> None:
     """Sum over all frames at positions from `begin` to `end`.
 
     Args:
@@ -294,9 +300,17 @@ def measure(
 
 @compiled
 def write_gradient(
-    job: Job, room: Room, begin: int, end: int,
-    matrices: Array, shift: Array, carry: Array, above: Array, adds: bool, gradient: Array,
-) -> None:  # fmt: skip
+    job: Job,
+    room: Room,
+    begin: int,
+    end: int,
+    matrices: Array,
+    shift: Array,
+    carry: Array,
+    above: Array,
+    adds: bool,
+    gradient: Array,
+) -> None:
     """Write the gradient at positions from `begin` to `end`, from the last block to the first.
 
     Args:

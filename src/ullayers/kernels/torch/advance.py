@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ullayers.kernels.covariance import (
     Fading,
+    Solved,
     forgotten_bits,
     noise_share,
     pull_share,
@@ -123,10 +124,18 @@ def _advance_block(
         gradient, pull = _centred(gradient, had_past | counted, pull, state.B, b_trace, rates.eps)
     if gradient is not target:
         target.copy_(gradient)
+    end = _end_state(means, state, W, B, pull, live.sum())
     scatter_gradient = None
     if scatter is not None and W.inverse is not None:
         scatter_gradient = torch.where(had_past[..., None, None], W.inverse[:, None] / 2, 0)
-    end = State(
+    return Result(target, scatter_gradient, end, W.singular + B.singular)
+
+
+def _end_state(
+    means: _Means, state: State, W: Solved, B: Solved, pull: Tensor, steps: Tensor
+) -> State:
+    """Return the state after a block, given that before it and its number of steps."""
+    return State(
         anchor=state.anchor,
         short=means.short,
         long=means.long,
@@ -135,9 +144,8 @@ def _advance_block(
         pull=pull,
         W=W.end,
         B=B.end,
-        steps=state.steps + live.sum(),
+        steps=state.steps + steps,
     )
-    return Result(target, scatter_gradient, end, W.singular + B.singular)
 
 
 class _Means(NamedTuple):

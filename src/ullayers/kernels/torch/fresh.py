@@ -294,7 +294,9 @@ def _aligned(
     packing = _packing(request.lengths)
     y = packing.pack(frames.to(working_precision(frames)))
     extra = None if scatter is None else packing.pack(scatter.to(y.dtype))
-    there, order, steps = None, None, None
+    there = None
+    order = None
+    steps = None
     if packing.ragged:
         there = packing.active(len(y), y.shape[1], y.device)[:, :, None, None]
     usable = _usable(y, extra, request.largest)

@@ -133,9 +133,12 @@ def _measure(
     _, d, positions = frames.shape
     steps = _zeros(frames, 0, 1, positions).long()
     none = _zeros(frames, 0)
-    long_mean, long_evidence, between = _zeros(frames, 0, d), none, None
+    long_mean = _zeros(frames, 0, d)
+    long_evidence = none
+    between = None
     if shared is not None:
-        long_mean, between = shared.mean[0].mT, torch.zeros_like(shared.mean)
+        long_mean = shared.mean[0].mT
+        between = torch.zeros_like(shared.mean)
         long_evidence = count_frames(steps, request, shared.frames).long_evidence
     seen = FrameCounts(steps, _zeros(frames, 3).long(), none, long_evidence)
     sums = _zeros(frames, 2, d, d)

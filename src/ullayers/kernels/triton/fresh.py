@@ -27,7 +27,7 @@ from ullayers.kernels.moments import (
     is_by_rows,
     working_precision,
 )
-from ullayers.kernels.triton.launch import is_aligned, launch, on
+from ullayers.kernels.triton.launch import is_aligned, launch, multiprocessors, on
 from ullayers.kernels.triton.weigh import WIDEST_INVERSE, weigh
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
@@ -64,9 +64,7 @@ PLANS = {  # by the number of channels that it serves
 WIDTH = 64  # most channels of the gradient that a program writes
 WIDEST_CODE = 1024  # features
 
-
 NAME = "Triton kernels"
-
 __all__ = ["NAME", "gradient", "measure", "weigh", "why_not"]
 
 
@@ -122,14 +120,17 @@ def gradient(
 @cache
 def _kernels() -> Any:
     """Import the kernels, and with them Triton, when they are first needed."""
-    import ullayers.kernels.triton.fresh_kernels as fused_fresh
+    import ullayers.kernels.triton.fresh_kernels as fresh_kernels
 
-    return fused_fresh
+    return fresh_kernels
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def _products() -> Any:
+    """Import the kernels of the products when they are first needed."""
+    import ullayers.kernels.triton.product_kernels as product_kernels
+
+    return product_kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,13 +241,13 @@ class _Prepared:
         C, plan = self.sizes[1], self.plan
         group = max(1, 64 // self.channels)
         room, D, E = self.workspace(frames)
-        parts = max(1, _multiprocessors(self.device) * plan.gram_programs // 2)
+        parts = max(1, multiprocessors(self.device) * plan.gram_programs // 2)
         parts = min(parts, -(-room.shape[1] // (group * C * plan.gram_block)))
         partial = frames.new_zeros((2, parts * group, C, C), dtype=torch.float32)
         for chunk in self.chunks:
             count = self.through_means(frames, _kernels().deviate, saved, (D, E), chunk)
             self.launch(
-                count, _kernels().gram, (parts, 2), D, E, *self.strides, partial, count,
+                count, _products().gram, (parts, 2), D, E, *self.strides, partial, count,
                 *self.sizes, self.full_precision, self.channels, group, plan.gram_block,
                 num_warps=plan.gram_warps, num_stages=plan.gram_stages,
             )  # fmt: skip
@@ -290,7 +291,7 @@ class _Prepared:
         _, D, E = self.workspace(frames)
         width = min(WIDTH, self.channels)
         columns = self.channels // width
-        programs = _multiprocessors(self.device) * plan.out_programs // columns
+        programs = multiprocessors(self.device) * plan.out_programs // columns
         for chunk in self.chunks:
             count = self.through_means(frames, _kernels().adjoint, saved, (D, E), chunk)
             begin = begins[chunk[0]]
@@ -300,7 +301,7 @@ class _Prepared:
                 more = above[begin:]
             key = (is_aligned(to), None if more is None else is_aligned(more), factors.dtype)
             self.launch(
-                key, _kernels().product, (parts, columns), D, E, *self.strides, factors, more, to,
+                key, _products().product, (parts, columns), D, E, *self.strides, factors, more, to,
                 count, *self.sizes, self.full_precision, self.channels, width, plan.out_block,
                 num_warps=plan.out_warps, num_stages=plan.out_stages,
             )  # fmt: skip

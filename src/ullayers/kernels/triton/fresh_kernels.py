@@ -5,7 +5,7 @@ segment as a clip of its own, and `chain` joins them: it finds the state before 
 there `deviate` computes D = y - short-term mean and E = short-term mean - long-term mean, and their
 contribution to the gradient of frames before the segment, which `unchain` sums backwards.
 `adjoint` passes D and E back through the means, so that the gradient is one product with the two
-factors.
+factors (`product_kernels`).
 
 Three things keep this short. A mean is carried as its lag behind the latest frame, so offsets in
 the data cost no digits: a frame that is `step` away from the one before it changes the lag to
@@ -56,12 +56,12 @@ def read_segment(y, begin, end, i, inside, plane, STEPS: tl.constexpr, KIND: tl.
 
 
 @triton.jit
-def follow(lag, step, seen, rate, on, HOW: tl.constexpr):
+def follow(lag, step, seen, rate, on, MOVES: tl.constexpr):
     """Return the lag of a mean after one more frame if it is `on`, its evidence, and the gain."""
     behind = lag + step
-    if HOW == FIXED:
+    if MOVES == FIXED:
         return behind, seen, tl.zeros_like(lag)
-    if HOW == PLAIN:
+    if MOVES == PLAIN:
         more = seen + 1
     else:
         more = seen + rate * (1 - seen)
@@ -71,19 +71,19 @@ def follow(lag, step, seen, rate, on, HOW: tl.constexpr):
 
 
 @triton.jit
-def advance(means, x, on, mu, eps, HOW: tl.constexpr):
+def advance(means, x, on, mu, eps, MOVES: tl.constexpr):
     """Return both means after one more frame, and its gains."""
     latest, lag, long, seen, long_seen = means
     x = tl.where(on, x, latest)
     lag, seen, gain = follow(lag, x - latest, seen, mu, on, MOVING)
-    long, long_seen, long_gain = follow(long, x - latest, long_seen, eps, on, HOW)
+    long, long_seen, long_gain = follow(long, x - latest, long_seen, eps, on, MOVES)
     return (x, lag, long, seen, long_seen), gain, long_gain
 
 
 @triton.jit
 def summarise(
     y, stride_c, stride_p, segments, state, marks, count, tally, mu, eps, largest, plane, C, P,
-    HOW: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    MOVES: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Find the latest frame of each segment, the lags of its own two means, and its usable frames.
 
@@ -101,7 +101,7 @@ def summarise(
         x = x.to(KIND)
         bad = tl.max((~(tl.abs(x) <= largest)).to(tl.int32), 0, keep_dims=True)
         bits, seen = bits | ((1 - bad) << (t - begin)), seen + 1 - bad
-        means, _, _ = advance(means, x, bad == 0, mu, eps, HOW)
+        means, _, _ = advance(means, x, bad == 0, mu, eps, MOVES)
     at = state + s.to(tl.int64) * FIELDS * plane + place
     for j in tl.static_range(3):
         tl.store(at + j * plane, means[j], mask=inside)
@@ -132,7 +132,7 @@ def joined(lag, step, own, weight):
 def chain(
     state, count, before, segments, groups, table, size, short_mean, long_mean, steps,
     short_evidence, long_evidence, tally, plane, C, P,
-    HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
+    MOVES: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Find the state before each segment of a group, the means at the end, and the counts.
 
@@ -175,13 +175,13 @@ def chain(
     seen = tl.load(table + 2 * size + total)
     tl.store(long_evidence + group * P + p, seen, mask=inside & (c == 0))
     tl.store(long_mean + (group * P + p) * C + c, newest - long, mask=inside)
-    if HOW == PLAIN:  # one long-term mean for all frames
+    if MOVES == PLAIN:  # one long-term mean for all frames
         for s in range(begin, end):
             at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
             x = tl.load(at, mask=inside, other=0.0)
             tl.store(at + 2 * plane, (x - newest) + long, mask=inside)
     frames = tl.load(segments + (end - 1) * COLUMNS + END) - tl.load(segments + begin * COLUMNS)
-    between = tl.where(total > 1, total, 0) if HOW == PLAIN else pairs
+    between = tl.where(total > 1, total, 0) if MOVES == PLAIN else pairs
     add_up(tally, pairs, inside & (c == 0))
     add_up(tally + 1, between, inside & (c == 0))
     add_up(tally + 2, frames - total, inside & (c == 0))
@@ -222,7 +222,7 @@ def begin_segment(
 @triton.jit(do_not_specialize=["size", "start"])
 def deviate(
     y, marks, before, segments, table, size, state, within, between, start, mu, eps,
-    plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
+    plane, C, P, MOVES: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute D and E of a segment, and their contribution to the gradient of earlier frames."""
@@ -237,7 +237,7 @@ def deviate(
     to_lag, to_between, to_long = nothing, nothing, nothing
     for j in tl.static_range(STEPS):
         on = (bits >> j) & 1 != 0
-        means, gain, long_gain = advance(means, frames[j], on, mu, eps, HOW)
+        means, gain, long_gain = advance(means, frames[j], on, mu, eps, MOVES)
         d, e = tl.where(on, means[1], 0.0), tl.where(on, means[2] - means[1], 0.0)
         left, long_left = left - gain * left, long_left - long_gain * long_left
         to_lag, to_between = to_lag + left * d, to_between + left * e
@@ -253,7 +253,7 @@ def deviate(
 @triton.jit(do_not_specialize=["size"])
 def unchain(
     state, count, before, segments, groups, table, size, plane, C, P,
-    HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
+    MOVES: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Sum the contributions of all later frames to the gradient of each segment of a group."""
     group, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -277,10 +277,10 @@ def unchain(
         tl.store(at + 5 * plane, to_long, mask=inside)
         left = 1 - share(table, more, n)
         to_lag, to_between = own_lag + left * to_lag, own_between + left * to_between
-        if HOW == MOVING:
+        if MOVES == MOVING:
             to_long -= share(table + size, more, n) * to_long
         to_long, total = to_long + own_long, total + more
-    if HOW == PLAIN:  # every frame has the same share in the mean
+    if MOVES == PLAIN:  # every frame has the same share in the mean
         mean = to_long / tl.maximum(total, 1).to(state.dtype.element_ty)
         for s in range(begin, end):
             at = state + tl.cast(s, tl.int64) * FIELDS * plane + i
@@ -290,7 +290,7 @@ def unchain(
 @triton.jit(do_not_specialize=["size", "start"])
 def adjoint(
     y, marks, before, segments, table, size, state, within, between, start, mu, eps,
-    plane, C, P, HOW: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
+    plane, C, P, MOVES: tl.constexpr, CHANNELS_LAST: tl.constexpr, STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Pass D and E of a segment back through the means, to be multiplied with the factors."""
@@ -306,7 +306,7 @@ def adjoint(
     lags, longs, gains, long_gains = (), (), (), ()
     for j in tl.static_range(STEPS):
         on = (bits >> j) & 1 != 0
-        means, gain, long_gain = advance(means, frames[j], on, mu, eps, HOW)
+        means, gain, long_gain = advance(means, frames[j], on, mu, eps, MOVES)
         lags, longs = lags + (means[1],), longs + (means[2],)
         gains, long_gains = gains + (gain,), long_gains + (long_gain,)
     for j in tl.static_range(STEPS - 1, -1, -1):
@@ -314,7 +314,7 @@ def adjoint(
         near = tl.where(on, d - gains[j] * (d + to_lag), 0.0)
         far = tl.where(on, e - gains[j] * (e + to_between), 0.0)
         to_lag, to_between = to_lag + near, to_between + far
-        if HOW == MOVING:
+        if MOVES == MOVING:
             slow = tl.where(on, e - long_gains[j] * (e + to_long), 0.0)
             to_long += slow
         else:
@@ -322,88 +322,3 @@ def adjoint(
         there, to = inside & (j < length), offset + j * plane
         tl.store(within + to, near, mask=there)
         tl.store(between + to, slow - far, mask=there)
-
-
-@triton.jit
-def nearest(x):
-    """Round a float32 to tf32; the matrix units would truncate it."""
-    return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
-
-
-@triton.jit(do_not_specialize=["frames"])
-def gram(
-    within, between, stride_c, stride_p, partial, frames, plane, C, P, FULL: tl.constexpr,
-    CHANNELS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Sum D D^T or E E^T over the tiles of a program.
-
-    A few channels do not fill the matrix units: then a tile holds several frames, and the blocks
-    on the diagonal of its product are used. In full precision x is high + low;
-    low low^T is beyond the digits of float32, and high low^T is the transpose of low high^T.
-    """
-    part, which, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
-    r = tl.arange(0, GROUP * CHANNELS)
-    c, g = r % CHANNELS, r // CHANNELS
-    source = within if which == 0 else between
-    total = tl.zeros([GROUP * CHANNELS, GROUP * CHANNELS], tl.float32)
-    cross = tl.zeros_like(total)
-    blocks = tl.cdiv(P, BLOCK)
-    for unit in range(part, tl.cdiv(frames, GROUP) * blocks, parts):
-        t, p = unit // blocks * GROUP + g, unit % blocks * BLOCK + tl.arange(0, BLOCK)
-        there = ((c < C) & (t < frames))[:, None] & (p < P)[None, :]
-        place = (t * plane + c * stride_c)[:, None] + (p * stride_p)[None, :]
-        x = tl.load(source + place, mask=there, other=0.0)
-        high = nearest(x)
-        if FULL:
-            cross = tl.dot(nearest(x - high), tl.trans(high), cross, input_precision="tf32")
-        # Added separately: the matrix units would truncate the total each time.
-        total += tl.dot(high, tl.trans(high), input_precision="tf32")
-    if FULL:
-        total += cross + tl.trans(cross)
-    wanted = (c < C)[:, None] & (c < C)[None, :] & (g[:, None] == g[None, :])
-    slot = (which * parts + part) * GROUP + g
-    sums = partial + (slot * C + c)[:, None] * C + c[None, :]
-    tl.store(sums, total + tl.load(sums, mask=wanted, other=0.0), mask=wanted)
-
-
-@triton.jit
-def factor_slices(factors, c, C, SLICES: tl.constexpr, SLICE: tl.constexpr):
-    """Return rows of both factors, some at a time, each as a sum of two tf32 numbers."""
-    high, low = (), ()
-    for slice in tl.static_range(2 * SLICES):
-        k, which = slice % SLICES * SLICE + tl.arange(0, SLICE), slice // SLICES
-        there = (k < C)[:, None] & (c < C)[None, :]
-        f = tl.load(factors + (which * C + k)[:, None] * C + c[None, :], mask=there, other=0.0)
-        f = f.to(tl.float32)
-        high, low = high + (nearest(f),), low + (nearest(f - nearest(f)),)
-    return high, low
-
-
-@triton.jit(do_not_specialize=["frames"])
-def product(
-    within, between, stride_c, stride_p, factors, above, out, frames, plane, C, P,
-    FULL: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Write the gradient of some channels: output of `adjoint` times factors, plus `above`."""
-    part, parts = tl.program_id(0), tl.num_programs(0)
-    c, blocks = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.cdiv(P, BLOCK)
-    SLICES: tl.constexpr = CHANNELS // WIDTH
-    high, low = factor_slices(factors, c, C, SLICES, WIDTH)
-    for unit in range(part, frames * blocks, parts):
-        t, p = unit // blocks, unit % blocks * BLOCK + tl.arange(0, BLOCK)
-        place = tl.cast(t, tl.int64) * plane + p[:, None] * stride_p
-        g = tl.zeros([BLOCK, WIDTH], tl.float32)
-        for slice in tl.static_range(2 * SLICES):
-            k = slice % SLICES * WIDTH + tl.arange(0, WIDTH)
-            there = (p < P)[:, None] & (k < C)[None, :]
-            source = within if slice < SLICES else between
-            x = tl.load(source + place + k[None, :] * stride_c, mask=there, other=0.0)
-            x_high = nearest(x)
-            if FULL:
-                g = tl.dot(nearest(x - x_high), high[slice], g, input_precision="tf32")
-                g = tl.dot(x_high, low[slice], g, input_precision="tf32")
-            g = tl.dot(x_high, high[slice], g, input_precision="tf32")
-        there, at = (p < P)[:, None] & (c < C)[None, :], place + c[None, :] * stride_c
-        if above is not None:
-            g += tl.load(above + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(out + at, g.to(out.dtype.element_ty), mask=there)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-MOST_COMPILED = 4096
+MAX_COMPILED = 4096
 
 
 def launch(
@@ -34,7 +35,7 @@ def launch(
         ready[(*grid, 1)](*arguments)
         return
     ready = kernel[grid](*arguments, **options)
-    if len(compiled) >= MOST_COMPILED:
+    if len(compiled) >= MAX_COMPILED:
         compiled.clear()
     if ready is not None:  # Triton's interpreter compiles nothing
         compiled[kernel, key] = ready
@@ -49,3 +50,9 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
     """Make a device current, since Triton launches on the current one."""
     here = not device.type == "cuda" or device.index == torch.cuda.current_device()
     return nullcontext() if here else torch.cuda.device(device)
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -39,7 +39,8 @@ def _csv_lines(video: TrackedVideo, numbered: bool) -> list[str]:
         blocks.append((form, np.concatenate([getattr(track, name) for track in tracks])))
     name_cell = io.StringIO()
     csv.writer(name_cell, lineterminator="").writerow([video.name])
-    start, rest = f"{name_cell.getvalue()},", ",".join(form for form, _ in blocks) + "\n"
+    start = f"{name_cell.getvalue()},"
+    rest = ",".join(form for form, _ in blocks) + "\n"
     rows = zip(*(column[order].tolist() for _, column in blocks), strict=True)
     return [start + rest % row for row in rows]
 

@@ -27,7 +27,8 @@ from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.learn.run_training import learn_run
 from ullayers.learn.runs import plan_run
-from ullayers.output.export import ExportOptions, export
+from ullayers.output.export import export
+from ullayers.output.export_options import ExportOptions
 from ullayers.output.run_outputs import OVERLAY_FRAMES
 from ullayers.output.run_report import report_run
 from ullayers.research.bench.timing import THREAD_VARIABLES, Row

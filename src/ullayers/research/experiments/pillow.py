@@ -14,7 +14,8 @@ from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
 from ullayers.learn.results import unsure
 from ullayers.nn.layers import UL1d, backward, sequences
-from ullayers.research.baselines import PositionNet, learn_physics, moving_centroids
+from ullayers.research.background_subtraction import moving_centroids
+from ullayers.research.baselines import PositionNet, learn_physics
 from ullayers.research.datasets import Sequence, thrown_pillow
 from ullayers.research.experiments.common import (
     Claim,
@@ -252,7 +253,8 @@ def _table(throws: list[Sequence], found: dict[str, list[Tracked]]) -> Table:
 
 
 def _claims(table: Table) -> list[Claim]:
-    flight, distance = table.mean(OURS, "free flight"), table.mean(OURS, DISTANCE)
+    flight = table.mean(OURS, "free flight")
+    distance = table.mean(OURS, DISTANCE)
     claims = [Claim("share of motion explained by free flight", flight, at_least=0.9)]
     if np.isfinite(distance):
         claims.append(Claim(DISTANCE, distance, at_most=0.03))

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from ullayers.learn.config import Config
 from ullayers.learn.models import Locator
 from ullayers.learn.runs import Run
+from ullayers.research.background_subtraction import moving_centroids
 from ullayers.research.baselines import (
     learn_physics,
     learn_supervised,
-    moving_centroids,
     random_weights,
 )
 from ullayers.research.datasets import Sequence, walking
