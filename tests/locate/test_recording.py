@@ -94,6 +94,16 @@ def test_an_object_that_hides_the_scene_most_of_the_time_is_outlined() -> None:
     assert np.quantile(both / either, 0.1) > 0.8  # 0.35 with a median over all frames
 
 
+def test_an_object_that_never_leaves_its_place_is_outlined() -> None:
+    places = (circle(200) - (80, 60)) / 4 + (80, 60)
+    frames, masks = textured_object(places, radius=30)
+    assert masks.all(axis=0).mean() > 0.05, "the scene is never seen here"
+    found = scene_of(frames).segment(frames)
+    both = np.count_nonzero(found.masks & masks, axis=(1, 2))
+    either = np.count_nonzero(found.masks | masks, axis=(1, 2))
+    assert np.quantile(both / either, 0.1) > 0.8  # 0.41 with the median
+
+
 def test_an_object_that_rests_and_moves_in_one_place_is_found() -> None:
     """Around this place, most frames without motion show the object at rest."""
     angle = np.arange(200) / 3

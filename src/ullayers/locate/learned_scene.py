@@ -11,6 +11,7 @@ from ullayers.locate.parallel import in_parallel
 from ullayers.locate.resting import without_resting
 from ullayers.locate.scene_median import MEDIAN_DEVIATION, hidden_by_motion, median_over_time
 from ullayers.locate.still import NOISE_FLOOR, StillScene
+from ullayers.locate.unseen import without_unseen
 
 BANDS = 0.9  # rows have their own gains if these reduce the difference to less than this share
 NOISE_BLUR = 2.0  # standard deviation of the filter of the noise, in pixels
@@ -34,7 +35,8 @@ def still_scene(sample: Frames, moving: NDArray[np.bool_] | None = None) -> Stil
     middle = median_over_time(differences, hidden)
     noise = cv2.GaussianBlur(middle, (0, 0), NOISE_BLUR) / MEDIAN_DEVIATION
     scene = StillScene(scene.backdrop, np.maximum(noise, NOISE_FLOOR), scene.bands)
-    return without_resting(scene, levelled)
+    scene = without_resting(scene, levelled)
+    return scene if moving is None else without_unseen(scene, sample, levelled, moving)
 
 
 def _has_bands(sample: Frames, scene: StillScene) -> bool:
