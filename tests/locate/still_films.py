@@ -25,6 +25,7 @@ def film(
     bands: float = 0.0,
     drift: float = 0.0,
     colour: tuple[int, int, int] = (30, 30, 40),
+    texture: float = 1.0,
     seed: int = 0,
 ) -> NDArray[np.uint8]:
     """Return frames with a disc at the given places in pixels; none where they are NaN.
@@ -36,10 +37,11 @@ def film(
         bands: Relative brightness of bands that roll through the frames.
         drift: Relative change of the light from the first to the last frame.
         colour: Of the disc.
+        texture: Contrast of the scene.
         seed: Of the noise.
     """
     rng = np.random.default_rng(seed)
-    behind = wall()
+    behind = 120 + texture * (wall() - 120)
     rows = np.arange(HEIGHT)
     frames = []
     for t, (x, y) in enumerate(places):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ullayers.locate.anchors import Anchors
 from ullayers.locate.flow import INLIER, MIN_INLIERS, Floats, Frames, Pixels, optical_flow
 from ullayers.locate.judge import covariance_in_world, in_world
+from ullayers.locate.learned_scene import still_scene
 from ullayers.locate.outline import EDGE
 from ullayers.locate.recording import (
     MAX_CHANGE,
@@ -24,7 +25,7 @@ from ullayers.locate.recording import (
     StillRecording,
 )
 from ullayers.locate.segment import Segments, centroids, resized
-from ullayers.locate.still import correlation, edges, still_scene
+from ullayers.locate.still import correlation, edges
 
 REGISTERED = 0.9  # least share of the sample that shows the scene
 MIN_OVERLAP = 0.75  # least share of a frame inside the image of the scene

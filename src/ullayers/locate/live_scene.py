@@ -9,18 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
+from ullayers.locate.learned_scene import BANDS, NOISE_BLUR
+from ullayers.locate.resting import RESTING_FRAMES, RESTING_PIXELS
+from ullayers.locate.scene_median import MEDIAN_DEVIATION
 from ullayers.locate.segment import FITTING, still_threshold
 from ullayers.locate.still import (
-    BANDS,
     ENERGY_BLUR,
     MEAN,
-    MEDIAN_DEVIATION,
     MIN_STILL_EVIDENCE,
-    NOISE_BLUR,
     NOISE_FLOOR,
-    RESTING_EDGES,
-    RESTING_FRAMES,
-    RESTING_PIXELS,
     StillScene,
     edges,
 )
@@ -31,6 +28,7 @@ FADING = 0.5  # grey levels per frame at which something that stays becomes part
 HOLD = 64.0  # and this many times slower, if it is an object
 MARGIN = np.ones((5, 5), np.uint8)  # pixels around an object that do not change the scene
 OUTLINE = np.ones((3, 3), np.uint8)
+RESTING_EDGES = 1.5  # edges of the scene are this many times stronger where an object has left
 BORDER = 6  # pixels around something within which its edges are computed
 CHECK_INTERVAL = 8  # frames between two updates of the threshold
 THRESHOLD_RATE = 0.1

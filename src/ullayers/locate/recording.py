@@ -17,9 +17,11 @@ from ullayers.locate.finder import ObjectFinder
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
 from ullayers.locate.helper import Helper, for_each
 from ullayers.locate.judge import track_objective
+from ullayers.locate.learned_scene import still_scene
 from ullayers.locate.looking import OVEREXPOSED, Looker, Notable, SeenFrame, least_mass
 from ullayers.locate.movers import MoverChoice
 from ullayers.locate.objects import Labelled, ObjectPath, label_parts
+from ullayers.locate.scene_median import moving_pixels
 from ullayers.locate.segment import (
     FITTING,
     Segments,
@@ -38,8 +40,6 @@ from ullayers.locate.still import (
     common_evidence,
     correlation,
     edges,
-    moving_pixels,
-    still_scene,
     without_common,
 )
 from ullayers.video import recycled

@@ -14,47 +14,22 @@ from functools import cached_property
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-from ullayers.locate.flow import Floats, Frames, Pixels, optical_flow
-from ullayers.locate.parallel import in_parallel
+from ullayers.locate.flow import Floats, Pixels
 from ullayers.locate.quantiles import medians
 
-BANDS = 0.9  # rows have their own gains if these reduce the difference to less than this share
 NOISE_FLOOR = 1.0  # smallest noise in grey levels; compression hides smaller noise
 DARK = 16.0  # grey levels added before dividing, because gains of dark pixels are uncertain
 BAND_SMOOTHING = 0.01  # standard deviation of the filter of row gains, as a share of the height
 ENERGY_BLUR = 1.0  # standard deviation of the filter of the evidence, in pixels
-# The median of the absolute value of a normal deviate is 0.67 standard deviations.
-MEDIAN_DEVIATION = 0.67
-NOISE_BLUR = 2.0  # standard deviation of the filter of the noise, in pixels
 DETAIL = 1.0  # size of the finest details of a texture in pixels; the coarsest are four times this
-ROW_BYTES = 2**26  # memory for the median over time of a band of rows
-
-MOTION_SIDE, SHORTEST_SIDE = 320, 16  # sides in pixels of the frames in which motion is measured
-MOVING = 0.5  # smallest motion from frame to frame, in pixels
-CLOSING = np.ones((7, 7), np.uint8)  # fills the inside of an object, where flow is uncertain
-# A pixel moves often if it moves in more than the first share of the frames, and rests in more than
-# the second share, which is enough for its median.
-OFTEN, SELDOM = 0.25, 0.15
-MOVING_WEIGHT = 0.6  # weight of a frame with motion when two colours of the scene are compared
-SAME_COLOUR = 10.0  # largest difference in grey levels of a frame that agrees with a colour
 
 COMMON_SHARE = 0.25  # this quantile of the evidence of a frame is not affected by objects
 NOISE_SHARE = 0.4  # smallest value of this quantile if there is any noise
 RAISED = 1.5  # a frame whose quantile is this many times the usual one differs everywhere
 MIN_STILL_EVIDENCE = 3.0  # smallest evidence of an object, in units of the noise
 
-# Objects that rest for more than half of the time are in the median and must be removed from it.
-RESTING_EVIDENCE = 6.0  # smallest evidence that such an object has left, in units of the noise
-RESTING_PIXELS = 9  # smallest area of a difference that is checked
-RESTING_EDGES = 1.5  # edges of the backdrop are this many times stronger than those of the frame
 SAME_TEXTURE = 0.6  # smallest correlation of the edges of two images of the same texture
-RESTING_FRAMES = 3  # smallest number of frames that show the same scene behind the object
-WEAK = 1 / 3  # smallest difference of the whole object, as a share of that of its clear part
-MOST_GROWTH = 6.0  # largest area of the whole object, as a multiple of that of its clear part
-MOST_VISITS = 4  # an object that comes and goes more often is part of the scene
-RESTING_SAME = 2.0  # largest difference of two equal regions, in units of the noise
 
 
 @dataclass(frozen=True)
@@ -136,6 +111,7 @@ class StillScene:
             gain: From `gain`, if it is known.
 
         Example:
+            >>> from ullayers.locate.learned_scene import still_scene
             >>> rng = np.random.default_rng(0)
             >>> frames = rng.normal(100, 4, (50, 24, 32, 3)).astype(np.uint8)
             >>> scene = still_scene(frames)
@@ -195,190 +171,6 @@ def without_common(evidence: Floats, usual: float) -> Floats:
 
 MEAN = np.full((1, 3), 1 / 3, np.float32)
 GREY = np.array([[0.299, 0.587, 0.114]], np.float32)
-
-
-def still_scene(sample: Frames, moving: NDArray[np.bool_] | None = None) -> StillScene:
-    """Learn the scene from frames spread over a recording.
-
-    Args:
-        sample: (time, height, width, 3) uint8; a few dozen frames are enough.
-        moving: (time, height, width) pixels that move, from `moving_pixels`. A large object may
-            cover a pixel in more than half of the frames.
-    """
-    flat = np.ones(sample.shape[1:3], np.float32)
-    scene = StillScene(_median_over_time(sample), flat, bands=False)
-    scene = StillScene(scene.backdrop, flat, bands=_has_bands(sample, scene))
-    levelled = np.stack(in_parallel(scene.levelled, sample))
-    if moving is not None:
-        moving = _hidden_by_motion(levelled, moving)
-    scene = StillScene(_median_over_time(levelled, moving), flat, scene.bands)
-    differences = np.stack(in_parallel(scene.difference, sample))
-    middle = _median_over_time(differences, moving)
-    noise = cv2.GaussianBlur(middle, (0, 0), NOISE_BLUR) / MEDIAN_DEVIATION
-    scene = StillScene(scene.backdrop, np.maximum(noise, NOISE_FLOOR), scene.bands)
-    return _without_resting(scene, levelled)
-
-
-def moving_pixels(sample: Frames, after: Frames) -> NDArray[np.bool_]:
-    """Return the (time, height, width) pixels that move from each frame to the one after it.
-
-    Args:
-        sample: (time, height, width, 3) uint8.
-        after: The frames that follow those of the sample.
-    """
-    size = sample.shape[2], sample.shape[1]
-    scale = min(1.0, max(MOTION_SIDE / max(size), SHORTEST_SIDE / min(size)))
-
-    def small(frame: Pixels) -> Pixels:
-        grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
-        reduced = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        return np.asarray(reduced, np.uint8)
-
-    def moves(frame: Pixels, following: Pixels) -> NDArray[np.bool_]:
-        flow = optical_flow(small(frame), small(following))
-        flow -= np.median(flow, axis=(0, 1))
-        found = (np.hypot(flow[..., 0], flow[..., 1]) > MOVING).astype(np.uint8)
-        whole = cv2.dilate(cv2.morphologyEx(found, cv2.MORPH_CLOSE, CLOSING), CLOSING)
-        return np.asarray(cv2.resize(whole, size, interpolation=cv2.INTER_NEAREST) > 0)
-
-    return np.stack(in_parallel(moves, sample, after))
-
-
-def _median_over_time(
-    frames: NDArray[np.uint8] | Floats, moving: NDArray[np.bool_] | None = None
-) -> Floats:
-    """Return the median of each pixel, computed in bands of rows to bound memory.
-
-    Args:
-        frames: (time, height, width) or (time, height, width, 3).
-        moving: From `moving_pixels`. A pixel that moves often is the median of the other frames.
-    """
-    middle = np.empty(frames.shape[1:], np.float32)
-    rows = max(1, min(ROW_BYTES // (8 * frames[:, 0].size), -(-len(middle) // 2)))
-
-    def band(top: int) -> None:
-        some = slice(top, top + rows)
-        middle[some] = np.median(frames[:, some], axis=0)
-        if moving is not None:
-            often, median = _median_at_rest(frames[:, some], moving[:, some])
-            middle[some][often] = median
-
-    in_parallel(band, range(0, len(middle), rows))
-    return middle
-
-
-def _hidden_by_motion(levelled: Frames, moving: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return `moving`, but only where the frames without motion show what is behind.
-
-    Where an animal rests, the scene may be seen mostly while the animal moves nearby. The median of
-    all frames and that of the frames without motion compete: the one with which more frames agree
-    is the scene. Frames with motion count less, as they may show a large object.
-    """
-    hidden = moving.copy()
-
-    def compare(row: int) -> None:
-        often, at_rest = _median_at_rest(levelled[:, row], moving[:, row])
-        if not often.any():
-            return
-        seen = levelled[:, row, often].astype(np.float32)
-        weight = np.where(moving[:, row, often], MOVING_WEIGHT, 1)
-        all_frames = np.median(seen, axis=0)
-        support, support_at_rest = (
-            (weight * (np.abs(seen - colour).mean(-1) < SAME_COLOUR)).sum(0)
-            for colour in (all_frames, at_rest)
-        )
-        differ = np.abs(all_frames - at_rest).mean(-1) > SAME_COLOUR
-        hidden[:, row, np.flatnonzero(often)[differ & (support > support_at_rest)]] = False
-
-    in_parallel(compare, range(levelled.shape[1]))
-    return hidden
-
-
-def _median_at_rest(
-    frames: NDArray[np.uint8] | Floats, moving: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], Floats]:
-    """Return the pixels that move often but not always, and their medians while they do not."""
-    resting = np.count_nonzero(~moving, axis=0)
-    often = (resting < (1 - OFTEN) * len(frames)) & (resting > SELDOM * len(frames))
-    values = frames[:, often].astype(np.float32)
-    values[moving[:, often]] = np.inf
-    values.sort(axis=0)
-    median: Floats = values[(resting[often] - 1) // 2, np.arange(values.shape[1])]
-    return often, median
-
-
-def _has_bands(sample: Frames, scene: StillScene) -> bool:
-    """Return whether one gain per row explains the frames clearly better than a single gain."""
-    banded = StillScene(scene.backdrop, scene.noise, bands=True)
-    plain = np.mean([np.median(scene.difference(frame)) for frame in sample[::4]])
-    return bool(np.mean([np.median(banded.difference(f)) for f in sample[::4]]) < BANDS * plain)
-
-
-def _without_resting(scene: StillScene, levelled: Frames) -> StillScene:
-    """Remove objects that rest for about half of the time or more.
-
-    Where such an object has left, frames differ from the backdrop, but the outline of the
-    difference has edges in the backdrop and none in the frame. There, the frame shows the scene.
-    """
-    backdrop, noise = scene.backdrop.copy(), scene.noise.copy()
-    for frame in levelled:
-        seen = StillScene(backdrop, noise, bands=False)
-        mask = (seen.evidence(frame) > RESTING_EVIDENCE).astype(np.uint8)
-        count, labels, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
-        images = edges(frame.astype(np.float32)), edges(backdrop)
-        difference = seen.distance(frame.astype(np.float32))
-        for number in range(1, count):
-            if stats[number, cv2.CC_STAT_AREA] < RESTING_PIXELS:
-                continue
-            part = (labels == number).astype(np.uint8)
-            inside = cv2.dilate(part, SQUARE) > 0
-            outline = inside & (cv2.erode(part, SQUARE, borderValue=0) == 0)
-            in_frame, in_backdrop = (float(np.mean(edge[outline])) for edge in images)
-            if in_backdrop > RESTING_EDGES * in_frame:
-                inside = _whole(part, difference)
-                if correlation(images[0][inside], images[1][inside]) > SAME_TEXTURE:
-                    continue  # a lamp: the same scene in different light
-                alike = _frames_alike(levelled, frame, inside, noise)
-                if alike.sum() >= RESTING_FRAMES:
-                    shown = levelled[alike][:, inside]
-                    backdrop[inside] = np.median(shown, axis=0)
-                    if np.count_nonzero(np.diff(alike)) <= MOST_VISITS:  # else a lamp that flickers
-                        noise[inside] = np.minimum(noise[inside], _noise(shown, backdrop[inside]))
-    return StillScene(backdrop, noise, scene.bands)
-
-
-def _whole(part: Pixels, difference: Floats) -> NDArray[np.bool_]:
-    """Return the whole object that a part with clear evidence belongs to.
-
-    The noise is high where an object rests for half of the time, so the evidence shows only its
-    part of highest contrast.
-    """
-    weak = difference > WEAK * np.median(difference[part > 0])
-    _, labels = cv2.connectedComponents((weak | (part > 0)).astype(np.uint8), connectivity=8)
-    whole = labels == labels[part > 0][0]
-    if np.count_nonzero(whole) > MOST_GROWTH * np.count_nonzero(part):  # it touches something else
-        whole = part > 0
-    return np.asarray(cv2.dilate(whole.astype(np.uint8), SQUARE) > 0)
-
-
-def _noise(shown: NDArray[np.uint8], backdrop: Floats) -> Floats:
-    """Return the noise of pixels (frames, pixels, 3) around their backdrop (pixels, 3)."""
-    squares = np.square(shown - backdrop).mean(-1)
-    noise: Floats = np.median(np.sqrt(squares), axis=0) / MEDIAN_DEVIATION
-    return np.maximum(noise, NOISE_FLOOR)
-
-
-SQUARE = np.ones((3, 3), np.uint8)
-
-
-def _frames_alike(
-    levelled: Frames, frame: Pixels, inside: NDArray[np.bool_], noise: Floats
-) -> NDArray[np.bool_]:
-    """Return which frames are the same as `frame` in a region."""
-    difference = levelled[:, inside].astype(np.float32) - frame[inside]
-    length = np.sqrt(np.square(difference).mean(-1)) / noise[inside]
-    alike: NDArray[np.bool_] = np.median(length, axis=1) < RESTING_SAME
-    return alike
 
 
 def correlation(first: Floats, second: Floats) -> float:
