@@ -15,7 +15,7 @@ from ullayers.locate.identity import resolve
 from ullayers.locate.judge import covariance_in_world, in_world
 from ullayers.locate.recognition import Portrait
 from ullayers.locate.recording import MIN_STILL_FRAMES
-from ullayers.locate.selection import choose_objects
+from ullayers.locate.returns import find_objects
 from ullayers.locate.tracking import TrackedObject, Tracker
 
 MIN_PAUSE = 2  # frames; objects that separate for a shorter time are in the same crossing
@@ -88,8 +88,7 @@ class Several:
                 camera is still.
         """
         tracked = tracker.finish()
-        chosen = choose_objects(tracked, len(frames.index), size, self.wanted)
-        self.moving = len(choose_objects(tracked, len(frames.index), size))
+        chosen, self.moving = find_objects(tracked, len(frames.index), size, self.wanted)
         pause = max(MIN_PAUSE, tracker.patience // 5)
         objects, found = resolve(chosen, find_crossings(chosen, pause))
         across = float(np.sqrt(scale[0] * scale[1]))

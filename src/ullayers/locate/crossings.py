@@ -1,15 +1,19 @@
-"""Crossings: objects share a blob, after which their identities may be swapped."""
+"""Crossings: objects share a blob, or are hidden, after which identities may be swapped."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.locate.selection import SHORT_GAP
 from ullayers.locate.sightings import ALONE
 from ullayers.locate.tracking import TrackedObject
+
+ENDLESS = 2**31  # frame in which an object appears that does not come back
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ def find_crossings(objects: Sequence[TrackedObject], pause: int) -> list[Crossin
                 confidence = 0.5 + 0.5 * least
                 pair = k, other
                 found.append(Crossing(first, last, pair, confidence, least, int(times[nearest])))
+    found += _hidden_together(objects)
     return sorted(found, key=lambda each: (each.nearest, each.objects))
 
 
@@ -80,3 +85,24 @@ def _together(
         rows = np.isin(company, with_it)
         found[other] = times[rows], apart[rows]
     return found
+
+
+def _hidden_together(objects: Sequence[TrackedObject]) -> list[Crossing]:
+    """List when one of several hidden objects appears: it may be any of them."""
+    gaps = [_gaps(each) for each in objects]
+    found = []
+    for k, other in combinations(range(len(objects)), 2):
+        for (start, end), (begin, stop) in product(gaps[k], gaps[other]):
+            first, last = max(start, begin), min(end, stop)
+            if first < last < ENDLESS:
+                found.append(Crossing(first, last, (k + 1, other + 1), 0.5, 0.0, last - 1))
+    return found
+
+
+def _gaps(one: TrackedObject) -> list[tuple[int, int]]:
+    """Return the last frame before, and the first after, each time when an object was hidden."""
+    frames = one.sightings.column("frame")
+    breaks = np.diff(one.sightings.column("number")) != 0
+    hidden = np.flatnonzero(breaks & (np.diff(frames) > SHORT_GAP))
+    gaps = [(int(frames[i]), int(frames[i + 1])) for i in hidden]
+    return [*gaps, (int(frames[-1]), ENDLESS)]

@@ -150,7 +150,7 @@ class KnownObjects:
         columns, confidence = [len(known)] * len(portraits), [0.0] * len(portraits)
         if not seen or not members:
             return columns, confidence
-        looks = _in_metric_of_w([*members, *(portraits[row] for row in seen)])
+        looks = in_metric_of_w([*members, *(portraits[row] for row in seen)])
         offset = looks[len(members) :, None] - looks[: len(members)]
         new = np.full((len(seen), len(seen)), MOST_COST)
         cost = np.column_stack([np.square(offset).sum(2) / 2, new])
@@ -163,7 +163,7 @@ class KnownObjects:
         return columns, confidence
 
 
-def _in_metric_of_w(portraits: Sequence[Portrait]) -> Floats:
+def in_metric_of_w(portraits: Sequence[Portrait]) -> Floats:
     """Return (portraits, numbers) mean appearances, in a metric that makes W the identity."""
     means = np.array([each.mean for each in portraits])
     count = sum(each.blocks - 1 for each in portraits)

@@ -50,8 +50,12 @@ def choose_objects(
         chosen = sorted(linked, key=lambda each: -len(each.sightings))[:wanted]
     else:
         chosen = _worthy(linked, frames)
-    chosen.sort(key=lambda each: (each.sightings[0].frame, each.sightings[0].x))
-    return chosen
+    return in_order(chosen)
+
+
+def in_order(objects: Sequence[TrackedObject]) -> list[TrackedObject]:
+    """Return objects in order of appearance."""
+    return sorted(objects, key=lambda each: (each.sightings[0].frame, each.sightings[0].x))
 
 
 def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
@@ -89,7 +93,7 @@ def _is_arena(tracked: list[TrackedObject], frames: int) -> bool:
     return bool(2 * lengths[lengths >= RESIDENT * frames].sum() >= lengths.sum())
 
 
-class _Ends(NamedTuple):
+class Ends(NamedTuple):
     """Both ends of a track.
 
     Attributes:
@@ -107,7 +111,8 @@ class _Ends(NamedTuple):
     speed: float
 
     @classmethod
-    def of(cls, one: TrackedObject) -> _Ends:
+    def of(cls, one: TrackedObject) -> Ends:
+        """Return those of a track."""
         alone = np.flatnonzero(one.sightings.column("company") == ALONE)
         before = one.sightings[: int(alone[-1]) + 1]
         steps = np.array([(each.x, each.y) for each in before[-SPEED_FRAMES:]])
@@ -122,7 +127,7 @@ def _link(
 ) -> list[TrackedObject]:
     """Join tracks that end where others start: objects do not vanish, except at the border."""
     while len(tracked) > 1:
-        ends = [_Ends.of(each) for each in tracked]
+        ends = [Ends.of(each) for each in tracked]
         cost = np.array([[_gap_cost(a, b, size, longest_gap) for b in ends] for a in ends])
         if not np.isfinite(cost).any():
             break
@@ -130,19 +135,28 @@ def _link(
         pairs = {
             int(i): int(j) for i, j in zip(rows, columns, strict=True) if np.isfinite(cost[i, j])
         }
-        starts = [i for i in range(len(tracked)) if i not in pairs.values()]
-        joined = []
-        for i in starts:
-            one = tracked[i]
-            while i in pairs:
-                i = pairs[i]
-                one = _joined(one, tracked[i])
-            joined.append(one)
-        tracked = joined
+        tracked = chained(tracked, pairs)
     return tracked
 
 
-def _gap_cost(first: _Ends, second: _Ends, size: tuple[int, int], longest: int) -> float:
+def chained(tracked: list[TrackedObject], pairs: dict[int, int]) -> list[TrackedObject]:
+    """Join tracks.
+
+    Args:
+        tracked: The tracks.
+        pairs: For each track that another one continues, the index of that one.
+    """
+    joined = []
+    for i in sorted(set(range(len(tracked))) - set(pairs.values())):
+        one = tracked[i]
+        while i in pairs:
+            i = pairs[i]
+            one = _joined(one, tracked[i])
+        joined.append(one)
+    return joined
+
+
+def _gap_cost(first: Ends, second: Ends, size: tuple[int, int], longest: int) -> float:
     """Return the relative distance from the end of a track to the start of another, or infinity."""
     start, end = second.start, first.end
     if start.frame - first.last > longest or second.last <= first.last:
