@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ullayers.learn.results import TRACK, Answer
 from ullayers.output.charts import speed_curve
+from ullayers.output.kinematics import velocity
 from ullayers.output.motion import Motion, measure_motion
 
 WIDTH, HEIGHT = 640, 480
@@ -130,3 +132,14 @@ def test_curves_keep_the_distance_and_the_gaps(most: int) -> None:
             motion.distance, rel=0.2 if most < 20 else 0.05
         )
     assert len(speeds) <= 3 * most
+
+
+def test_a_frame_rate_that_cannot_be_true_costs_no_memory() -> None:
+    """An AVI header may claim even more."""
+    path, time = circle(50, 25).astype(np.float64), np.arange(50) / 2**24
+    tracemalloc.start()
+    measure(track(path, 2**24))
+    velocity(path[:, 0], path[:, 1], time)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**22

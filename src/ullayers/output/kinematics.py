@@ -155,7 +155,8 @@ def half_window(time: Floats) -> int:
     step = step[step > 0]
     if not len(step):
         return MIN_HALF_WINDOW
-    return max(MIN_HALF_WINDOW, round(WINDOW_SECONDS / 2 / float(np.median(step))))
+    frames = round(WINDOW_SECONDS / 2 / float(np.median(step)))
+    return max(MIN_HALF_WINDOW, min(frames, len(time)))  # a header may claim any frame rate
 
 
 def speed(x: Floats, y: Floats, time: Floats) -> Floats:

@@ -122,7 +122,8 @@ def _smoothing_frames(seconds: Floats) -> int:
     steps = steps[steps > 0]
     if not len(steps):
         return 1
-    frames = round(SMOOTHING_SECONDS / float(np.median(steps)))
+    # No more than there are: the header of a file may claim any frame rate.
+    frames = min(len(seconds), round(SMOOTHING_SECONDS / float(np.median(steps))))
     return max(0, frames - 1) // 2 * 2 + 1
 
 

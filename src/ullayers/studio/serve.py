@@ -37,9 +37,15 @@ def open_port(host: str, port: int | None) -> socket.socket:
             listener.bind((host, number))
             listener.listen()  # else another server that starts now could take the same port
             return listener
+        except socket.gaierror as error:
+            listener.close()
+            raise UserError(f"{host}: cannot be used ({error.strerror}); change --host") from error
+        except OverflowError:
+            listener.close()
+            reason = "ports end at 65535"
         except OSError as error:
             listener.close()
-            reason = error.strerror
+            reason = str(error.strerror)
     raise UserError(f"{host}: port {ports[-1]} cannot be used ({reason}); give another --port")
 
 

@@ -134,9 +134,10 @@ def _part(
     """Return the corrected videos with objects in a range of frames."""
     videos, _ = read_corrected(folder)
     if sequence is not None:
+        names = ", ".join(video.name for video in videos)
         videos = [video for video in videos if video.name == sequence]
         if not videos:
-            raise UserError(f"{folder}: has no sequence {sequence}")
+            raise UserError(f"{folder}: has no sequence {sequence}; it has {names or 'none'}")
     videos = [video for video in videos if video.tracks]
     if not videos:
         raise RunError(f"{folder}: has no tracks, so there is nothing to export")
