@@ -89,6 +89,8 @@ def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
     >>> effective_rank(torch.ones(2, 2), torch.zeros(2, 2))  # two equal outputs
     (1.0, 1)
     """
+    # As in numpy.linalg.matrix_rank; the entries are rounded to the precision of the statistics.
+    cut = max(RELATIVE_CUT, len(long_cov) * torch.finfo(long_cov.dtype).eps)
     long_cov, short_cov = long_cov.double(), short_cov.double()
     total = long_cov + short_cov
     alive = total.diagonal() > 0
@@ -96,7 +98,7 @@ def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
         return 0.0, 0
     scale = total.diagonal()[alive].rsqrt()
     values, vectors = torch.linalg.eigh(total[alive][:, alive] * scale[:, None] * scale)
-    kept = values > RELATIVE_CUT * values[-1]
+    kept = values > cut * values[-1]
     white = vectors[:, kept] * values[kept].rsqrt()
     long_part = white.T @ (long_cov[alive][:, alive] * scale[:, None] * scale) @ white
     return round(float(long_part.trace()), 12), int(kept.sum())

@@ -94,7 +94,10 @@ class Statistics(nn.Module):
         skipped, singular = (int(n) for n in self.left_out)
         W = self._read_covariance("short_cov", 0).value
         B = self._read_covariance("long_cov", 1).value
-        rank, directions = effective_rank(B, W)
+        # With running statistics, the rest holds the digits beyond the precision of the buffers.
+        rests = (self.get_buffer(f"{name}_cov_rest") for name in ("short", "long"))
+        dtype = W.dtype if any(bool(rest.any()) for rest in rests) else self.short_cov.dtype
+        rank, directions = effective_rank(B.to(dtype), W.to(dtype))
         return Health(
             objective=float(self.objective),
             rank=rank,
