@@ -83,15 +83,15 @@ def _step_share(frame: Floats, backdrop: Floats, part: Pixels) -> float:
     depth = min(STEP_IN, float(cv2.distanceTransform(part[box], cv2.DIST_L2, 3).max()))
     outside, inside = points - STEP_OUT * inwards, points + depth * inwards
     seen = ((outside >= 0) & (outside < part[box].shape[::-1])).all(axis=1)
-    places = [place[seen].astype(np.float32)[:, None] for place in (inside, outside)]
+    places = [place[seen].astype(np.float32).T[..., None] for place in (inside, outside)]
     if not seen.any():
         return 1.0
     steps = []
     for image in (frame, backdrop):
         smooth = cv2.GaussianBlur(image[box], (0, 0), STEP_BLUR)
         within, beyond = (
-            cv2.remap(smooth, place, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-            for place in places
+            cv2.remap(smooth, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            for x, y in places
         )
         steps.append(within - beyond)
     change = steps[0] - steps[1]
