@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tests.films import as_footage
 from ullayers.exact.markov import closed_form, transitions
 from ullayers.learn.code_clips import CodeClips
-from ullayers.learn.code_trial import RING_STEPS, CodeTrial
-from ullayers.learn.config import Config
-from ullayers.learn.footage import Footage
+from ullayers.learn.code_trial import RING_STEPS, CodeTrial, trained_outputs
+from ullayers.learn.config import Config, Task
+from ullayers.learn.footage import Footage, LongMean
 from ullayers.learn.loops import closes, ring_code, turns
 
 
@@ -84,3 +84,22 @@ def test_the_code_of_a_turn_goes_around_once() -> None:
     folded = trial.folded()
     assert folded is not None
     assert folded < 0.1
+
+
+@pytest.mark.parametrize(
+    ("task", "turn", "kind", "outputs"),
+    [
+        ("orient", 1.6, "stream", 16),
+        ("orient", 2.0, "stream", 2),  # its code is known
+        ("orient", 1.6, "clip", 2),  # short clips of many sequences
+        ("features", 2.0, "stream", 16),
+    ],
+)
+def test_outputs_that_are_trained(task: Task, turn: float, kind: LongMean, outputs: int) -> None:
+    frames = bar(np.linspace(0, turn * np.pi, 60, endpoint=False))
+    config = Config(task=task).resolved(many=kind == "clip")
+    footage = as_footage(frames)
+    assert trained_outputs(config, kind, CodeClips(footage, config)) == outputs
+    net = CodeTrial(footage, config, kind, 0).net
+    assert len(net.full.bias) == outputs
+    assert len(net.readout) == 2

@@ -33,6 +33,12 @@ def turning(frames: int, size: tuple[int, int] = (120, 160)) -> tuple[torch.Tens
     return torch.from_numpy(np.stack(pictures)).byte()[:, None], np.array(angles)
 
 
+def clutter(size: tuple[int, int]) -> torch.Tensor:
+    """A background with smooth dark and bright patches."""
+    noise = torch.randn(1, 1, *size, generator=torch.Generator().manual_seed(0))
+    return (60 + 120 * torch.nn.functional.avg_pool2d(noise, 9, 1, 4)[0]).clamp(0, 120).byte()
+
+
 def clip_of(frames: torch.Tensor) -> Clip:
     count = torch.arange(len(frames))
     return Clip(frames, count.double(), count)
@@ -49,6 +55,31 @@ def test_the_square_stays_on_what_moves() -> None:
     for axis in (1, 2):
         centre = (bright.sum(axis) * place).sum(1) / total
         assert float((centre - SIDE / 2).abs().median()) < SIDE / 12
+
+
+def test_squares_of_a_travelling_object_do_not_show_the_background() -> None:
+    frames, _ = turning(150)
+    cluttered = torch.where(frames > 40, frames, clutter((120, 160)))
+    squares = follow(clip_of(cluttered)).frames.float()
+    plain = follow(clip_of(frames)).frames.float()
+    assert float((squares - plain).abs().mean()) < 10
+    bar = plain > 150
+    assert float((squares[bar] > 150).float().mean()) > 0.8
+
+
+def test_an_object_that_turns_in_its_place_keeps_its_background() -> None:
+    angles = turning(150)[1]
+    y, x = np.mgrid[:120, :160] - np.array([60, 80])[:, None, None]
+    along = x * np.cos(angles)[:, None, None] + y * np.sin(angles)[:, None, None]
+    across = y * np.cos(angles)[:, None, None] - x * np.sin(angles)[:, None, None]
+    bar = torch.from_numpy((np.abs(along) < 16) & (np.abs(across) < 5) & (along > -3))[:, None]
+    clip = clip_of(torch.where(bar, 200, clutter((120, 160))).byte())
+    followed = follow(clip)
+    assert followed.crops is not None
+    corners = followed.crops * torch.tensor([160, 120, 160, 120])
+    centre, radius = (corners[:, :2] + corners[:, 2:]) / 2, (corners[:, 2] - corners[:, 0]) / 2
+    whole = cut_squares(clip.frames, centre, radius, SIDE)
+    assert int((whole.int() - followed.frames.int()).abs().max()) <= 1  # of rounding
 
 
 def test_squares_do_not_follow_noise() -> None:
@@ -83,6 +114,7 @@ def test_footage_without_motion_is_not_an_error() -> None:
 def test_the_command_follows(tmp_path: Path, here: UlCommand) -> None:
     count = 150
     frames, angles = turning(count)
+    frames = torch.where(frames > 40, frames, clutter((120, 160)))
     with VideoWriter(tmp_path / "bar.mp4", fps=25) as video:
         for frame in frames:
             video.write(frame.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())

@@ -20,18 +20,31 @@ from ullayers.learn.readout import (
     slow_directions,
     solve_readout,
 )
+from ullayers.learn.trainer import spare_outputs
 from ullayers.learn.trial import Check, Trial
 
 RING_STEPS = 100  # steps in which the code of a closed loop is guided by its closed form
 RING_WEIGHT = 10.0  # of the squared distance from it; with a weight of 1, codes may still fold
 
 
+def trained_outputs(config: Config, kind: LongMean, clips: CodeClips) -> int:
+    """Return the number of outputs to train, of which the slowest combinations become the code.
+
+    If only as many outputs as the code has numbers are trained, they may settle on faster ones,
+    such as twice the angle of a long object, whose two ends look similar. With more of them, the
+    network also contains the slower ones. The clips of many sequences are too short to estimate
+    more, and the code of a closed loop is known (`ring_code`).
+    """
+    few = kind == "clip" or clips.frames_per_turn is not None
+    return config.outputs if config.task == "orient" and few else spare_outputs(config)
+
+
 class CodeTrial(Trial):
     """Training of an encoder: blocks of frames are held out."""
 
     def __init__(self, footage: Footage, config: Config, kind: LongMean, seed: int) -> None:
-        super().__init__(footage, config, kind, seed)
         self.clips = CodeClips(footage, config)
+        super().__init__(footage, config, kind, seed, trained_outputs(config, kind, self.clips))
         self._training = self.clips.check_training()
         self._held_out = self.clips.check_held_out() if self.clips.checked else None
 

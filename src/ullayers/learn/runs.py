@@ -36,6 +36,7 @@ from ullayers.video.reader import Reading, Source
 from ullayers.video.region import Region
 from ullayers.video.remote import absolute_path
 
+OUTPUT_BIAS = "full.bias"  # of an encoder, one value per output
 FOLLOW_SIZE = 128  # pixels of the longer side of training frames cropped to the object
 
 
@@ -340,16 +341,17 @@ def fresh_net(run: Run) -> Model:
     return _build(run).to(run.config.device).eval()
 
 
-def _build(run: Run) -> Model:
+def _build(run: Run, outputs: int | None = None) -> Model:
     size = (SIDE, SIDE) if run.reading.follow else run.reading.size
     assert size is not None
-    return build(run.config, run.kind, run.reading.channels, size)
+    return build(run.config, run.kind, run.reading.channels, size, outputs)
 
 
 def _load_net(run: Run) -> Model:
     saved = read_tensors(run.folder / "model.safetensors")
+    outputs = max(1, saved[OUTPUT_BIAS].numel()) if OUTPUT_BIAS in saved else None
     with torch.device("meta"):  # shapes without memory, however large they are in config.json
-        expected = weights(_build(run))
+        expected = weights(_build(run, outputs))
     shapes = [{key: value.shape for key, value in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
         raise RunError(
@@ -360,7 +362,7 @@ def _load_net(run: Run) -> Model:
             f"{run.folder}: its model.safetensors is damaged: weights are NaN or infinite; "
             "learn again with --force"
         )
-    net = fresh_net(run)
+    net = _build(run, outputs).to(run.config.device).eval()
     net.load_state_dict(saved, strict=False)
     return net
 

@@ -17,8 +17,16 @@ from ullayers.learn.shares import average_gradients
 from ullayers.nn.layers import backward
 from ullayers.video.reader import VideoError
 
+MIN_OUTPUTS = 16  # of a network with more outputs than the code has numbers
 
-def build(config: Config, kind: LongMean, channels: int, size: tuple[int, int]) -> Model:
+
+def build(
+    config: Config,
+    kind: LongMean,
+    channels: int,
+    size: tuple[int, int],
+    outputs: int | None = None,
+) -> Model:
     """Build the network of a task.
 
     Args:
@@ -26,6 +34,7 @@ def build(config: Config, kind: LongMean, channels: int, size: tuple[int, int]) 
         kind: Reference mean for long-term variation.
         channels: Channels of the frames.
         size: (height, width) of the frames.
+        outputs: Outputs of the network of a code; None for those of the task.
 
     Raises:
         VideoError: More outputs are requested than a frame has values.
@@ -38,8 +47,14 @@ def build(config: Config, kind: LongMean, channels: int, size: tuple[int, int]) 
     inputs = channels * size[0] * size[1]
     if config.outputs > inputs:
         raise VideoError(f"--outputs {config.outputs}: a frame has {inputs} values; ask for fewer")
-    outputs = config.outputs if config.task == "orient" else max(16, 2 * config.outputs)
+    if outputs is None:
+        outputs = config.outputs if config.task == "orient" else spare_outputs(config)
     return Encoder(size, channels, outputs=outputs, codes=config.outputs, local=local, **rates)
+
+
+def spare_outputs(config: Config) -> int:
+    """Return a number of outputs larger than the code, which is the slowest part of them."""
+    return max(MIN_OUTPUTS, 2 * config.outputs)
 
 
 def make_optimizer(net: Model, config: Config) -> torch.optim.Optimizer:
@@ -66,6 +81,7 @@ class Trainer:
         kind: Reference mean for long-term variation.
         channels: Channels of the frames.
         size: (height, width) of the frames.
+        outputs: As in `build`.
         seed: Seed of the initial weights.
         window: Steps over which J is averaged to decide whether it still falls.
         keep: Number of latest values of J to keep; None for all.
@@ -82,6 +98,7 @@ class Trainer:
         kind: LongMean,
         channels: int,
         size: tuple[int, int],
+        outputs: int | None = None,
         *,
         seed: int,
         window: int,
@@ -89,7 +106,7 @@ class Trainer:
     ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            net = build(config, kind, channels, size)
+            net = build(config, kind, channels, size, outputs)
         self.net = net.to(config.device)
         self.optimizer = make_optimizer(self.net, config)
         self.history: deque[float] = deque(maxlen=keep)

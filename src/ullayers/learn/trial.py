@@ -54,19 +54,28 @@ class Trial(ABC):
         config: Settings, resolved.
         kind: Reference mean for long-term variation.
         seed: Seed of the initial weights and of the clips.
+        outputs: Outputs of the network of a code; None for those of the task.
 
     Attributes:
         checks: J after every 25 steps.
     """
 
-    def __init__(self, footage: Footage, config: Config, kind: LongMean, seed: int) -> None:
+    def __init__(
+        self,
+        footage: Footage,
+        config: Config,
+        kind: LongMean,
+        seed: int,
+        outputs: int | None = None,
+    ) -> None:
         self.footage = footage
         self.config = config
         self.kind = kind
         self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
         channels, height, width = footage.pieces[0].clip.frames.shape[1:]
-        self.trainer = Trainer(config, kind, channels, (height, width), seed=seed, window=WINDOW)
+        size = height, width
+        self.trainer = Trainer(config, kind, channels, size, outputs, seed=seed, window=WINDOW)
         self.checks: list[Check] = []
         self._best: dict[str, Tensor] = {}
 

@@ -14,6 +14,10 @@ from ullayers.video.frames import Clip
 
 SIDE = 48  # side of the crops, the input of a network, in pixels
 BLUR = 5  # width of the average over the foreground's energy, in pixels
+MASK_BLUR = 3  # the same for the mask of the object, whose edge must be sharper
+MASK_FROM = 0.2  # of the usual energy of the object: pixels with less show the background
+HOLE = 7  # largest hole of the mask that is closed, in pixels of the crop
+GREY = 128.0  # replaces the background
 NOISE = 2.0  # energy below this many times the median of the frame is noise
 PATH_SIDE = 64  # longer side of the frames in which the camera's path is estimated, in pixels
 SAMPLES_PER_PIXEL = 2  # in each direction, against aliasing
@@ -23,8 +27,9 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
     """Crop each frame to a square around the moving object.
 
     The crop is centred on the foreground of each frame. Its size is that of the foreground in most
-    frames of the clip, so that an object keeps its size while it turns. If nothing moves, all crops
-    are the same.
+    frames of the clip, so that an object keeps its size while it turns. If the object travels, the
+    background is replaced by grey; otherwise a code could tell where the crop is from what is
+    behind the object. If nothing moves, all crops are the same.
 
     Args:
         clip: Consecutive frames.
@@ -38,16 +43,22 @@ def follow(clip: Clip, side: int = SIDE) -> Clip:
         >>> small.frames.shape, bool((small.frames[:, 0, 8, 8] > 150).all())
         (torch.Size([9, 1, 16, 16]), True)
     """
-    energy = _foreground_energy(clip.frames)
-    centre, variance = _moments(energy)
+    difference = _squared_difference(clip.frames)
+    centre, variance = _moments(_energy(difference, BLUR))
     # The variance of a bar is a third of its squared half length; rounder objects get a margin. All
     # squares have the same size, or the object would appear to grow and shrink.
     radius = (3 * variance.sum(1)).sqrt().median().clamp(min=side / 8)  # if hardly anything moves
     height, width = clip.frames.shape[-2:]
     corners = torch.cat([centre - radius, centre + radius], 1)
+    radii = radius.expand(len(centre))
+    squares = cut_squares(clip.frames, centre, radii, side)
+    # Where an object does not leave its place, the background is unknown, but it is also constant.
+    if len(centre) > 1 and centre.std(0).norm() > radius:
+        mask = _mask(difference)
+        squares = _without_background(squares, cut_squares(mask, centre, radii, side))
     return replace(
         clip,
-        frames=cut_squares(clip.frames, centre, radius.expand(len(centre)), side),
+        frames=squares,
         crops=corners / torch.tensor([width, height, width, height]),
     )
 
@@ -68,7 +79,7 @@ def moving_share(frames: Tensor) -> float:
         >>> moving_share(frames) < 0.1
         True
     """
-    energy = _foreground_energy(frames)
+    energy = _energy(_squared_difference(frames), BLUR)
     _, variance = _moments(energy)
     strength = energy.sum((1, 2))
     height, width = frames.shape[-2:]
@@ -77,23 +88,41 @@ def moving_share(frames: Tensor) -> float:
     return float(mean) / covered if float(strength.sum()) > 0 else 1.0
 
 
-def _foreground_energy(frames: Tensor) -> Tensor:
-    """Return (time, height, width): how much each pixel differs from the background.
-
-    Values below twice the median of the frame count as noise and are removed. If there is only
-    noise, the result is zero.
-    """
+def _squared_difference(frames: Tensor) -> Tensor:
+    """Return (time, 1, height, width) squared differences from the background; 0 if only noise."""
     pixels = frames.float() / 255
     factor = max(1.0, max(frames.shape[-2:]) / PATH_SIDE)
     small = F.interpolate(pixels, scale_factor=1 / factor, mode="area")
     small_path = find_path(small)
     if not shows_motion(foreground(small, backdrop(small, small_path), small_path)):
-        return torch.zeros_like(pixels[:, 0])
+        return torch.zeros_like(pixels[:, :1])
     path = None if small_path is None else small_path * factor
-    moved = foreground(pixels, backdrop(pixels, path), path).square().sum(1, keepdim=True)
-    energy = blurred(moved, BLUR)[:, 0]
+    return foreground(pixels, backdrop(pixels, path), path).square().sum(1, keepdim=True)
+
+
+def _energy(difference: Tensor, blur: int) -> Tensor:
+    """Return (time, height, width): how much the surroundings of each pixel differ.
+
+    Values below twice the median of the frame count as noise and are removed.
+    """
+    energy = blurred(difference, blur)[:, 0]
     noise = NOISE * energy.flatten(1).median(1).values
     return (energy - noise[:, None, None]).clamp(min=0)
+
+
+def _mask(difference: Tensor) -> Tensor:
+    """Return the (time, 1, height, width) uint8 mask of the object, 255 inside, with soft edges."""
+    energy = _energy(difference, MASK_BLUR)
+    usual = energy.square().sum((1, 2)) / (energy.sum((1, 2)) + 1e-12)
+    share = energy / (MASK_FROM * usual + 1e-12)[:, None, None]
+    return (255 * share.clamp(max=1)).byte()[:, None]
+
+
+def _without_background(squares: Tensor, mask: Tensor) -> Tensor:
+    """Replace everything outside the mask by grey, after closing small holes of the mask."""
+    wide = F.max_pool2d(mask.float() / 255, HOLE, 1, HOLE // 2)
+    closed = -F.max_pool2d(-wide, HOLE, 1, HOLE // 2)
+    return (GREY + closed * (squares.float() - GREY)).round().byte()
 
 
 def cut_squares(frames: Tensor, centre: Tensor, radius: Tensor, side: int) -> Tensor:
