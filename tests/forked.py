@@ -216,6 +216,10 @@ def _become(request: Request, outputs: list[int]) -> NoReturn:
     for number, stream in zip(outputs, (1, 2), strict=True):
         os.dup2(number, stream)
         os.close(number)
+    # The streams of this process may be seekable files, the new ones are not.
+    encoding = sys.stdout.encoding
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)
+    sys.stderr = open(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
