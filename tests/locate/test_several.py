@@ -234,6 +234,23 @@ def test_the_number_of_objects_can_be_given() -> None:
     assert choose_objects([], 10, SIZE) == []
 
 
+def test_what_is_rarely_clear_is_not_an_object() -> None:
+    """Branches in the wind: their path is like that of an object, but few sightings are clear."""
+    paths = crossing_paths(90) + np.array([[0, -20, 0], [0, 20, 0]])
+    tracker = Tracker(patience=10)
+    for t, (animal, branch) in enumerate(paths):
+        frame, mask = picture([tuple(animal), tuple(branch)])
+        evidence = 9 * mask.astype(np.float32)
+        if t % 3:
+            _, left_out = picture([tuple(branch)])
+            evidence[left_out] = 3.6  # above the threshold of 3, but below 4.5, where it is clear
+        step(tracker, find_blobs(frame, mask, evidence, 3.0, typical=100))
+    tracked = tracker.finish()
+    assert len(choose_objects(tracked, len(paths), SIZE, wanted=2)) == 2
+    [one] = choose_objects(tracked, len(paths), SIZE)
+    assert np.median(np.linalg.norm(places(one) - paths[:, 0, :2], axis=1)) < 2
+
+
 def test_a_short_visit_beside_a_resident_is_not_counted() -> None:
     """An experimenter's hand at the beginning is not a second animal."""
     t = np.arange(400)

@@ -17,6 +17,7 @@ from ullayers.locate.tracking import CONFIRMED, TrackedObject
 
 LEAST_TRAVEL = 2.0  # of its length: things that are pushed aside move less far
 LARGEST_J = -2.0  # of the path of an object; noise and flicker are above
+CLEAR, CLEAR_SHARE = 0.5, 0.5  # confidence of a clear sighting; least share of them
 RESIDENT = 0.6  # of the frames: an object present for longer is a resident
 RESIDENT_J = 0.5  # of the lowest J: required of other objects beside a resident
 RESIDENT_SHARE = 0.1  # of the frames: required presence of other objects beside a resident
@@ -63,7 +64,9 @@ def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
     worthy = [
         each
         for each in linked
-        if objectives[each.number] < LARGEST_J and travelled(each) > LEAST_TRAVEL * each.length
+        if objectives[each.number] < LARGEST_J
+        and travelled(each) > LEAST_TRAVEL * each.length
+        and clear_share(each) >= CLEAR_SHARE
     ]
     if not _is_arena(worthy, frames):
         return worthy
@@ -80,6 +83,15 @@ def _worthy(linked: list[TrackedObject], frames: int) -> list[TrackedObject]:
 def travelled(one: TrackedObject) -> float:
     """Return the diagonal of the bounding box of all positions of an object, in pixels."""
     return float(np.linalg.norm(np.ptp(positions(one), axis=0)))
+
+
+def clear_share(one: TrackedObject) -> float:
+    """Return the share of the frames in which an object is clear, of those in which it is visible.
+
+    Branches in the wind and ripples move like objects, but are clear in a few frames only.
+    """
+    clarity = one.sightings.column("clarity")
+    return float((clarity[clarity > 0] >= CLEAR).mean())
 
 
 def path_objective(one: TrackedObject) -> float:
