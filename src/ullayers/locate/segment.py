@@ -27,6 +27,7 @@ from ullayers.locate.refine import refine
 from ullayers.locate.still import MIN_STILL_EVIDENCE
 from ullayers.video import recycled
 
+LEAST_SIDE, MOST_ENLARGED = 96, 2  # of the shorter side in pixels; factor of small frames
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 SHORTEST_SIDE = 16  # pixels
 BINS = 256
@@ -121,7 +122,7 @@ def segment_motion(
         >>> bool(abs(x - 44) < 3), bool(abs(y - 26) < 3)
         (True, True)
     """
-    small = resized(frames, ANALYSIS_SIDE)
+    small = enlarged(resized(frames, ANALYSIS_SIDE))
     cell = cell_side(*small.shape[1:3])
     evidence = motion_evidence(small)
     chain = cell_chain(small, cell, seed)
@@ -299,14 +300,27 @@ def resized(frames: Frames, longer_side: int) -> Frames:
     rows, columns = reduced_size(height, width, longer_side)
     if (rows, columns) == (height, width):
         return frames
-    size = columns, rows
-    small = recycled.empty((len(frames), *size[::-1], 3), np.uint8)
+    return _scaled(frames, rows, columns, cv2.INTER_AREA)
 
-    def shrink(frame: Pixels, place: Pixels) -> None:
-        cv2.resize(frame, size, place, interpolation=cv2.INTER_AREA)
 
-    in_parallel(shrink, frames, small)
-    return small
+def enlarged(frames: Frames) -> Frames:
+    """Enlarge small frames, up to twice: optical flow needs objects of several pixels."""
+    _, height, width, _ = frames.shape
+    wanted = min(MOST_ENLARGED, LEAST_SIDE / min(height, width))
+    scale = min(wanted, ANALYSIS_SIDE / max(height, width))
+    if scale <= 1:
+        return frames
+    return _scaled(frames, round(height * scale), round(width * scale), cv2.INTER_CUBIC)
+
+
+def _scaled(frames: Frames, rows: int, columns: int, interpolation: int) -> Frames:
+    scaled = recycled.empty((len(frames), rows, columns, 3), np.uint8)
+
+    def scale(frame: Pixels, place: Pixels) -> None:
+        cv2.resize(frame, (columns, rows), place, interpolation=interpolation)
+
+    in_parallel(scale, frames, scaled)
+    return scaled
 
 
 def reduced_size(height: int, width: int, longer_side: int) -> tuple[int, int]:
