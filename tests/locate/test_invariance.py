@@ -15,7 +15,7 @@ from ullayers.locate.judge import fill_gaps
 from ullayers.locate.segment import segment_motion
 from ullayers.research.datasets import walking
 
-# A still camera and two that pan; at half width, the last one was lost in frames of 48 x 144 pixels.
+# A still camera and two that pan; the last person was lost in frames of 48 x 144 pixels.
 SCENES = ("0_DaSide0811-seq2-119", "1_DaSide0811-seq10-396", "0_DaSide0811-seq4-110")
 
 Frames = NDArray[np.uint8]
