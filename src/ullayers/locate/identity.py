@@ -8,7 +8,7 @@ Identities are the sequence of permutations with the lowest cost, one per crossi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -62,12 +62,21 @@ class _State:
     Attributes:
         cost: Cost of all swaps and appearances.
         order: Identity of each track now.
-        history: Identity of each track before the first crossing, and after each one.
+        previous: The state before the last crossing; None before the first one.
     """
 
     cost: float
     order: Order
-    history: tuple[Order, ...]
+    previous: _State | None = None
+
+    def history(self) -> tuple[Order, ...]:
+        """Return the identity of each track before the first crossing, and after each one."""
+        orders = []
+        state: _State | None = self
+        while state is not None:
+            orders.append(state.order)
+            state = state.previous
+        return tuple(reversed(orders))
 
 
 def resolve(
@@ -95,7 +104,7 @@ def resolve(
     if search.trust < 1:
         history = search.best(gallery)
     names = np.argsort(history[0])  # an object has the number of the track with which it begins
-    confidence = [search.confidence(n, history) for n in range(len(crossings))]
+    confidence = search.confidences(history)
     history = tuple(tuple(int(names[i]) for i in order) for order in history)
     found = [
         replace(
@@ -214,22 +223,24 @@ class _Search:
         self.tracks = tracks
         self.trust = 1.0
         self.means = {key: metric @ each.mean for key, each in stretches.items()}
+        self.everyone = np.mean(list(self.means.values()), 0)
         self.usual = float(np.median([each.frames for each in stretches.values()]))
 
     def first_gallery(self) -> Floats:
         """Return an appearance of each identity, from the longest time when all are separate."""
-        candidates = []
-        for n in range(-1, len(self.crossings)):
-            last = [self._last_stretch(k, n) for k in range(self.tracks)]
-            known = [self.stretches[key].frames if key in self.stretches else 0 for key in last]
-            candidates.append((min(known), sum(known), last))
-        chosen = max(candidates)[2]
-        rows = [self.means.get(key, self._mean_of_track(key[0])) for key in chosen]
+        last = [(k, -1) for k in range(self.tracks)]
+        known = [self._frames(key) for key in last]
+        chosen = min(known), sum(known), list(last)
+        for n, crossing in enumerate(self.crossings):
+            for k in crossing.objects:
+                last[k - 1] = k - 1, n
+                known[k - 1] = self._frames(last[k - 1])
+            chosen = max(chosen, (min(known), sum(known), list(last)))
+        rows = [self.means.get(key, self._mean_of_track(key[0])) for key in chosen[2]]
         return np.stack(rows)
 
-    def _last_stretch(self, track: int, crossing: int) -> tuple[int, int]:
-        own = [n for n in range(crossing + 1) if track + 1 in self.crossings[n].objects]
-        return track, own[-1] if own else -1
+    def _frames(self, key: tuple[int, int]) -> int:
+        return self.stretches[key].frames if key in self.stretches else 0
 
     def _mean_of_track(self, track: int) -> Floats:
         own = [mean for (k, _), mean in self.means.items() if k == track]
@@ -246,13 +257,13 @@ class _Search:
                     cost = state.cost + self._cost(n, state.order, moved, gallery)
                     known = following.get(moved)
                     if known is None or cost < known.cost:
-                        following[moved] = _State(cost, moved, (*state.history, moved))
+                        following[moved] = _State(cost, moved, state)
             states = sorted(following.values(), key=lambda state: state.cost)[:BEAM]
-        return states[0].history
+        return states[0].history()
 
     def _start(self, order: Order, gallery: Floats) -> _State:
         costs = [self._look((k, -1), order[k], gallery) for k in range(self.tracks)]
-        return _State(sum(costs), order, (order,))
+        return _State(sum(costs), order)
 
     def _first_orders(self, gallery: Floats) -> list[Order]:
         if self.tracks <= ALL_ORDERS:
@@ -290,26 +301,35 @@ class _Search:
         square = float(np.square(self.means[key] - gallery[identity]).sum())
         return self.trust * min(MOST_COST, certainty * square / 2)
 
-    def gallery(
-        self, history: tuple[Order, ...], without: Collection[tuple[int, int]] = ()
-    ) -> Floats:
-        """Return the mean appearance of each identity.
+    def gallery(self, history: tuple[Order, ...]) -> Floats:
+        """Return the mean appearance of each identity, given the result of `best`."""
+        return self._averaged(*self._sums(history))
 
-        Args:
-            history: From `best`.
-            without: Stretches that are left out.
-        """
+    def _sums(self, history: tuple[Order, ...]) -> tuple[Floats, Floats]:
+        """Return the sum of the appearances of each identity, and its number of frames."""
         total = np.zeros((self.tracks, len(self.metric)))
         weight = np.full((self.tracks, 1), 1e-9)
         for (k, n), mean in self.means.items():
-            if (k, n) in without:
-                continue
             identity = history[n + 1][k]
             total[identity] += self.stretches[k, n].frames * mean
             weight[identity] += self.stretches[k, n].frames
-        everyone = np.mean(list(self.means.values()), 0)
-        known: Floats = np.where(weight > 1, total / weight, everyone)
+        return total, weight
+
+    def _averaged(self, total: Floats, weight: Floats) -> Floats:
+        known: Floats = np.where(weight > 0.5, total / np.maximum(weight, 1e-9), self.everyone)
         return known
+
+    def _gallery_without(
+        self, n: int, history: tuple[Order, ...], sums: tuple[Floats, Floats]
+    ) -> Floats:
+        """Return the mean appearances without the stretches that begin at a crossing."""
+        total, weight = sums[0].copy(), sums[1].copy()
+        for key in [(k - 1, n) for k in self.crossings[n].objects]:
+            if key in self.means:
+                identity = history[n + 1][key[0]]
+                total[identity] -= self.stretches[key].frames * self.means[key]
+                weight[identity] -= self.stretches[key].frames
+        return self._averaged(total, weight)
 
     def measured_trust(self, history: tuple[Order, ...]) -> float:
         """Return how far the appearance can be trusted, measured where motion alone decides.
@@ -320,21 +340,28 @@ class _Search:
         which it predicts this best (maximum likelihood), for stretches that are not in the means.
         """
         clear = [n for n, crossing in enumerate(self.crossings) if crossing.apart >= CLEAR]
-        gains = np.array([self._gain(n, history) for n in clear])
+        sums = self._sums(history)
+        gains = np.array([self._gain(n, history, sums) for n in clear])
         likelihood = -np.logaddexp(0, -TRUSTS[:, None] * gains).sum(1)
         return float(TRUSTS[len(TRUSTS) - 1 - likelihood[::-1].argmax()])
 
-    def _gain(self, n: int, history: tuple[Order, ...]) -> float:
+    def _gain(self, n: int, history: tuple[Order, ...], sums: tuple[Floats, Floats]) -> float:
         """Return by how much the appearance after a crossing favours the chosen order."""
-        own = [(k - 1, n) for k in self.crossings[n].objects]
-        gallery = self.gallery(history, own)
+        gallery = self._gallery_without(n, history, sums)
         kept, exchanged = self._orders(history[n + 1], self.crossings[n])
         return self._looks(n, exchanged, gallery) - self._looks(n, kept, gallery)
 
-    def confidence(self, n: int, history: tuple[Order, ...]) -> float:
-        """Return the probability of the order after a crossing, among all possible ones."""
-        gain = self._gain(n, history) + motion_gain(self.crossings[n].apart)
-        return float(1 / (1 + np.exp(-np.clip(gain, -50, 50))))
+    def confidences(self, history: tuple[Order, ...]) -> list[float]:
+        """Return the probability of the order after each crossing, among all possible ones."""
+        sums = self._sums(history)
+        gains = np.array(
+            [
+                self._gain(n, history, sums) + motion_gain(each.apart)
+                for n, each in enumerate(self.crossings)
+            ]
+        )
+        chances: list[float] = (1 / (1 + np.exp(-np.clip(gains, -50, 50)))).tolist()
+        return chances
 
 
 def _exchanged(
