@@ -27,7 +27,7 @@ from ullayers.locate.refine import refine
 from ullayers.locate.still import MIN_STILL_EVIDENCE
 from ullayers.video import recycled
 
-LEAST_SIDE, MOST_ENLARGED = 96, 2  # of the shorter side in pixels; factor of small frames
+LEAST_SIDE, MOST_ENLARGED = 96, 2  # of the shorter side in pixels; factor of narrow frames
 ANALYSIS_SIDE = 384  # pixels of the longer side at which motion is measured
 SHORTEST_SIDE = 16  # pixels
 BINS = 256
@@ -304,9 +304,15 @@ def resized(frames: Frames, longer_side: int) -> Frames:
 
 
 def enlarged(frames: Frames) -> Frames:
-    """Enlarge small frames, up to twice: optical flow needs objects of several pixels."""
+    """Enlarge narrow frames, up to twice: optical flow needs objects of several pixels.
+
+    Frames that are small in both directions stay as they are: there, the larger steps of fast
+    objects outweigh the gain.
+    """
     _, height, width, _ = frames.shape
     wanted = min(MOST_ENLARGED, LEAST_SIDE / min(height, width))
+    if max(height, width) < LEAST_SIDE:
+        return frames
     scale = min(wanted, ANALYSIS_SIDE / max(height, width))
     if scale <= 1:
         return frames
