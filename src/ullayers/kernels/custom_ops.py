@@ -5,6 +5,8 @@ Tracing their many small operations takes minutes and makes nothing faster.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,12 @@ from ullayers.kernels.moments import (
 )
 from ullayers.kernels.state import Rates
 from ullayers.kernels.torch.fresh import scatter_gradient as _plain_scatter_gradient
+
+# Arguments of all operators, in the order of `_numbers`.
+SETTINGS = (
+    "int[] lengths, float mu, float eps, float ridge, str long_term, bool diagonal, "
+    "float largest, float scale"
+)
 
 
 def evaluate(frames: Tensor, request: Request, scatter: Tensor | None) -> Evaluation:
@@ -98,20 +106,17 @@ def _request(
     return Request(tuple(lengths), rates, largest, scale)
 
 
-@torch.library.custom_op("ullayers::fresh_evaluate", mutates_args=())
+@torch.library.custom_op(
+    "ullayers::fresh_evaluate",
+    mutates_args=(),
+    schema=f"(Tensor frames, Tensor? scatter, {SETTINGS}) -> Tensor[]",
+)
 def _evaluate(
     frames: Tensor,
     scatter: Tensor | None,
-    lengths: list[int],
-    mu: float,
-    eps: float,
-    ridge: float,
-    long_term: str,
-    diagonal: bool,
-    largest: float,
-    scale: float,
+    *settings: Any,
 ) -> list[Tensor]:
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
+    request = _request(*settings)
     _, made = evaluate_fresh(frames, request, scatter)
     work = working_precision(frames)
     seen = made.seen
@@ -133,9 +138,10 @@ def _evaluate(
 
 
 @_evaluate.register_fake
-def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, scale):  # type: ignore[no-untyped-def]
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
+def _(frames, scatter, *settings):  # type: ignore[no-untyped-def]
+    request = _request(*settings)
     _, d, positions = frames.shape
+    lengths, long_term = request.lengths, request.rates.long_term
     clips = len(lengths)
     by_rows = is_by_rows(frames, request, scatter)
     size = max(lengths) * clips if by_rows else d
@@ -157,42 +163,36 @@ def _(frames, scatter, lengths, mu, eps, ridge, long_term, diagonal, largest, sc
     ]
 
 
-@torch.library.custom_op("ullayers::fresh_gradient", mutates_args=())
+@torch.library.custom_op(
+    "ullayers::fresh_gradient",
+    mutates_args=(),
+    schema=f"(Tensor frames, Tensor? scatter, Tensor matrices, {SETTINGS}) -> Tensor",
+)
 def _gradient(
     frames: Tensor,
     scatter: Tensor | None,
     matrices: Tensor,
-    lengths: list[int],
-    mu: float,
-    eps: float,
-    ridge: float,
-    long_term: str,
-    diagonal: bool,
-    largest: float,
-    scale: float,
+    *settings: Any,
 ) -> Tensor:
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
+    request = _request(*settings)
     kernel, _ = choose_fresh(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
     weights = Weights(matrices, is_by_rows(frames, request, scatter))
     return kernel.gradient(frames, request, weights, saved, None)
 
 
-@torch.library.custom_op("ullayers::fresh_scatter_gradient", mutates_args=())
+@torch.library.custom_op(
+    "ullayers::fresh_scatter_gradient",
+    mutates_args=(),
+    schema=f"(Tensor frames, Tensor scatter, Tensor matrices, {SETTINGS}) -> Tensor",
+)
 def _scatter_gradient(
     frames: Tensor,
     scatter: Tensor,
     matrices: Tensor,
-    lengths: list[int],
-    mu: float,
-    eps: float,
-    ridge: float,
-    long_term: str,
-    diagonal: bool,
-    largest: float,
-    scale: float,
+    *settings: Any,
 ) -> Tensor:
-    request = _request(lengths, mu, eps, ridge, long_term, diagonal, largest, scale)
+    request = _request(*settings)
     kernel, _ = choose_fresh(frames, request, scatter)
     saved = kernel.measure(frames, request, scatter).saved
     found = _plain_scatter_gradient(frames, request, Weights(matrices, False), saved)
