@@ -17,6 +17,7 @@ from ullayers.locate.outline import CORE, contrast_outline
 from ullayers.locate.still import StillScene
 
 MOST_BLOBS = 64  # largest number of blobs in a frame
+CLEAR = 0.5  # confidence of a clear object
 LEAST_MASS = 0.05  # smallest mass of an outlined part, as a share of that of a clear object
 SMALLEST = 0.12  # smallest area of a blob, as a share of that of a typical object
 LEAST_PIXELS = 4  # smallest area of a blob

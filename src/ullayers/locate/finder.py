@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.blobs import Blobs, clarity, join_pieces, peaks_of, typical_area
+from ullayers.locate.blobs import CLEAR, Blobs, clarity, join_pieces, peaks_of, typical_area
 from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.looking import SeenFrame
 from ullayers.locate.parallel import in_parallel
 from ullayers.locate.tracking import Tracker
 from ullayers.video import recycled
-
-CLEAR = 0.5  # confidence of a clear object
 
 Owners = NDArray[np.uint16]
 

@@ -308,7 +308,7 @@ class _Search:
     def _sums(self, history: tuple[Order, ...]) -> tuple[Floats, Floats]:
         """Return the sum of the appearances of each identity, and its number of frames."""
         total = np.zeros((self.tracks, len(self.metric)))
-        weight = np.full((self.tracks, 1), 1e-9)
+        weight = np.zeros((self.tracks, 1))
         for (k, n), mean in self.means.items():
             identity = history[n + 1][k]
             total[identity] += self.stretches[k, n].frames * mean
@@ -316,7 +316,7 @@ class _Search:
         return total, weight
 
     def _averaged(self, total: Floats, weight: Floats) -> Floats:
-        known: Floats = np.where(weight > 0.5, total / np.maximum(weight, 1e-9), self.everyone)
+        known: Floats = np.where(weight > 0, total / np.maximum(weight, 1), self.everyone)
         return known
 
     def _gallery_without(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.blobs import LEAST_MASS, find_blobs, outline_all, typical_area
 from ullayers.locate.flow import Pixels
@@ -23,6 +22,7 @@ from ullayers.locate.selection import (
     SHORT_GAP,
     at_border,
     link_cost,
+    pairs_of,
 )
 from ullayers.locate.tracking import CONFIRMED, Tracker
 
@@ -275,8 +275,7 @@ class LiveObjects:
                     if must and not np.isfinite(cost[i, j]):
                         away = np.hypot(track.first.x - lost.last.x, track.first.y - lost.last.y)
                         cost[i, j] = 1e3 + away
-        rows, columns = linear_sum_assignment(np.where(np.isfinite(cost), cost, 1e9))
-        again = {int(j): int(i) for i, j in zip(rows, columns, strict=True) if cost[i, j] < np.inf}
+        again = {j: i for i, j in pairs_of(cost).items()}
         for number, row in again.items():
             new[row].name = self.lost[number].name
             new[row].seen += self.lost[number].seen

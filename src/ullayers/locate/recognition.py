@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.identity import APPEARANCE, MOST_COST, appearances, metric_of
+from ullayers.locate.selection import IMPOSSIBLE
 from ullayers.locate.sightings import ALONE, Sightings
 
 FRAMES_PER_BLOCK = 25  # a portrait is the mean over blocks of this many frames
@@ -21,7 +22,6 @@ MIN_BLOCKS = 4  # with fewer, no object can be recognised
 SURE = 0.95  # least confidence to call an object recognised or new
 LARGEST_NUMBER = 255  # of an object; masks have one byte per pixel
 LARGEST_GAIN = 6.9  # a confidence of 0.999: appearances are not known more precisely
-IMPOSSIBLE = 1e6
 
 Floats = NDArray[np.float64]
 

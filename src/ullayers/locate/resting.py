@@ -37,6 +37,8 @@ def without_resting(scene: StillScene, levelled: Frames) -> StillScene:
         seen = StillScene(backdrop, noise, bands=False)
         mask = (seen.evidence(frame) > RESTING_EVIDENCE).astype(np.uint8)
         count, labels, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
+        if count == 1:  # only the scene
+            continue
         image = frame.astype(np.float32)
         images = edges(image), edges(backdrop)
         difference = seen.distance(image)

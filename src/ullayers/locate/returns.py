@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from ullayers.locate.identity import MOST_COST
-from ullayers.locate.recognition import IMPOSSIBLE, Portrait, in_metric_of_w
+from ullayers.locate.recognition import Portrait, in_metric_of_w
 from ullayers.locate.selection import (
     LINK_REACH,
     SHORT_GAP,
@@ -24,6 +23,7 @@ from ullayers.locate.selection import (
     chained,
     choose_objects,
     in_order,
+    pairs_of,
 )
 from ullayers.locate.tracking import CONFIRMED, TrackedObject
 
@@ -80,13 +80,13 @@ def _joined_where_hidden(objects: list[TrackedObject]) -> list[TrackedObject]:
     reach = np.array([LINK_REACH * each.length for each in ends])
     unlike = _unlikeness(objects)
     unlike[(_distances(ends) > reach[:, None]) | (unlike > MOST_COST)] = np.inf
-    return chained(objects, _links(unlike))
+    return chained(objects, pairs_of(unlike))
 
 
 def _joined_to(wanted: int, objects: list[TrackedObject]) -> list[TrackedObject]:
     """Join tracks until this number is left, if possible; the nearest ends first."""
     distance = _distances([Ends.of(each) for each in objects])
-    links = sorted(_links(distance).items(), key=lambda link: float(distance[link]))
+    links = sorted(pairs_of(distance).items(), key=lambda link: float(distance[link]))
     return chained(objects, dict(links[: len(objects) - wanted]))
 
 
@@ -110,11 +110,3 @@ def _unlikeness(objects: list[TrackedObject]) -> Floats:
         looks = in_metric_of_w([portraits[i] for i in known])
         unlike[np.ix_(known, known)] = np.square(looks[:, None] - looks).sum(2) / 2
     return unlike
-
-
-def _links(cost: Floats) -> dict[int, int]:
-    """Return which track continues which other one, at the lowest total cost."""
-    allowed = np.isfinite(cost)
-    rows, columns = linear_sum_assignment(np.where(allowed, cost, IMPOSSIBLE))
-    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
-    return {i: j for i, j in pairs if allowed[i, j]}

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from ullayers.locate.blobs import CLEAR
 from ullayers.locate.judge import track_objective
 from ullayers.locate.sightings import ALONE, Sighting
 from ullayers.locate.tracking import CONFIRMED, TrackedObject
 
 LEAST_TRAVEL = 2.0  # of its length: things that are pushed aside move less far
 LARGEST_J = -2.0  # of the path of an object; noise and flicker are above
-CLEAR, CLEAR_SHARE = 0.5, 0.5  # confidence of a clear sighting; least share of them
+CLEAR_SHARE = 0.5  # least share of clear sightings
+IMPOSSIBLE = 1e6  # cost of a pair that is not allowed
 RESIDENT = 0.6  # of the frames: an object present for longer is a resident
 RESIDENT_J = 0.5  # of the lowest J: required of other objects beside a resident
 RESIDENT_SHARE = 0.1  # of the frames: required presence of other objects beside a resident
@@ -143,12 +145,16 @@ def _link(
         cost = np.array([[_gap_cost(a, b, size, longest_gap) for b in ends] for a in ends])
         if not np.isfinite(cost).any():
             break
-        rows, columns = linear_sum_assignment(np.where(np.isfinite(cost), cost, 1e6))
-        pairs = {
-            int(i): int(j) for i, j in zip(rows, columns, strict=True) if np.isfinite(cost[i, j])
-        }
-        tracked = chained(tracked, pairs)
+        tracked = chained(tracked, pairs_of(cost))
     return tracked
+
+
+def pairs_of(cost: NDArray[np.float64]) -> dict[int, int]:
+    """Return the column of each row at the lowest total cost, without pairs of infinite cost."""
+    allowed = np.isfinite(cost)
+    rows, columns = linear_sum_assignment(np.where(allowed, cost, IMPOSSIBLE))
+    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+    return {i: j for i, j in pairs if allowed[i, j]}
 
 
 def chained(tracked: list[TrackedObject], pairs: dict[int, int]) -> list[TrackedObject]:
