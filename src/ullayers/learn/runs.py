@@ -336,9 +336,9 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
     return run
 
 
-def fresh_net(run: Run) -> Model:
-    """Return the network before training."""
-    return _build(run).to(run.config.device).eval()
+def fresh_net(run: Run, outputs: int | None = None) -> Model:
+    """Return the network before training; `outputs` as in `build`."""
+    return _build(run, outputs).to(run.config.device).eval()
 
 
 def _build(run: Run, outputs: int | None = None) -> Model:
@@ -362,7 +362,7 @@ def _load_net(run: Run) -> Model:
             f"{run.folder}: its model.safetensors is damaged: weights are NaN or infinite; "
             "learn again with --force"
         )
-    net = _build(run, outputs).to(run.config.device).eval()
+    net = fresh_net(run, outputs)
     net.load_state_dict(saved, strict=False)
     return net
 

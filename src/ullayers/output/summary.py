@@ -12,6 +12,7 @@ from ullayers.learn.runs import Run
 from ullayers.output.exported import Results
 from ullayers.video.atomic_files import write_json
 
+NEVER_TRAINED = "The network was never trained."
 MAX_UNSURE = 0.5  # share of frames with low confidence above which a track is not trusted
 MAX_CROWDED = 0.5  # share of frames with several objects above which a track is not trusted
 MIN_CORRELATION = 0.5  # of held-out frames and their neighbours, for most numbers of a code
@@ -123,18 +124,23 @@ def distrust_reasons(run: Run, exported: Results) -> list[str]:
     """
     reasons = []
     if run.outcome.objective is None:
-        reasons.append("The network was never trained.")
+        reasons.append(NEVER_TRAINED)
     if (rise := risen_objective(run)) is not None:
         reasons.append(f"J rose during training, from {rise[0]:.2f} to {rise[1]:.2f}.")
     reasons += unknown_code_reasons(run)
     if (share := excessive_unsure_share(run, exported)) is not None:
-        reasons.append(f"The confidence is below {SURE} in {share:.1%} of the frames.")
+        reasons.append(unsure_reason(share))
     if (share := excessive_crowded_share(exported)) is not None:
         reasons.append(
             f"In {share:.1%} of the frames, something else of similar size moves; the position "
             "is that of one of them."
         )
     return reasons
+
+
+def unsure_reason(share: float) -> str:
+    """Return the reason not to trust results of which this share has a low confidence."""
+    return f"The confidence is below {SURE} in {share:.1%} of the frames."
 
 
 def excessive_crowded_share(exported: Results) -> float | None:

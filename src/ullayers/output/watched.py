@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ullayers.learn.results import SURE
 from ullayers.learn.runs import Run, load_run
 from ullayers.learn.sightings import WatchResult
 from ullayers.output.model_card import sure_frames, write_watch_card
-from ullayers.output.summary import MAX_UNSURE
+from ullayers.output.summary import MAX_UNSURE, NEVER_TRAINED, unsure_reason
 from ullayers.video.atomic_files import write_json
 from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import VideoError
@@ -68,9 +67,9 @@ def _summary(run: Run, last: WatchResult, fps: float) -> dict[str, Any]:
     found = sure_frames(run) / frames if frames else 0.0
     reasons = []
     if run.outcome.objective is None:
-        reasons.append("The network was never trained.")
+        reasons.append(NEVER_TRAINED)
     if 1 - found > MAX_UNSURE:
-        reasons.append(f"The confidence is below {SURE} in {1 - found:.1%} of the frames.")
+        reasons.append(unsure_reason(1 - found))
     assert last.size is not None
     width, height = last.size
     sequence = {"name": last.sequence, "frames": frames, "width": width, "height": height}
