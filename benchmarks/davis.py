@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.segment import segment_motion
+from ullayers.locate.moving.segment import segment_motion
 
 
 def read(folder: Path, flag: int) -> NDArray[np.uint8]:

@@ -25,11 +25,9 @@ import numpy as np
 import torch
 
 from ullayers.cli.main import main as ul
-from ullayers.learn.runs import csv_name, load_run
-from ullayers.output.cluster import LOCAL, cluster
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.fleet import export_fleet
+from ullayers.run.fleet import LOCAL, cluster, export_fleet
+from ullayers.run.plan import csv_name, load_run
+from ullayers.run.write import ExportOptions, export
 from ullayers.video.reader import find_sources
 from ullayers.video.writer import VideoWriter
 

@@ -26,22 +26,23 @@ from numpy.typing import NDArray
 from plain_command.data_sets import SETS, DataSet, Film
 from plain_command.truth import Masks, Track
 
-from ullayers.learn.apply import WINDOW_BYTES, WINDOW_FRAMES, attend
 from ullayers.learn.config import Config
 from ullayers.learn.footage import cut
-from ullayers.learn.models import Locator
-from ullayers.learn.run_result import RunResult
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, plan_run
+from ullayers.learn.networks import Locator
 from ullayers.learn.survey import open_recording, outline_reading, to_pixels
-from ullayers.locate import segment
-from ullayers.locate.consensus import CellChain, cell_chain, cell_means, cell_side
-from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import Floats, Frames
-from ullayers.locate.judge import fill_gaps
-from ullayers.locate.outline import EDGE, edge_outline
-from ullayers.locate.recording import StillRecording
+from ullayers.locate.moving import segment
+from ullayers.locate.moving.evidence import motion_evidence
+from ullayers.locate.moving.segment import CellChain, cell_chain, cell_means, cell_side
+from ullayers.locate.outline import edge_outline
+from ullayers.locate.paths import fill_gaps
+from ullayers.locate.recording.windows import StillRecording
 from ullayers.research.baselines import random_weights
+from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, attend
+from ullayers.run.folder import RunResult
+from ullayers.run.plan import Run, plan_run
+from ullayers.run.train import learn_run
+from ullayers.tracks.masks import EDGE
 from ullayers.video.reader import Clip, Reading, Source, find_sources
 
 MOUSE_EVERY = 20  # of the windows of the longest recording, one in this many is used

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 import ullayers as ul
 from ullayers.learn.config import Config
-from ullayers.learn.models import Locator
-from ullayers.learn.trainer import make_optimizer
-from ullayers.learn.watcher import Watcher
-from ullayers.output.scores import Floats, distances
+from ullayers.learn.networks import Locator
+from ullayers.learn.trials import make_optimizer
 from ullayers.research.bench.video import MOUSE, MOUSE_SIZE, MOUSE_TRACK, read_columns
 from ullayers.research.experiments.gridworlds import Gridworld
+from ullayers.run.results import Floats, distances
+from ullayers.run.watcher import Watcher
 from ullayers.video.reader import Reading, find_sources
 from ullayers.video.scene import write_scene
 

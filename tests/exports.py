@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.films import BALL, write_ball, write_truncated
 from ullayers.learn.footage import LongMean
-from ullayers.learn.runs import Run
+from ullayers.run.plan import Run
 from ullayers.video.reader import Source, find_sources
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-import ullayers.output.charts as charts
-from ullayers.learn.results import TRACK, Answer, code_columns
-from ullayers.output.report import Contents, Sample, write_report
+import ullayers.report.charts as charts
+from ullayers.report.page import Contents, Sample, write_report
+from ullayers.tracks.table import TRACK, Answer, code_columns
 
 Floats = NDArray[np.float64]
 NASTY = 'a<script>alert("1")</script>&\'$x_1$ 日本 http://evil.example/.mp4'

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import ullayers.output.behaviour_charts as behaviour_charts
-import ullayers.output.charts as charts
-import ullayers.output.display as display
-import ullayers.output.training_charts as training_charts
+import ullayers.report.behaviour as behaviour_charts
+import ullayers.report.charts as charts
+import ullayers.report.charts as training_charts
+import ullayers.report.overlay as display
 
 FUNCTIONS: dict[ModuleType, tuple[str, ...]] = {
     charts: ("time_chart", "speed_chart", "scatter_chart"),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.output.track_table import NAMES
+from ullayers.tracks.reading import NAMES
 
 WIDTH, HEIGHT, FPS = 96, 64, 20.0
 COLUMNS = ("sequence", "frame", "object", *NAMES)

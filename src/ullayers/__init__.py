@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "ullayers.exact.markov": "DisconnectedError Spectrum closed_form objective transitions",
     "ullayers.exact.slow_features": "RankError SlowFeatures",
-    "ullayers.learn.online": "watch",
-    "ullayers.learn.pretrained": "from_pretrained",
+    "ullayers.run.watch": "watch",
+    "ullayers.run.network": "from_pretrained",
     "ullayers.nn.health": "Health effective_rank",
     "ullayers.nn.layers": "UL1d UL2d backward mu_by_depth sequences ul_layers",
     "ullayers.nn.loss": "loss",
@@ -35,8 +35,6 @@ if _TYPE_CHECKING:
     from ullayers.exact.markov import transitions as transitions
     from ullayers.exact.slow_features import RankError as RankError
     from ullayers.exact.slow_features import SlowFeatures as SlowFeatures
-    from ullayers.learn.online import watch as watch
-    from ullayers.learn.pretrained import from_pretrained as from_pretrained
     from ullayers.nn.health import Health as Health
     from ullayers.nn.health import effective_rank as effective_rank
     from ullayers.nn.layers import UL1d as UL1d
@@ -49,6 +47,8 @@ if _TYPE_CHECKING:
     from ullayers.nn.replay_memory import ReplayMemory as ReplayMemory
     from ullayers.nn.spatial import mask_moments as mask_moments
     from ullayers.nn.whiten import Whiten as Whiten
+    from ullayers.run.network import from_pretrained as from_pretrained
+    from ullayers.run.watch import watch as watch
 
 
 def __getattr__(name: str) -> object:

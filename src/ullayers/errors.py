@@ -13,3 +13,7 @@ class UserError(ValueError):
 
 class MissingPackageError(UserError, ModuleNotFoundError):
     """An optional package is not installed; the message says how to install it."""
+
+
+class RunError(UserError):
+    """A run folder cannot be used; the one-line message says what to do."""

@@ -35,7 +35,7 @@ from tests.films import (
     write_raw,
     write_truncated,
 )
-from ullayers.learn.locks import locked
+from ullayers.run.folder import locked
 
 BAD = {
     "nowhere.mp4": "does not exist",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tests.plain_reports as plain_reports
-import ullayers.output.training_charts as training_charts
+import ullayers.report.charts as training_charts
 from tests.command import UlCommand
 from tests.films import Pixels, column, turning, write_pictures
 

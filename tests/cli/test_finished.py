@@ -10,7 +10,7 @@ import pytest
 import ullayers.cli.learn
 from tests.command import UlCommand, check_refused
 from tests.films import contents, files_in, read_table
-from ullayers.output.outlines import read_outlines
+from ullayers.tracks.masks import read_outlines
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import ullayers.output.cluster as cluster
+import ullayers.run.fleet as cluster
 from tests.command import UlCommand, check_refused, check_stopped, start_python, ul, wait_until
 from tests.films import files_in, write_ball, write_truncated
 from ullayers.cli.fleet import _Rate
@@ -59,7 +59,7 @@ def test_ctrl_c_keeps_what_is_finished(place: Path, tmp_path: Path, here: UlComm
 
 IMPATIENT = """\
 import sys
-import ullayers.output.cluster as cluster
+import ullayers.run.fleet as cluster
 from ullayers.cli.main import main
 cluster.LOST_SECONDS = 3
 sys.exit(main())

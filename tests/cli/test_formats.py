@@ -11,8 +11,8 @@ import pytest
 
 from tests.command import UlCommand, check_refused, ended, start
 from tests.results import walk, write_results
-from ullayers.output.corrections import Corrections, Swap, write_corrections
-from ullayers.output.formats.names import FORMATS
+from ullayers.tracks.corrections import Corrections, Swap, write_corrections
+from ullayers.tracks.formats.names import FORMATS
 
 TWO = {"a": [*walk(1), *walk(2)], "b": walk(1)}
 

@@ -32,7 +32,7 @@ from tests.films import (
 from tests.pages import check_self_contained
 from tests.pages import read as read_page
 from ullayers.cli.main import main
-from ullayers.learn.results import CROP
+from ullayers.tracks.table import CROP
 from ullayers.video.reader import find_sources, read_all
 
 

@@ -12,9 +12,8 @@ from PIL import Image
 from tests.command import UlCommand, check_refused
 from tests.films import write_pictures
 from ullayers.cli.main import main
-from ullayers.output.crossing_table import read_crossings
-from ullayers.output.outlines import read_outlines
-from ullayers.output.track_table import read_tracks
+from ullayers.tracks.masks import read_outlines
+from ullayers.tracks.reading import read_crossings, read_tracks
 from ullayers.video.writer import VideoWriter
 
 FAST = "--size", "16", "--restarts", "1", "--steps", "5", "--quiet"

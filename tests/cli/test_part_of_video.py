@@ -16,8 +16,8 @@ from tests.films import ball, column, read_table, write_ball, write_pictures
 from ullayers.cli.main import main
 from ullayers.cli.options import clock_time, region
 from ullayers.learn.config import Config, choose_device
-from ullayers.learn.online import watch
-from ullayers.learn.runs import load_run
+from ullayers.run.plan import load_run
+from ullayers.run.watch import watch
 from ullayers.video.reader import Source, VideoError
 
 PART = ("--start", "0.4", "--end", "0:01.2", "--roi", "0,0,48,48")

@@ -12,7 +12,7 @@ from tests.command import UlCommand
 from tests.films import ball, write_ball, write_pictures, write_raw
 from ullayers.cli.progress import Progress
 from ullayers.learn.footage import count_frames
-from ullayers.output.tables import unfinished_sources
+from ullayers.run.write import unfinished_sources
 from ullayers.video.reader import Reading, find_sources
 
 

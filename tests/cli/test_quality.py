@@ -40,8 +40,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_demo_finds_the_beetle(demo: Path) -> None:
-    from ullayers.learn.runs import load_run, sources_of
-    from ullayers.output.scores import _untrained, distances
+    from ullayers.run.plan import load_run, sources_of
+    from ullayers.run.results import _untrained, distances
 
     run = load_run(demo / "run")
     there = column(demo / "truth.csv", "x", "y")

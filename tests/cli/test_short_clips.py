@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from tests.command import UlCommand, check_refused
 from tests.films import column, write_pictures
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.scenes import SCENES_FILE, read_scenes
-from ullayers.locate.recording import STILL_SIDE
+from ullayers.errors import RunError
+from ullayers.locate.recording.windows import STILL_SIDE
+from ullayers.run.plan import SCENES_FILE, read_scenes
 
 QUICK = "--steps", "2", "--restarts", "1", "--quiet"
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ullayers.cli.view import View
-from ullayers.learn.sightings import WatchResult
-from ullayers.locate.live_tracks import LiveObject
+from ullayers.locate.tracking.live import LiveObject
+from ullayers.run.watcher import WatchResult
 
 
 def sighting(name: str = "a very long name of a camera") -> WatchResult:

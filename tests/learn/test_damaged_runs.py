@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ullayers as ul
-import ullayers.learn.run_training as run_training
+import ullayers.run.train as run_training
 from tests.films import contents
 from tests.learn.short_runs import resume, stopped
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import check_free, is_run
-from ullayers.learn.runs import load_run
+from ullayers.errors import RunError
+from ullayers.run.folder import check_free, is_run
+from ullayers.run.plan import load_run
 
 
 @pytest.fixture(scope="module")

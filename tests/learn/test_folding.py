@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.films import as_footage
-from ullayers.learn.code_trial import CodeTrial
+from ullayers.learn.codes import CodeTrial, folded_share
 from ullayers.learn.config import Config, Task
-from ullayers.learn.folding import folded_share
 
 TURN = torch.arange(72) * 2 * torch.pi / 72
 

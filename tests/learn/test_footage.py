@@ -34,7 +34,7 @@ from ullayers.learn.footage import (
     open_sources,
 )
 from ullayers.learn.survey import open_recording, outline_reading, plan_survey
-from ullayers.locate.recording import StillRecording
+from ullayers.locate.recording.windows import StillRecording
 from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
 
 

@@ -13,7 +13,7 @@ import torch
 from tests.films import column, write_ball
 from ullayers.cli.main import main
 from ullayers.learn.config import Config, Task
-from ullayers.learn.online import watch
+from ullayers.run.watch import watch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 QUICK = ("--steps", "5", "--restarts", "1", "--size", "32", "--quiet")

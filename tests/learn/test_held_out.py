@@ -9,15 +9,19 @@ import pytest
 import torch
 
 from tests.films import as_footage, still, turning
-from ullayers.learn.clip_trial import ClipTrial
-from ullayers.learn.code_clips import CodeClips
-from ullayers.learn.code_trial import CodeTrial
+from ullayers.learn.codes import CodeClips, CodeTrial, closes
 from ullayers.learn.config import Config, Task
 from ullayers.learn.footage import Footage
-from ullayers.learn.held_out import held_out_correlation, held_out_frames
-from ullayers.learn.loops import closes
-from ullayers.learn.models import code_steps
-from ullayers.learn.trial import CHECK_STEPS, PATIENCE, Check, Trial
+from ullayers.learn.networks import code_steps
+from ullayers.learn.trials import (
+    CHECK_STEPS,
+    PATIENCE,
+    Check,
+    ClipTrial,
+    Trial,
+    held_out_correlation,
+    held_out_frames,
+)
 
 
 @pytest.mark.parametrize("lengths", [[32], [40, 13, 500], [13] * 60, [3000], [1] * 100])

@@ -11,13 +11,12 @@ import pytest
 
 from tests.command import Process, start_code
 from tests.films import files_in
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import check_free
-from ullayers.learn.locks import locked
+from ullayers.errors import RunError
+from ullayers.run.folder import check_free, locked
 
 HOLD = """
 import signal, sys
-from ullayers.learn.locks import locked
+from ullayers.run.folder import locked
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 with locked(sys.argv[1]):
     print("held", flush=True)

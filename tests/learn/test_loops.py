@@ -11,11 +11,17 @@ from numpy.typing import NDArray
 
 from tests.films import as_footage
 from ullayers.exact.markov import closed_form, transitions
-from ullayers.learn.code_clips import CodeClips
-from ullayers.learn.code_trial import RING_STEPS, CodeTrial, trained_outputs
+from ullayers.learn.codes import (
+    RING_STEPS,
+    CodeClips,
+    CodeTrial,
+    closes,
+    ring_code,
+    trained_outputs,
+    turns,
+)
 from ullayers.learn.config import Config, Task
 from ullayers.learn.footage import Footage, LongMean
-from ullayers.learn.loops import closes, ring_code, turns
 
 
 def bar(angles: NDArray[np.float64], *, sides: int = 1, noise: float = 0.0) -> NDArray[np.uint8]:

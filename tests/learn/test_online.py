@@ -15,21 +15,15 @@ import torch
 from torch import Tensor
 
 import ullayers as ul
-import ullayers.learn.watcher as watching
+import ullayers.run.watcher as watching
 from tests.command import UlCommand, check_refused, start
 from tests.films import read_table, write_ball
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film
 from ullayers.cli.view import View
+from ullayers.files import from_json
 from ullayers.learn.config import Config
-from ullayers.learn.online import WatchResult
-from ullayers.learn.typed_json import from_json
-from ullayers.learn.watcher import (
-    CLIP_FRAMES,
-    CLIPS_PER_STEP,
-    FRAMES_PER_STEP,
-    Watcher,
-    WatcherState,
-)
+from ullayers.run.watch import WatchResult
+from ullayers.run.watcher import CLIP_FRAMES, CLIPS_PER_STEP, FRAMES_PER_STEP, Watcher, WatcherState
 from ullayers.video.camera_motion import LiveBackdrop
 from ullayers.video.reader import Reading, VideoError, find_sources, read_all
 from ullayers.video.scene import write_scene

@@ -11,10 +11,10 @@ import pytest
 
 import ullayers as ul
 from tests.learn.short_runs import learn, resume, stopped
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import check_free
-from ullayers.learn.regular_files import keep_beginning, read_regular
-from ullayers.learn.runs import load_run
+from ullayers.errors import RunError
+from ullayers.files import keep_beginning, read_regular
+from ullayers.run.folder import check_free
+from ullayers.run.plan import load_run
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes"),

@@ -15,17 +15,17 @@ import pytest
 import torch
 
 import ullayers
-import ullayers.learn.run_training as run_training
+import ullayers.run.train as run_training
 from tests.films import BALL, contents, files_in, write_ball
 from tests.learn.short_runs import CODES, SHORT, learn, resume, stopped
-from ullayers.learn.apply import answers, first_piece
-from ullayers.learn.checkpoint import RunError, load_state, save_state
+from ullayers.errors import RunError
+from ullayers.learn.checkpoint import load_state, save_state
 from ullayers.learn.config import Config
-from ullayers.learn.folders import check_free
 from ullayers.learn.footage import LongMean
-from ullayers.learn.run_result import RunResult
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import load_run, plan_run, sources_of
+from ullayers.run.apply import answers, first_piece
+from ullayers.run.folder import RunResult, check_free
+from ullayers.run.plan import load_run, plan_run, sources_of
+from ullayers.run.train import learn_run
 from ullayers.video.reader import Reading, Source, VideoError
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from ullayers.files import from_json
 from ullayers.learn.footage import gather
-from ullayers.learn.models import Locator
+from ullayers.learn.networks import Locator
 from ullayers.learn.teaching import Lesson, Teaching, read_taught
-from ullayers.learn.typed_json import from_json
 from ullayers.video.reader import Reading, find_sources
 from ullayers.video.region import Rectangle
 from ullayers.video.writer import VideoWriter

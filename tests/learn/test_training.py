@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from tests.films import as_footage, ball, still, turning
+from ullayers.files import from_json
+from ullayers.learn.codes import solve_readout
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage
-from ullayers.learn.models import Encoder
-from ullayers.learn.readout import solve_readout
+from ullayers.learn.networks import Encoder
 from ullayers.learn.training import Learner, LearnerState
-from ullayers.learn.typed_json import from_json
 from ullayers.video.reader import VideoError
 
 TASKS = ["locate", "orient", "features"]

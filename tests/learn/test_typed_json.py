@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from ullayers.learn.typed_json import AnyFloat, from_json
+from ullayers.files import AnyFloat, from_json
 
 
 @dataclass(frozen=True)

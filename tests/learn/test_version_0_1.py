@@ -20,11 +20,11 @@ import pytest
 
 import ullayers as ul
 from tests.films import ball, contents, write_pictures
-from ullayers.learn.apply import answers
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.results import Answer, read_answers
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import csv_name, load_run, sources_of
+from ullayers.errors import RunError
+from ullayers.run.apply import answers
+from ullayers.run.plan import csv_name, load_run, sources_of
+from ullayers.run.train import learn_run
+from ullayers.tracks.table import Answer, read_answers
 from ullayers.video.reader import find_sources
 
 SAVED = Path(__file__).parent / "version_0_1"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullayers.learn.zones import ZoneError, Zones, contains, read_zones
+from ullayers.tracks.behaviour import ZoneError, Zones, contains, read_zones
 
 SQUARE = [[10, 10], [90, 10], [90, 90], [10, 90]]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ullayers.locate.anchors import NO_LABEL, Anchors, taught_path
 from ullayers.locate.flow import Floats
-from ullayers.locate.guided import guided_choices
-from ullayers.locate.looking import Notable
-from ullayers.locate.objects import Labelled, ObjectPath, label_parts
-from ullayers.locate.recording import PreparedWindow
+from ullayers.locate.paths import NO_LABEL, Anchors, Labelled, ObjectPath, label_parts, taught_path
+from ullayers.locate.recording.finder import Notable
+from ullayers.locate.recording.windows import PreparedWindow, guided_choices
 
 FRAMES, HEIGHT, WIDTH = 60, 40, 120
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ullayers.locate.background import (
+from ullayers.locate.moving.evidence import (
     difference_from_mosaic,
     difference_from_neighbours,
+    motion_evidence,
     neighbours,
 )
-from ullayers.locate.evidence import motion_evidence
 
 HEIGHT, WIDTH, STEP = 48, 80, 5
 

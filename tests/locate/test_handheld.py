@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from tests.locate.moving_scene import film as moving_film
 from tests.locate.still_films import HEIGHT, WIDTH, Places, circle, film
-from ullayers.locate.anchors import Anchors
-from ullayers.locate.handheld import HandheldRecording
-from ullayers.locate.recording import find_still_scene
+from ullayers.locate.paths import Anchors
+from ullayers.locate.recording.handheld import HandheldRecording
+from ullayers.locate.recording.windows import find_still_scene
 
 Frames = NDArray[np.uint8]
 SHAKE = 4.0  # pixels

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from tests.locate.still_films import circle, film
 from ullayers.locate.helper import Helper, HelperLost, can_help, for_each, without_help
-from ullayers.locate.learned_scene import still_scene
-from ullayers.locate.recording import StillRecording
+from ullayers.locate.recording.windows import StillRecording
+from ullayers.locate.scene.background import still_scene
 from ullayers.video import recycled
 
 pytestmark = pytest.mark.skipif(

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.real_data import DATA
-from ullayers.locate.judge import fill_gaps
-from ullayers.locate.segment import segment_motion
+from ullayers.locate.moving.segment import segment_motion
+from ullayers.locate.paths import fill_gaps
 from ullayers.research.datasets import walking
 
 # A still camera and two that pan; the last person was lost in frames of 48 x 144 pixels.

@@ -10,14 +10,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-import ullayers.locate.live_objects as live_objects
+import ullayers.locate.tracking.live as live_objects
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film, wall
 from ullayers.learn.config import Config
-from ullayers.learn.watcher import Watcher
-from ullayers.locate.live_objects import LiveObjects
-from ullayers.locate.live_scene import LiveScene, is_in_front
-from ullayers.locate.live_state import live_state, restore
-from ullayers.locate.live_tracks import LiveObject
+from ullayers.locate.tracking.live import (
+    LiveObject,
+    LiveObjects,
+    LiveScene,
+    is_in_front,
+    live_state,
+    restore,
+)
+from ullayers.run.watcher import Watcher
 
 Frame = NDArray[np.uint8]
 PATIENCE = 12

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from tests.locate.still_films import HEIGHT, WIDTH, Places, circle, film
 from tests.locate.test_recording import scene_of
-from ullayers.locate.movers import MoverChoice
-from ullayers.locate.objects import ObjectPath, label_parts
+from ullayers.locate.paths import ObjectPath, label_parts
+from ullayers.locate.recording.movers import MoverChoice
 
 WINDOW = 50  # frames
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ullayers.locate.judge import fill_gaps, in_world, track_objective
-from ullayers.locate.objects import ObjectPath, Part, label_parts, trim_swollen
+from ullayers.locate.paths import (
+    ObjectPath,
+    Part,
+    fill_gaps,
+    in_world,
+    label_parts,
+    track_objective,
+    trim_swollen,
+)
 
 
 def part(x: float, mass: float = 1.0) -> Part:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ullayers.locate.parallel import THREADS, in_parallel
+from ullayers.video.parallel import THREADS, in_parallel
 
 
 def test_results_are_in_order_and_all_threads_work() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ullayers.locate.quantiles import medians, quantiles
+from ullayers.locate.scene.still import medians, quantiles
 
 VALUES = arrays(
     np.float32,

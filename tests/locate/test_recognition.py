@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ullayers.locate.identity import APPEARANCE
-from ullayers.locate.recognition import KnownObjects, Portrait
+from ullayers.locate.tracking.identity import APPEARANCE, KnownObjects, Portrait
 
 WITHIN = 0.5  # standard deviation of an appearance between blocks of frames
 

@@ -9,16 +9,17 @@ from numpy.typing import NDArray
 
 from tests.locate.moving_scene import film as moving_film
 from tests.locate.still_films import HEIGHT, WIDTH, Places, circle, film
-from ullayers.locate.learned_scene import still_scene
-from ullayers.locate.outline import EDGE, contrast_outline
-from ullayers.locate.recording import (
+from ullayers.locate.moving.segment import Segments
+from ullayers.locate.outline import contrast_outline
+from ullayers.locate.recording.windows import (
     MovingRecording,
     StillRecording,
     find_still_scene,
     fits,
 )
-from ullayers.locate.segment import Segments
-from ullayers.locate.still import StillScene
+from ullayers.locate.scene.background import still_scene
+from ullayers.locate.scene.still import StillScene
+from ullayers.tracks.masks import EDGE
 
 
 def scene_of(frames: NDArray[np.uint8]) -> StillRecording:

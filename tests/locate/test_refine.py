@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ullayers.locate.refine import refine
+from ullayers.locate.moving.segment import refine
 
 COUNT, ROWS, COLUMNS = 12, 24, 40
 OBJECT, GROUND = (90.0, 160.0, 120.0), (150.0, 120.0, 130.0)

@@ -3,11 +3,10 @@
 import numpy as np
 
 from tests.locate.test_several import SIZE, picture, step
-from ullayers.locate.blobs import find_blobs
-from ullayers.locate.crossings import find_crossings
-from ullayers.locate.returns import find_objects, is_closed, most_at_once
-from ullayers.locate.selection import choose_objects
-from ullayers.locate.tracking import TrackedObject, Tracker
+from ullayers.locate.tracking.blobs import find_blobs
+from ullayers.locate.tracking.identity import find_crossings, find_objects, is_closed, most_at_once
+from ullayers.locate.tracking.selection import choose_objects
+from ullayers.locate.tracking.tracker import TrackedObject, Tracker
 
 NEST = 200.0, 80.0
 SHADES = 40, 90, 140

@@ -13,11 +13,16 @@ from numpy.typing import NDArray
 
 from tests.locate.moving_scene import HEIGHT, WIDTH, film, homography
 from tests.real_data import DATA
-from ullayers.locate.burned_in import burned_in
-from ullayers.locate.consensus import cell_chain, cell_means
-from ullayers.locate.evidence import motion_evidence
 from ullayers.locate.flow import background_flow, camera_motion, chain, optical_flow
-from ullayers.locate.segment import Segments, centroids, otsu_threshold, segment_motion
+from ullayers.locate.moving.evidence import burned_in, motion_evidence
+from ullayers.locate.moving.segment import (
+    Segments,
+    cell_chain,
+    cell_means,
+    centroids,
+    otsu_threshold,
+    segment_motion,
+)
 
 
 def read(folder: Path, flag: int, count: int = 30) -> NDArray[np.uint8]:

@@ -8,16 +8,22 @@ import cv2
 import numpy as np
 import pytest
 
-from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.several import Several
-from ullayers.locate.blobs import Blobs, core_covariance, find_blobs, find_pieces
-from ullayers.locate.crossings import find_crossings
-from ullayers.locate.finder import ObjectFinder
-from ullayers.locate.identity import resolve
-from ullayers.locate.looking import SeenFrame
-from ullayers.locate.parting import axes_of, fit_ellipses, mix_gaussians, separation
-from ullayers.locate.selection import choose_objects
-from ullayers.locate.tracking import TrackedObject, Tracker
+from ullayers.locate.recording.finder import ObjectFinder, SeenFrame
+from ullayers.locate.tracking.blobs import (
+    Blobs,
+    axes_of,
+    core_covariance,
+    find_blobs,
+    find_pieces,
+    fit_ellipses,
+    mix_gaussians,
+    separation,
+)
+from ullayers.locate.tracking.identity import find_crossings, resolve
+from ullayers.locate.tracking.selection import choose_objects
+from ullayers.locate.tracking.settle import Several
+from ullayers.locate.tracking.tracker import TrackedObject, Tracker
+from ullayers.tracks.table import TRACK, Answer
 
 SIZE = 240, 160  # width, height
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.output.crossing_table import NAMES as CROSSING_NAMES
-from ullayers.output.crossing_table import Crossing
-from ullayers.output.track_table import Track
+from ullayers.tracks.reading import CROSSING_NAMES as CROSSING_NAMES
+from ullayers.tracks.reading import Crossing, Track
 
 FPS = 25
 WIDTH, HEIGHT = 640, 480

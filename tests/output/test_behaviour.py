@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, track_of, wanderers, write_tables
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.zones import Zones
-from ullayers.output.behaviour import (
+from ullayers.errors import RunError
+from ullayers.tracks.behaviour import (
     BEHAVIOUR_COLUMNS,
     ZONE_COLUMNS,
     Scene,
+    Zones,
     behaviour_rows,
     measure_folder,
     measure_scenes,
@@ -22,8 +22,7 @@ from ullayers.output.behaviour import (
     write_fleet_behaviour,
     zone_rows,
 )
-from ullayers.output.crossing_table import read_crossings
-from ullayers.output.track_table import Track, read_tracks
+from ullayers.tracks.reading import Track, read_crossings, read_tracks
 
 SIZES = {"a": (WIDTH, HEIGHT)}
 HALVES = Zones({"left": [(0, 0), (320, 0), (320, 480), (0, 480)]})

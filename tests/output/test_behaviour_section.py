@@ -10,12 +10,18 @@ import pytest
 
 from tests.output.made_tracks import HEIGHT, WIDTH, track_of, wanderers
 from tests.pages import NASTY, Page, chart_named, labels, make, samples, track
-from ullayers.learn.zones import Zones
-from ullayers.output.behaviour import measure_scenes
-from ullayers.output.behaviour_charts import _binned, _edges, _middles, _spans
-from ullayers.output.identity_colours import identity_hex
-from ullayers.output.occupancy import heat_map, path_map, time_per_cell
-from ullayers.output.report import Contents, write_report
+from ullayers.report.behaviour import (
+    _binned,
+    _edges,
+    _middles,
+    _spans,
+    heat_map,
+    path_map,
+    time_per_cell,
+)
+from ullayers.report.page import Contents, write_report
+from ullayers.tracks.behaviour import Zones, measure_scenes
+from ullayers.tracks.masks import identity_hex
 
 pytestmark = pytest.mark.usefixtures("full_reports")
 

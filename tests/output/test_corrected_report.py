@@ -9,9 +9,9 @@ import pytest
 
 from ullayers.cli.main import main
 from ullayers.errors import UserError
-from ullayers.learn.runs import Run, load_run, sources_of
-from ullayers.output.corrected_report import write_corrected_report
-from ullayers.output.corrections import (
+from ullayers.run.plan import Run, load_run, sources_of
+from ullayers.run.results import apply_to_inputs, write_corrected_report, write_reports
+from ullayers.tracks.corrections import (
     Corrections,
     Delete,
     MarkEmpty,
@@ -19,7 +19,6 @@ from ullayers.output.corrections import (
     Split,
     write_corrections,
 )
-from ullayers.output.run_outputs import apply_to_inputs, write_reports
 
 FRAMES = 40
 

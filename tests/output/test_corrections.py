@@ -15,15 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, track_of
-from ullayers.errors import UserError
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import CORRECTIONS, check_free, clear_run
-from ullayers.output.corrected_tracks import (
-    apply_corrections,
-    check_correction,
-    corrected_numbers,
-)
-from ullayers.output.corrections import (
+from ullayers.errors import RunError, UserError
+from ullayers.run.folder import check_free, clear_run
+from ullayers.tracks.corrections import (
+    CORRECTIONS,
     Correction,
     Corrections,
     Delete,
@@ -32,14 +27,16 @@ from ullayers.output.corrections import (
     Move,
     Split,
     Swap,
+    apply_corrections,
+    check_correction,
+    corrected_numbers,
     correction_from_json,
     read_corrections,
     write_corrections,
 )
-from ullayers.output.crossing_table import Crossing
-from ullayers.output.kinematics import speed
-from ullayers.output.track_table import NAMES, Track
-from ullayers.output.tracked_video import TrackedVideo
+from ullayers.tracks.measures import speed
+from ullayers.tracks.reading import NAMES, Crossing, Track
+from ullayers.tracks.tracked_video import TrackedVideo
 
 FRAMES = 40
 ALL: list[Correction] = [

@@ -24,19 +24,18 @@ from tests.films import (
     write_pictures,
     write_timed,
 )
-from ullayers.learn import apply
-from ullayers.learn.apply import answers
-from ullayers.learn.checkpoint import RunError
+from ullayers.errors import RunError
 from ullayers.learn.footage import PIECE, LongMean
-from ullayers.learn.results import CROP, PIXELS, SHAPE, Answer
-from ullayers.learn.runs import Run
 from ullayers.locate.helper import Helper, can_help
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.exported import Exported
-from ullayers.output.fleet import apply_to_video
-from ullayers.output.overlay import Overlay
-from ullayers.output.run_report import report_run
+from ullayers.report.overlay import Overlay
+from ullayers.run import apply
+from ullayers.run.apply import answers
+from ullayers.run.fleet import apply_to_video
+from ullayers.run.plan import Run
+from ullayers.run.results import report_run
+from ullayers.run.summary import Exported
+from ullayers.run.write import ExportOptions, export
+from ullayers.tracks.table import CROP, PIXELS, SHAPE, Answer
 from ullayers.video.reader import VideoError, find_sources, read_all
 
 

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 
-import ullayers.output.fleet as fleet
+import ullayers.run.fleet as fleet
 from tests.exports import sources_in
 from tests.films import files_in, write_ball, write_truncated
 from tests.servers import served
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.runs import Run
-from ullayers.output.behaviour import measure_folder, write_behaviour
-from ullayers.output.cluster import LOCAL, cluster
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.fleet import VideoResult, apply_to_video, export_fleet
+from ullayers.errors import RunError
+from ullayers.run.fleet import LOCAL, VideoResult, apply_to_video, cluster, export_fleet
+from ullayers.run.plan import Run
+from ullayers.run.write import ExportOptions, export
+from ullayers.tracks.behaviour import measure_folder, write_behaviour
 from ullayers.video.reader import Source, VideoError, find_sources
 
 pytest.importorskip("ray", reason="needs pip install 'ullayers[ray]'")

@@ -13,12 +13,11 @@ import pytest
 
 from tests.results import FPS, HEIGHT, WIDTH, Row, ellipse, walk, write_results
 from ullayers.errors import UserError
-from ullayers.output.corrected_tables import write_corrected
-from ullayers.output.corrections import Corrections, MarkEmpty, Split, Swap, write_corrections
-from ullayers.output.crossing_table import CROSSINGS, read_crossings, write_crossings
-from ullayers.output.formats.names import FORMATS
-from ullayers.output.formats.write import plan_files, write_files
-from ullayers.output.track_table import NAMES, read_tracks
+from ullayers.run.results import write_corrected
+from ullayers.tracks.corrections import Corrections, MarkEmpty, Split, Swap, write_corrections
+from ullayers.tracks.formats.names import FORMATS
+from ullayers.tracks.formats.write import plan_files, write_files
+from ullayers.tracks.reading import CROSSINGS, NAMES, read_crossings, read_tracks, write_crossings
 
 # Other packages warn about themselves.
 pytestmark = [
@@ -382,6 +381,6 @@ def test_the_page_loads_every_format(
 
 
 def test_table_lists_every_name() -> None:
-    from ullayers.output.formats.write import TABLE
+    from ullayers.tracks.formats.write import TABLE
 
     assert tuple(TABLE) == FORMATS

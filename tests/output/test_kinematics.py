@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.real_data import DATA
-from ullayers.output.kinematics import _signs, ellipse, label_moments, oriented, speed, velocity
+from ullayers.tracks.measures import _signs, ellipse, label_moments, oriented, speed, velocity
 
 Floats = NDArray[np.float64]
 FPS = 25

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullayers.learn.sightings import WatchResult
-from ullayers.locate.live_tracks import LiveObject
-from ullayers.output.live_outlines import keep_outlines
-from ullayers.output.outlines import OUTLINES, PARTIAL, find_outlines, read_outlines
+from ullayers.locate.tracking.live import LiveObject
+from ullayers.run.watcher import WatchResult, keep_outlines
+from ullayers.tracks.masks import OUTLINES, PARTIAL, find_outlines, read_outlines
 
 SIZE = (160, 120)
 SQUARE = np.array([[0.25, 0.25], [0.5, 0.25], [0.5, 0.5], [0.25, 0.5]])

@@ -14,16 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ullayers.learn.results as results
+import ullayers.tracks.table as results
 from tests.films import write_ball
-from ullayers.learn.freed_memory import EVERY, returning_memory
-from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.runs import Run
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.spool import Spool
-from ullayers.output.tables import PartialTable
-from ullayers.output.track_table import read_tracks
+from ullayers.run.apply import EVERY, returning_memory
+from ullayers.run.plan import Run
+from ullayers.run.write import ExportOptions, PartialTable, export
+from ullayers.tracks.masks import Spool
+from ullayers.tracks.reading import read_tracks
+from ullayers.tracks.table import TRACK, Answer
 from ullayers.video.reader import Source, find_sources
 
 ROWS = 8_000
@@ -111,7 +109,7 @@ def test_tables_are_written_and_read_in_parts(
     answer = long_track()
     source = Source("a", str(tmp_path / "a.mp4"), "video")
     monkeypatch.setattr(results, "ROWS_AT_ONCE", 200)
-    monkeypatch.setattr("ullayers.output.track_table.ROWS_AT_ONCE", 200)
+    monkeypatch.setattr("ullayers.tracks.reading.ROWS_AT_ONCE", 200)
     table = PartialTable(tmp_path / "tracks.csv", [], TRACK, resume=False)
     with table, traced() as writing:
         table.write(answer, source)

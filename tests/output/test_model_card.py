@@ -16,16 +16,14 @@ from markdown_it import MarkdownIt
 import ullayers as ul
 from tests.command import QUICK, UlCommand, check_refused
 from tests.films import write_ball
-from ullayers.errors import UserError
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import CARD_START
-from ullayers.learn.models import Encoder, Locator
-from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.runs import load_run
-from ullayers.output.corrected_report import write_corrected_report
-from ullayers.output.exported import Exported
-from ullayers.output.model_card import write_card
-from ullayers.output.tracked_video import read_videos
+from ullayers.errors import RunError, UserError
+from ullayers.learn.networks import Encoder, Locator
+from ullayers.run.folder import CARD_START
+from ullayers.run.plan import load_run
+from ullayers.run.results import write_card, write_corrected_report
+from ullayers.run.summary import Exported
+from ullayers.tracks.table import TRACK, Answer
+from ullayers.tracks.tracked_video import read_videos
 from ullayers.video.reader import Info, open_live
 
 ODD = "a|b_*c*_<img src=x>`d`[e](http://f)&amp; #\n---\nlicense: g \\ www.h.com"

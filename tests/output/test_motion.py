@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ullayers.learn.results import TRACK, Answer
-from ullayers.output.charts import speed_curve
-from ullayers.output.kinematics import velocity
-from ullayers.output.motion import Motion, measure_motion
+from ullayers.report.charts import speed_curve
+from ullayers.tracks.measures import Motion, measure_motion, velocity
+from ullayers.tracks.table import TRACK, Answer
 
 WIDTH, HEIGHT = 640, 480
 Floats = NDArray[np.floating[Any]]

@@ -20,11 +20,10 @@ from tests.command import UlCommand, check_refused
 from tests.films import BALL, Pixels, ball, write_ball
 from tests.learn.short_runs import CODES, learn
 from tests.real_data import DATA
-from ullayers.learn.apply import answers
-from ullayers.learn.network_graph import LUMA, Preprocess, network_graph
-from ullayers.learn.runs import Run, load_run
-from ullayers.learn.watcher import Watcher
-from ullayers.output.network_files import write_onnx
+from ullayers.run.apply import answers
+from ullayers.run.network import LUMA, Preprocess, network_graph, write_onnx
+from ullayers.run.plan import Run, load_run
+from ullayers.run.watcher import Watcher
 from ullayers.video.reader import Reading, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle
 

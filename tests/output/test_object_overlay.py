@@ -9,10 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, track_of
-from ullayers.output.crossing_table import Crossing
-from ullayers.output.identity_colours import PALETTE, identity_colour, identity_marker
-from ullayers.output.object_overlay import draw_objects
-from ullayers.output.track_table import Track
+from ullayers.report.drawing import draw_objects
+from ullayers.tracks.masks import PALETTE, identity_colour, identity_marker
+from ullayers.tracks.reading import Crossing, Track
 
 # Machado et al. (2009), severity 1.0, for linear RGB.
 COLOUR_VISION = {

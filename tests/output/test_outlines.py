@@ -16,16 +16,14 @@ from matplotlib.path import Path as Polygon
 from PIL import Image
 
 from tests.exports import broken_middle, sources_in
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.runs import Run
-from ullayers.output.contours import Contours
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.outlines import (
+from ullayers.errors import RunError
+from ullayers.run.plan import Run
+from ullayers.run.write import ExportOptions, export
+from ullayers.tracks.masks import (
     OUTLINES,
     PARTIAL,
     SCHEMA,
+    Contours,
     OutlineWriter,
     _decoded,
     encoded,
@@ -33,6 +31,7 @@ from ullayers.output.outlines import (
     read_outlines,
     remove_partial_outlines,
 )
+from ullayers.tracks.table import TRACK, Answer
 from ullayers.video.reader import VideoError, find_sources
 
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.learn.results import TRACK, Answer, code_columns
-from ullayers.output.drawing import DOT_COLOUR, MASK_COLOUR, TRAIL_FRAMES
-from ullayers.output.overlay import Overlay, draw_code, draw_track
+from ullayers.report.drawing import DOT_COLOUR, MASK_COLOUR, TRAIL_FRAMES
+from ullayers.report.overlay import Overlay, draw_code, draw_track
+from ullayers.tracks.table import TRACK, Answer, code_columns
 from ullayers.video.reader import VideoError, find_sources, read_all
 
 Pixels = NDArray[np.uint8]

@@ -11,18 +11,17 @@ import pytest
 import torch
 from PIL import Image
 
-import ullayers.output.run_report as run_report
+import ullayers.run.results as run_report
 from tests.exports import with_metrics
 from tests.films import Floats, ball, column, write_film, write_pictures
 from tests.pages import chart_named, labels
 from tests.pages import read as read_page
-from ullayers.learn.checkpoint import RunError
+from ullayers.errors import RunError
 from ullayers.learn.config import Config
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, load_run, plan_run
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.run_report import report_run
+from ullayers.run.plan import Run, load_run, plan_run
+from ullayers.run.results import report_run
+from ullayers.run.train import learn_run
+from ullayers.run.write import ExportOptions, export
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle, Region
 

@@ -8,11 +8,9 @@ import pytest
 
 from tests.exports import sources_in
 from tests.films import write_truncated
-from ullayers.learn.runs import Run, csv_name
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.fleet import apply_to_video
-from ullayers.output.parts import Parts
+from ullayers.run.fleet import Parts, apply_to_video
+from ullayers.run.plan import Run, csv_name
+from ullayers.run.write import ExportOptions, export
 
 pytest.importorskip("pyarrow", reason="needs pip install 'ullayers[ray]'")
 SKIP = ExportOptions(skip_bad=True)

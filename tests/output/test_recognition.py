@@ -12,19 +12,15 @@ from PIL import Image
 
 import ullayers as ul
 from tests.films import contents
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.folders import clear_run
-from ullayers.learn.runs import Run, load_run
-from ullayers.output.crossing_table import read_crossings
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions, request_of
-from ullayers.output.fleet import apply_to_video
-from ullayers.output.mask_files import renumber_masks
-from ullayers.output.outlines import read_outlines
-from ullayers.output.parts import Parts
-from ullayers.output.summary import summary_lines
-from ullayers.output.track_table import Track, read_tracks
-from ullayers.output.tracked_video import read_videos
+from ullayers.errors import RunError
+from ullayers.run.fleet import Parts, apply_to_video
+from ullayers.run.folder import clear_run
+from ullayers.run.plan import Run, load_run
+from ullayers.run.summary import summary_lines
+from ullayers.run.write import ExportOptions, export, request_of
+from ullayers.tracks.masks import read_outlines, renumber_masks
+from ullayers.tracks.reading import Track, read_crossings, read_tracks
+from ullayers.tracks.tracked_video import read_videos
 from ullayers.video.animal_scene import AnimalPaths, render_animals, walk
 from ullayers.video.reader import find_sources
 from ullayers.video.writer import VideoWriter

@@ -14,10 +14,11 @@ from tests.command import UlCommand, check_refused
 from tests.results import walk, write_results
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, load_run, plan_run
-from ullayers.output.changes import compare_runs
-from ullayers.output.corrections import (
+from ullayers.run.plan import Run, load_run, plan_run
+from ullayers.run.relearning import plan_relearning, read_teaching
+from ullayers.run.results import apply_to_inputs, write_reports
+from ullayers.run.train import learn_run
+from ullayers.tracks.corrections import (
     Corrections,
     Delete,
     MarkEmpty,
@@ -25,11 +26,10 @@ from ullayers.output.corrections import (
     Move,
     Split,
     Swap,
+    compare_runs,
     write_corrections,
 )
-from ullayers.output.relearning import plan_relearning, read_teaching
-from ullayers.output.run_outputs import apply_to_inputs, write_reports
-from ullayers.output.track_table import read_tracks
+from ullayers.tracks.reading import read_tracks
 from ullayers.video.reader import Source
 from ullayers.video.writer import VideoWriter
 

@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-import ullayers.output.charts as charts
+import ullayers.report.charts as charts
 from tests.command import run_code
 from tests.pages import (
     NASTY,
@@ -27,8 +27,8 @@ from tests.pages import (
     stroke,
     track,
 )
-from ullayers.output.motion import measure_motion
-from ullayers.output.report import Contents, Sample, write_report
+from ullayers.report.page import Contents, Sample, write_report
+from ullayers.tracks.measures import measure_motion
 from ullayers.video.reader import Info
 
 pytestmark = pytest.mark.usefixtures("full_reports")
@@ -189,7 +189,7 @@ def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:
     code = (
         "import sys, ullayers.cli.learn\n"
         "assert 'matplotlib' not in sys.modules, 'training would wait for it'\n"
-        "from ullayers.output.report import *\n"
+        "from ullayers.report.page import *\n"
         f"write_report({os.fspath(tmp_path / 'b.html')!r}, Contents('a', kernels={{}}))\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ullayers.output.charts as charts
+import ullayers.report.charts as charts
 from tests.pages import (
     SECTIONS,
     blob,
@@ -23,9 +23,9 @@ from tests.pages import (
     samples,
     track,
 )
-from ullayers.learn.results import TRACK, Answer
-from ullayers.output.pictures import fit_width
-from ullayers.output.report import Contents, Sample, write_report
+from ullayers.report.page import Contents, Sample, write_report
+from ullayers.report.pictures import fit_width
+from ullayers.tracks.table import TRACK, Answer
 
 pytestmark = pytest.mark.usefixtures("full_reports")
 

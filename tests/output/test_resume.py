@@ -22,13 +22,11 @@ from tests.films import (
     write_ball,
     write_truncated,
 )
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.results import PIXELS, SHAPE, TRACK, Answer
-from ullayers.learn.runs import Run
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.run_report import report_run
-from ullayers.output.tables import PartialTable
+from ullayers.errors import RunError
+from ullayers.run.plan import Run
+from ullayers.run.results import report_run
+from ullayers.run.write import ExportOptions, PartialTable, export
+from ullayers.tracks.table import PIXELS, SHAPE, TRACK, Answer
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ullayers.learn.results import TRACK, Answer
-from ullayers.output.ring import is_ring, ring_angles
+from ullayers.report.charts import is_ring, ring_angles
+from ullayers.tracks.table import TRACK, Answer
 
 
 def circle(degrees: np.ndarray, noise: float = 0.0) -> np.ndarray:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullayers.learn.results import Answer
-from ullayers.learn.runs import Run, load_run, sources_of
-from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
+from ullayers.run.plan import Run, load_run, sources_of
+from ullayers.run.results import apply_to_inputs, frames_to_apply, write_reports
+from ullayers.tracks.table import Answer
 
 pytestmark = pytest.mark.usefixtures("full_reports")
 

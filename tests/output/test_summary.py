@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-import ullayers.output.run_report as run_report
+import ullayers.run.results as run_report
 from tests.exports import of_kind, sources_in, with_metrics
 from tests.films import (
     BALL,
@@ -24,15 +24,13 @@ from tests.films import (
     write_pictures,
 )
 from tests.pages import read as read_page
-from ullayers.learn.checkpoint import RunError
-from ullayers.learn.results import TRACK, Answer, code_columns
-from ullayers.learn.runs import Run
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.exported import Exported, Totals
-from ullayers.output.motion import measure_motion
-from ullayers.output.run_report import report_run
-from ullayers.output.summary import summary_lines, trust_sentence, write_summary
+from ullayers.errors import RunError
+from ullayers.run.plan import Run
+from ullayers.run.results import report_run
+from ullayers.run.summary import Exported, Totals, summary_lines, trust_sentence, write_summary
+from ullayers.run.write import ExportOptions, export
+from ullayers.tracks.measures import measure_motion
+from ullayers.tracks.table import TRACK, Answer, code_columns
 from ullayers.video.reader import Clip, Info, Reading, Source, find_sources, read_all
 
 

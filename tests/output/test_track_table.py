@@ -8,9 +8,9 @@ import pytest
 
 from tests.output.made_tracks import wanderers, write_tables
 from ullayers.errors import UserError
-from ullayers.output.corrections import read_corrections
-from ullayers.output.track_table import NAMES, Track, read_tracks
-from ullayers.output.tracked_video import read_videos
+from ullayers.tracks.corrections import read_corrections
+from ullayers.tracks.reading import NAMES, Track, read_tracks
+from ullayers.tracks.tracked_video import read_videos
 
 SEVERAL = """sequence,frame,object,time,x,y,confidence,x_px,y_px,speed,heading,length,width,area
 "b, c",0,2,0.0,0.1,0.2,0.9,6.4,9.6,0,-90,10,5,40
@@ -40,7 +40,7 @@ def test_names_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     quoted = SEVERAL.replace('"b, c"', '"b ""\n\n c"')
     expected = read_tracks(table(tmp_path, plain))
     for lines in (1, 2, 3, 100):
-        monkeypatch.setattr("ullayers.output.track_table.ROWS_AT_ONCE", lines)
+        monkeypatch.setattr("ullayers.tracks.reading.ROWS_AT_ONCE", lines)
         found = read_tracks(table(tmp_path, quoted))
         assert [track.sequence for track in found] == ['b "\n\n c'] * 2
         for one, other in zip(expected, found, strict=True):
@@ -67,8 +67,8 @@ def test_long_tables_are_read_as_short_ones(
     }[change]
     path.write_text(text, newline="")
     expected = read_tracks(path)
-    monkeypatch.setattr("ullayers.output.track_table.LONG", 0)
-    monkeypatch.setattr("ullayers.output.track_table.BLOCK_BYTES", 5000)
+    monkeypatch.setattr("ullayers.tracks.reading.LONG", 0)
+    monkeypatch.setattr("ullayers.tracks.reading.BLOCK_BYTES", 5000)
     assert_same(read_tracks(path), expected)
 
 

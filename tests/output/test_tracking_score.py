@@ -11,12 +11,18 @@ import pytest
 
 from tests.results import HEIGHT, WIDTH, Row, walk, write_results
 from ullayers.errors import UserError
-from ullayers.output.boxes import overlap
-from ullayers.output.formats.write import plan_files, write_files
-from ullayers.output.observations import Observation, Observations, collect, observe
-from ullayers.output.tracked_video import TrackedVideo, read_videos
-from ullayers.output.tracking_score import Rule, choose_rule, score_tracks
-from ullayers.output.truth import read_truth
+from ullayers.tracks.formats.write import plan_files, write_files
+from ullayers.tracks.scores import (
+    Observation,
+    Observations,
+    Rule,
+    choose_rule,
+    collect,
+    observe,
+    read_truth,
+    score_tracks,
+)
+from ullayers.tracks.tracked_video import TrackedVideo, overlap, read_videos
 
 pytest.importorskip("motmetrics", reason="needs pip install 'ullayers[score]'")
 

@@ -14,8 +14,8 @@ import ullayers.research.experiments.tracked as tracked
 import ullayers.research.experiments.walk as walk
 from ullayers.cli.main import main
 from ullayers.learn.config import Config
-from ullayers.learn.results import TRACK
 from ullayers.research.datasets import Sequence
+from ullayers.tracks.table import TRACK
 
 
 def test_codes_are_read_by_the_labels_of_the_first_frames_only() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import ullayers.research.experiments.parts as parts
-from ullayers.learn.models import Encoder
+from ullayers.learn.networks import Encoder
 from ullayers.nn.layers import UL2d
 from ullayers.research.experiments.heads import Heads, videos
 

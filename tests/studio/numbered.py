@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, wanderers, write_tables
 from ullayers.learn.config import Config
-from ullayers.output.outlines import OUTLINES, SCHEMA, encoded
-from ullayers.output.track_table import Track
+from ullayers.tracks.masks import OUTLINES, SCHEMA, encoded
+from ullayers.tracks.reading import Track
 from ullayers.video.writer import VideoWriter
 
 FRAMES = 300

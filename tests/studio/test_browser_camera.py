@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from tests.studio.browser import OpenTab, Server
-from ullayers.output.identity_colours import identity_colour
+from ullayers.tracks.masks import identity_colour
 
 # Distance of what is drawn from the red ball, in radii of the ball; null if one is missing.
 OFFSET = """(colour) => {

@@ -13,8 +13,8 @@ import numpy as np
 
 from tests.studio.browser import OpenTab, Server, Tab
 from tests.studio.numbered import FRAMES, OUTLINE, SEQUENCE, made_tracks, places
-from ullayers.output.identity_colours import identity_colour
-from ullayers.output.track_table import read_tracks
+from ullayers.tracks.masks import identity_colour
+from ullayers.tracks.reading import read_tracks
 
 HISTORY = "[data-testid=history]"
 

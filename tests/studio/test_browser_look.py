@@ -24,7 +24,7 @@ from tests.studio.numbered import (
     read_number,
     write_run,
 )
-from ullayers.output.identity_colours import identity_colour
+from ullayers.tracks.masks import identity_colour
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Response, Route

@@ -19,12 +19,12 @@ from tests.command import start_code
 from tests.films import ball
 from tests.servers import served
 from ullayers.errors import UserError
-from ullayers.output.track_table import read_tracks
 from ullayers.studio import worker
 from ullayers.studio.editing import correct, outlines_of
 from ullayers.studio.jobs import Job, Jobs, JobState, Request
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
+from ullayers.tracks.reading import read_tracks
 from ullayers.video.reader import Source, read_all
 from ullayers.video.scene import write_scene
 from ullayers.video.writer import VideoWriter

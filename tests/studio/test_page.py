@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ullayers
-from ullayers.output.formats.names import FORMATS
-from ullayers.output.identity_colours import PALETTE, SHADES
+from ullayers.tracks.formats.names import FORMATS
+from ullayers.tracks.masks import PALETTE, SHADES
 
 PAGE = Path(ullayers.__file__).parent / "studio" / "page"
 SCRIPTS = sorted((PAGE / "js").rglob("*.js"))

@@ -16,10 +16,10 @@ from starlette.testclient import TestClient
 from tests.output.made_tracks import wanderers, write_tables
 from tests.studio.conftest import HOST
 from tests.studio.numbered import write_outlines
-from ullayers.output.track_table import read_tracks
 from ullayers.studio.app import make_app
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
+from ullayers.tracks.reading import read_tracks
 
 Tables = dict[int, dict[str, NDArray[np.float32]]]
 

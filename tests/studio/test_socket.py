@@ -15,11 +15,11 @@ from PIL import Image
 from starlette.testclient import TestClient, WebSocketTestSession
 
 from tests.studio.conftest import HOST
-from ullayers.output.track_table import read_tracks
 from ullayers.studio import run_view
 from ullayers.studio.editing import outlines_of
 from ullayers.studio.jobs import JobState, Request
 from ullayers.studio.studio import Studio
+from ullayers.tracks.reading import read_tracks
 
 OWN = {"origin": f"http://{HOST}"}
 SOCKET = f"ws://{HOST}/ws"

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ullayers.output.track_table as track_table
 import ullayers.studio.table_file as table_file
+import ullayers.tracks.reading as track_table
 from tests.output.made_tracks import wanderers, write_tables
 from ullayers.errors import UserError
-from ullayers.output.track_table import NAMES, REQUIRED
 from ullayers.studio.table_file import STEP, ObjectRows, extremes, read_rows
+from ullayers.tracks.reading import NAMES, REQUIRED
 
 FRAMES = 1000
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-import ullayers.output.run_report as run_report
+import ullayers.run.results as run_report
 from tests.films import ball, write_ball, write_film, write_pictures
-from ullayers.learn.results import TRACK, Answer
+from ullayers.tracks.table import TRACK, Answer
 from ullayers.video.reader import Clip, Reading, Source, VideoError, find_sources
 from ullayers.video.single_frames import frames_at
 

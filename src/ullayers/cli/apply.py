@@ -14,17 +14,14 @@ from ullayers.cli.progress import Progress
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
 from ullayers.learn.config import default_of
-from ullayers.learn.folders import CORRECTIONS, check_apart, check_free, clear_parts
 from ullayers.learn.footage import count_frames, open_sources
-from ullayers.learn.frame_size import check_region
-from ullayers.learn.runs import Run, load_run
-from ullayers.learn.zones import check_measures
-from ullayers.output.behaviour import measure_folder, write_behaviour
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.exported import Exported, Results
-from ullayers.output.outlines import OUTLINES
-from ullayers.output.tables import has_partial_tables, unfinished_sources
+from ullayers.run.folder import check_apart, check_free, clear_parts
+from ullayers.run.plan import Run, check_region, load_run
+from ullayers.run.summary import Exported, Results
+from ullayers.run.write import ExportOptions, export, has_partial_tables, unfinished_sources
+from ullayers.tracks.behaviour import check_measures, measure_folder, write_behaviour
+from ullayers.tracks.corrections import CORRECTIONS
+from ullayers.tracks.masks import OUTLINES
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import ullayers.research.bench.run as benchmarks
 from ullayers.errors import UserError
 from ullayers.learn.config import choose_device
-from ullayers.learn.runs import check_device
 from ullayers.research.bench.names import PARTS
 from ullayers.research.bench.timing import BenchOptions
+from ullayers.run.plan import check_device
 
 
 def run(arguments: Namespace) -> None:

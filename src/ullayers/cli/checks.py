@@ -9,9 +9,8 @@ from typing import Any
 from ullayers.cli.options import config_values, option_name, reading_values
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.learn.frame_size import small_size
-from ullayers.learn.runs import Run, absolute, check_device
-from ullayers.learn.zones import Zones, read_zones
+from ullayers.run.plan import Run, absolute, check_device, small_size
+from ullayers.tracks.behaviour import Zones, read_zones
 from ullayers.video.images import read_mask
 from ullayers.video.reader import Info
 from ullayers.video.region import Rectangle, Region

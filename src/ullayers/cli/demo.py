@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ullayers.cli.learn import learn
 from ullayers.learn.config import Config
-from ullayers.learn.folders import check_free
-from ullayers.learn.locks import locked
+from ullayers.run.folder import check_free, locked
 from ullayers.video.scene import write_scene
 
 VIDEO = "scene.mp4"

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from ullayers.cli.options import EVERY_FRAME
 from ullayers.errors import UserError
-from ullayers.learn.folders import RUN_NAMES, check_inside
-from ullayers.learn.runs import Run, load_run
-from ullayers.output.corrected_report import write_corrected_report
-from ullayers.output.corrections import read_corrections
-from ullayers.output.formats.write import plan_files, write_files
-from ullayers.output.network_files import write_onnx, write_torch_export
+from ullayers.files import check_inside
+from ullayers.run.folder import RUN_NAMES
+from ullayers.run.network import write_onnx, write_torch_export
+from ullayers.run.plan import Run, load_run
+from ullayers.run.results import write_corrected_report
+from ullayers.tracks.corrections import read_corrections
+from ullayers.tracks.formats.write import plan_files, write_files
 
 # Content of the file given by each option.
 WRITERS: dict[str, Callable[[Run, Path], None]] = {

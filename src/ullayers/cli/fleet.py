@@ -12,11 +12,10 @@ from pathlib import Path
 from ullayers.cli.options import wanted_objects
 from ullayers.cli.progress import Progress
 from ullayers.errors import UserError
-from ullayers.learn.folders import check_apart
-from ullayers.learn.runs import Run
-from ullayers.output.cluster import cluster
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.fleet import FleetResults, export_fleet
+from ullayers.run.fleet import FleetResults, cluster, export_fleet
+from ullayers.run.folder import check_apart
+from ullayers.run.plan import Run
+from ullayers.run.write import ExportOptions
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import find_sources
 

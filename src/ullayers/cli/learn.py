@@ -22,22 +22,16 @@ from ullayers.cli.progress import Progress
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
+from ullayers.files import open_regular
 from ullayers.learn.footage import expected_frames
-from ullayers.learn.regular_files import open_regular
-from ullayers.learn.results import read_answers
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, csv_name, load_run, plan_run, sources_of
 from ullayers.learn.training import Learner, Record
-from ullayers.learn.zones import check_measures
-from ullayers.output.outlines import OUTLINES, remove_if_damaged
-from ullayers.output.relearning import plan_relearning
-from ullayers.output.run_outputs import (
-    MEASURES,
-    apply_to_inputs,
-    frames_to_apply,
-    write_reports,
-)
-from ullayers.output.scores import score
+from ullayers.run.plan import Run, csv_name, load_run, plan_run, sources_of
+from ullayers.run.relearning import plan_relearning
+from ullayers.run.results import MEASURES, apply_to_inputs, frames_to_apply, score, write_reports
+from ullayers.run.train import learn_run
+from ullayers.tracks.behaviour import check_measures
+from ullayers.tracks.masks import OUTLINES, remove_if_damaged
+from ullayers.tracks.table import read_answers
 from ullayers.video.reader import Source
 
 

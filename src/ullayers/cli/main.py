@@ -86,7 +86,7 @@ def _prepare_streams() -> None:
 
 def _lock(arguments: Namespace) -> AbstractContextManager[None]:
     """Keep a second process from writing to the same folder."""
-    from ullayers.learn.locks import locked
+    from ullayers.run.folder import locked
 
     return nullcontext() if arguments.out is None else locked(arguments.out)
 

@@ -13,7 +13,7 @@ from ullayers.cli.options import (
     pixels,
     whole_number,
 )
-from ullayers.output.formats.names import FORMATS
+from ullayers.tracks.formats.names import FORMATS
 
 EXPORT = """\
 Write tracks in the format of another program (--format):

@@ -11,12 +11,10 @@ import numpy as np
 
 from ullayers.cli.failures import say
 from ullayers.errors import UserError
-from ullayers.output.corrections import read_corrections
-from ullayers.output.observations import observe
-from ullayers.output.tracked_video import TrackedVideo, read_videos, sure
-from ullayers.output.tracking_score import choose_rule, score_tracks
-from ullayers.output.truth import read_truth
-from ullayers.video.atomic_files import write_json
+from ullayers.files import write_json
+from ullayers.tracks.corrections import read_corrections
+from ullayers.tracks.scores import choose_rule, observe, read_truth, score_tracks
+from ullayers.tracks.tracked_video import TrackedVideo, read_videos, sure
 
 
 def run(arguments: Namespace) -> None:

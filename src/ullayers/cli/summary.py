@@ -6,9 +6,9 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 
 from ullayers.cli.failures import say
-from ullayers.learn.runs import Run
-from ullayers.output.exported import Results
-from ullayers.output.summary import (
+from ullayers.run.plan import Run
+from ullayers.run.summary import (
+    Results,
     excessive_crowded_share,
     excessive_unsure_share,
     risen_objective,

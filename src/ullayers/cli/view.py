@@ -12,7 +12,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.learn.online import WatchResult
+from ullayers.run.watch import WatchResult
 from ullayers.video.region import Box
 
 MAX_COLUMNS, MAX_ROWS = 48, 16  # of the canvas

@@ -14,10 +14,9 @@ from ullayers.cli.failures import resumable, say
 from ullayers.cli.signals import stop_at_checks
 from ullayers.cli.view import View
 from ullayers.errors import UserError
-from ullayers.learn.online import WatchResult, follows_several, watch
-from ullayers.learn.runs import load_run
-from ullayers.output.live_outlines import keep_outlines
-from ullayers.output.watched import keep_results
+from ullayers.run.plan import load_run
+from ullayers.run.watch import WatchResult, follows_several, keep_results, watch
+from ullayers.run.watcher import keep_outlines
 from ullayers.video.reader import Info, find_sources, open_live
 
 NOTHING = (

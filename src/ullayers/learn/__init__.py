@@ -1,6 +1,6 @@
-"""Learning from video: configuration, networks, the training loop, run folders.
+"""Learning from video: frames in, a trained network out.
 
-`footage` reads small frames from sources, `models` are the networks, `trainer` and `training` train
-them, `runs` plans and loads run folders, `run_training` trains a run, `apply` applies a finished
-run to new video, and `online` learns while frames arrive.
+`footage` reads small frames from sources, and `survey` looks at the camera first. `networks` has
+the networks, `trials` trains one from a random start, `codes` does the same for codes, and
+`training` lets several trials compete. `teaching` adds positions given by the user.
 """

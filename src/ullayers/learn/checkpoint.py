@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,43 +11,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ullayers.errors import UserError
-from ullayers.learn.regular_files import open_regular, read_regular
-from ullayers.video.atomic_files import replacing, write_json
+from ullayers.errors import RunError
+from ullayers.files import open_regular, read_json, replacing, write_json
 
 TENSOR_FILES = ("a.safetensors", "b.safetensors")
 STATE_FILE = "state.json"
-MAX_JSON_BYTES = 2**26
-
-
-class RunError(UserError):
-    """A run folder cannot be used; the one-line message says what to do."""
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file that may be damaged or hostile.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file is not regular, not JSON, larger than 64 MB, or nested too deeply.
-    """
-    return parse_json(read_regular(path, MAX_JSON_BYTES).decode())
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON that may be damaged or hostile.
-
-    Raises:
-        ValueError: It is not JSON, is nested too deeply, or has a number of thousands of digits.
-    """
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except RecursionError as error:
-        raise ValueError("expected JSON that is nested less deeply") from error
-    except ValueError as error:  # of int, which limits the number of digits
-        raise ValueError("expected JSON with shorter numbers") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from statistics import median
 
 import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.learn.footage import TARGET_RATE, Spread, expected_frames
+from ullayers.learn.footage import TARGET_RATE, Spread, cut, expected_frames, natural_reading
 from ullayers.locate.flow import Frames
-from ullayers.locate.handheld import HandheldRecording
-from ullayers.locate.recording import (
+from ullayers.locate.recording.handheld import HandheldRecording
+from ullayers.locate.recording.windows import (
     MIN_STILL_FRAMES,
     MovingRecording,
     StillRecording,
@@ -22,6 +23,7 @@ from ullayers.locate.recording import (
     fits,
 )
 from ullayers.video import recycled
+from ullayers.video.follow import moving_share
 from ullayers.video.frames import Render, kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError
 
@@ -30,6 +32,9 @@ SAMPLE_FRAMES = 48  # enough for a median and its noise
 FRAMES_AT_ONCE = 32
 PATIENCE_SECONDS = 1.0  # an object that is unseen for longer has left; if it returns, it is new
 MIN_PATIENCE = 5  # frames
+MAX_SHARE = 0.5  # of the frame: larger objects are not followed
+SOURCES = 8  # largest number of sources to check
+FRAMES = 64  # largest number of frames to check in each source
 
 
 class Survey:
@@ -190,3 +195,31 @@ def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
         except VideoError:  # reading it for the results raises it again, after the readable frames
             pass
     return survey.frames()
+
+
+def covers_little(sources: Sequence[Source], reading: Reading) -> bool:
+    """Return whether the moving object covers less than half of the frame in most sources.
+
+    Sources that cannot be read are left out; if none can be read, the result is False.
+
+    Args:
+        sources: Sources to train on.
+        reading: How to read them, without `follow`.
+
+    Example:
+        >>> import tempfile
+        >>> from ullayers.video.reader import find_sources
+        >>> from ullayers.video.scene import write_scene
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     video = write_scene(folder, frames=60)  # of a beetle on a table
+        ...     covers_little(find_sources([str(video)]), Reading(longest=64))
+        True
+    """
+    shares = []
+    for source in sources[:: -(-len(sources) // SOURCES)]:
+        with suppress(VideoError):
+            own = natural_reading(reading, source.probe()) if reading.stride == 1 else reading
+            short = replace(own, max_frames=min(FRAMES, own.max_frames or FRAMES))
+            with closing(cut(source, short)) as clips:
+                shares += [moving_share(clip.frames) for clip in clips]
+    return bool(shares) and median(shares) < MAX_SHARE

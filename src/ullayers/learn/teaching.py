@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.footage import Footage, Piece, TaughtFrame
-from ullayers.learn.models import Locator
-from ullayers.locate.anchors import Anchors
+from ullayers.learn.networks import Locator
+from ullayers.locate.paths import Anchors
 from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.region import Cut
 

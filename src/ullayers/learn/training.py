@@ -13,13 +13,11 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from ullayers.learn.clip_trial import ClipTrial
-from ullayers.learn.code_trial import CodeTrial
+from ullayers.files import AnyFloat
+from ullayers.learn.codes import CodeTrial
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean
-from ullayers.learn.held_out import enough_to_hold_out
-from ullayers.learn.trial import Check, Trial
-from ullayers.learn.typed_json import AnyFloat
+from ullayers.learn.trials import Check, ClipTrial, Trial, enough_to_hold_out
 from ullayers.video.camera_motion import shows_motion
 from ullayers.video.reader import VideoError
 

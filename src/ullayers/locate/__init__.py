@@ -1,7 +1,7 @@
-"""Locating moving objects without training: from frames to masks.
+"""Locating moving objects: from frames to masks, positions and tracks.
 
-`flow` estimates optical flow and the motion of the camera, `evidence` measures how much each pixel
-moves relative to the camera, `consensus` spreads this evidence between similar cells of the video
-by a random walk (the Markov chain of the closed form), and `segment` turns the result into masks
-and positions.
+`flow` estimates optical flow and the motion of the camera. `scene` knows what a still camera sees
+without objects, `moving` finds what moves relative to a moving camera, and `paths` links regions
+into paths. `recording` does this for a whole recording, window by window, and `tracking` follows
+several objects and settles who is who.
 """

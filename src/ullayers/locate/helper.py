@@ -26,8 +26,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.locate.parallel import in_parallel
 from ullayers.video import recycled
+from ullayers.video.parallel import in_parallel
 from ullayers.video.recycled import Place
 
 logger = logging.getLogger("ullayers")

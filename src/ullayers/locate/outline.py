@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Pixels
-from ullayers.locate.quantiles import quantiles
-from ullayers.locate.still import StillScene, divided
+from ullayers.locate.scene.still import StillScene, divided, quantiles
 
 GUIDE_RADIUS = 1 / 54  # of the longer side
 GUIDE_NOISE = 25.0  # squared grey levels: edges below about five levels are not followed
@@ -26,7 +25,6 @@ WEAK = 0.2  # of the contrast of an object: with less, it may be a gap between t
 MARGIN = 0.25  # of the size of a part: largest distance of its outline from it
 
 SQUARE = np.ones((3, 3), np.uint8)
-EDGE = 128  # value of a soft mask at the outline of the object
 
 Mask = NDArray[np.bool_]
 Places = NDArray[np.intp]  # flat indices of pixels

@@ -20,8 +20,8 @@ from ullayers.exact.markov import DisconnectedError, closed_form, transitions
 from ullayers.exact.slow_features import SlowFeatures
 from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
-from ullayers.learn.models import Model
-from ullayers.learn.trainer import build
+from ullayers.learn.networks import Model
+from ullayers.learn.trials import build
 
 Floats = NDArray[np.floating[Any]]
 Coder = Callable[[Floats], Floats]  # rows of pixels (n, pixels) to codes (n, outputs)

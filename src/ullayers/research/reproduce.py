@@ -18,9 +18,9 @@ import torch
 import ullayers.research.datasets as datasets
 from ullayers import __version__
 from ullayers.errors import UserError
+from ullayers.files import replacing, write_json
 from ullayers.research.experiments.common import Claim, Outcome, Picture, Setting, Table
 from ullayers.research.experiments.names import NAMES
-from ullayers.video.atomic_files import replacing, write_json
 from ullayers.video.reader import VideoError
 
 DATA_SOURCES = """Data: walking people and pillow, github.com/Russell91/labelfree; head poses,

@@ -18,8 +18,6 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from ullayers.errors import UserError
-from ullayers.output.changes import compare_runs
-from ullayers.output.corrections import read_corrections
 from ullayers.studio import run_view, windows
 from ullayers.studio.access import FILE_POLICY, POLICY, AccessControl
 from ullayers.studio.editing import (
@@ -35,6 +33,7 @@ from ullayers.studio.library import TooLargeError
 from ullayers.studio.page_files import page_file
 from ullayers.studio.socket import Pages
 from ullayers.studio.studio import Studio
+from ullayers.tracks.corrections import compare_runs, read_corrections
 
 MAX_BODY = 2**20  # bytes of a request that is not an upload
 FRAME_HEADER = "x-frame"  # number of the frame in a response

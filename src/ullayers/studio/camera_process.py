@@ -27,12 +27,9 @@ from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.learn.locks import locked
-from ullayers.learn.online import watch
-from ullayers.learn.results import TRACK
-from ullayers.learn.sightings import WatchResult
-from ullayers.output.live_outlines import keep_outlines
-from ullayers.output.watched import keep_results
+from ullayers.run.folder import locked
+from ullayers.run.watch import keep_results, watch
+from ullayers.run.watcher import WatchResult, keep_outlines
 from ullayers.studio.camera_frames import HEADER, LENGTH
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
 from ullayers.studio.live_watch import (
@@ -42,6 +39,7 @@ from ullayers.studio.live_watch import (
     sighting_outlines,
 )
 from ullayers.studio.workspace import Workspace
+from ullayers.tracks.table import TRACK
 from ullayers.video.frames import READ_AS_IS
 from ullayers.video.reader import Clip, Info, Reading, Source
 from ullayers.video.writer import VideoWriter

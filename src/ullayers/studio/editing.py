@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from ullayers.errors import UserError
-from ullayers.learn.folders import CORRECTIONS
-from ullayers.output.corrected_tracks import apply_corrections, check_correction
-from ullayers.output.corrections import (
+from ullayers.studio.run_view import COLUMNS, tracks_of
+from ullayers.studio.table_file import ObjectRows, Version, version_of
+from ullayers.tracks.corrections import (
+    CORRECTIONS,
     Corrections,
+    apply_corrections,
+    check_correction,
     correction_from_json,
     read_corrections,
     write_corrections,
 )
-from ullayers.output.crossing_table import Crossing
-from ullayers.output.outlines import find_outlines, read_outlines
-from ullayers.output.track_table import Track, track_of
-from ullayers.output.tracked_video import Numbers, TrackedVideo, read_videos
-from ullayers.studio.run_view import COLUMNS, tracks_of
-from ullayers.studio.table_file import ObjectRows, Version, version_of
+from ullayers.tracks.masks import find_outlines, read_outlines
+from ullayers.tracks.reading import Crossing, Track, track_of
+from ullayers.tracks.tracked_video import Numbers, TrackedVideo, read_videos
 
 FILES = ("tracks.csv", "summary.json", "crossings.csv")
 KEPT = 4

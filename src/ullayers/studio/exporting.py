@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ullayers.errors import UserError
-from ullayers.learn.folders import EXPORT_FOLDER, check_inside
-from ullayers.learn.regular_files import open_regular
-from ullayers.learn.runs import load_run
-from ullayers.output.corrected_report import write_corrected_report
-from ullayers.output.corrected_tables import write_corrected
-from ullayers.output.formats.names import FORMATS
-from ullayers.output.formats.write import plan_files, write_files
-from ullayers.output.tracked_video import TrackedVideo
+from ullayers.files import check_inside, open_regular, replacing
+from ullayers.run.plan import load_run
+from ullayers.run.results import write_corrected, write_corrected_report
 from ullayers.studio.editing import read_edited
-from ullayers.video.atomic_files import replacing
+from ullayers.tracks.formats.names import EXPORT_FOLDER, FORMATS
+from ullayers.tracks.formats.write import plan_files, write_files
+from ullayers.tracks.tracked_video import TrackedVideo
 from ullayers.video.finding import safe_name
 
 OVERLAY = "overlay"

@@ -19,11 +19,9 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from ullayers.errors import UserError
-from ullayers.learn.checkpoint import read_json
+from ullayers.files import from_json, read_json, write_json
 from ullayers.learn.config import Task
-from ullayers.learn.typed_json import from_json
 from ullayers.studio.workspace import Workspace, free_name, write_quickly
-from ullayers.video.atomic_files import write_json
 
 Kind = Literal["learn", "watch", "camera"]
 State = Literal["queued", "running", "stopping", "stopped", "done", "failed", "interrupted"]

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from starlette.concurrency import run_in_threadpool
 
 from ullayers.errors import UserError
+from ullayers.files import partial_path
 from ullayers.studio.workspace import Workspace, free_name
-from ullayers.video.atomic_files import partial_path
 from ullayers.video.frames import DEFAULT_FPS
 from ullayers.video.reader import Source, VideoError, find_sources, open_live
 from ullayers.video.scene import write_scene

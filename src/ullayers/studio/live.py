@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ullayers.learn.apply import describe
-from ullayers.learn.checkpoint import RunError, read_tensors
-from ullayers.learn.clip_trial import ClipTrial
-from ullayers.learn.models import Encoder, Locator, Model
-from ullayers.learn.results import TRACK, Answer
-from ullayers.learn.run_result import finite
+from ullayers.errors import RunError
+from ullayers.learn.checkpoint import read_tensors
+from ullayers.learn.networks import Encoder, Locator, Model
 from ullayers.learn.training import Learner, Record
-from ullayers.learn.trial import Trial
-from ullayers.locate.outline import EDGE
-from ullayers.output.pictures import kernel_sheet
+from ullayers.learn.trials import ClipTrial, Trial
+from ullayers.report.pictures import kernel_sheet
+from ullayers.run.apply import describe
+from ullayers.run.folder import finite
 from ullayers.studio.jobs import LIVE, Job, Stage
 from ullayers.studio.workspace import write_quickly
+from ullayers.tracks.masks import EDGE
+from ullayers.tracks.table import TRACK, Answer
 from ullayers.video.region import Box
 
 STATE_SECONDS = 0.25  # between two versions of state.json

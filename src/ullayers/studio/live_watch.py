@@ -13,13 +13,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.learn.results import TRACK
-from ullayers.learn.run_result import finite
-from ullayers.learn.sightings import WatchResult
-from ullayers.output.display import display_size
+from ullayers.files import partial_path
+from ullayers.report.overlay import display_size
+from ullayers.run.folder import finite
+from ullayers.run.watcher import WatchResult
 from ullayers.studio.jobs import LIVE_PICTURE, Job
 from ullayers.studio.live import MIN_POINTS, LiveView, mask_outlines, saved_kernels
-from ullayers.video.atomic_files import partial_path
+from ullayers.tracks.table import TRACK
 from ullayers.video.frames import READ_AS_IS, Render
 from ullayers.video.reader import Clip, Reading, Source
 

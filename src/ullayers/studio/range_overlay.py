@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.errors import UserError
-from ullayers.output.display import DISPLAY_SIZE
-from ullayers.output.object_overlay import draw_objects
-from ullayers.output.tracked_video import TrackedVideo
+from ullayers.report.drawing import draw_objects
+from ullayers.report.overlay import DISPLAY_SIZE
 from ullayers.studio.editing import outlines_of
+from ullayers.tracks.tracked_video import TrackedVideo
 from ullayers.video.frame_access import FrameAccess
 from ullayers.video.writer import VideoWriter
 

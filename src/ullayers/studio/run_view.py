@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import UserError
-from ullayers.learn.checkpoint import RunError, read_json
-from ullayers.learn.regular_files import read_regular
-from ullayers.learn.results import CROP, PIXELS, SHAPE
-from ullayers.learn.run_config import MAX_METRICS_BYTES, read_config
-from ullayers.output.track_table import REQUIRED, Track
+from ullayers.errors import RunError, UserError
+from ullayers.files import read_json, read_regular
+from ullayers.run.folder import MAX_METRICS_BYTES, read_config
 from ullayers.studio.table_file import ObjectRows, read_rows
+from ullayers.tracks.reading import REQUIRED, Track
+from ullayers.tracks.table import CROP, PIXELS, SHAPE
 
 # Files of a run that the page may download; nothing else leaves the folder.
 FILES = (

@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.errors import UserError
-from ullayers.learn.regular_files import open_regular
-from ullayers.output.track_table import LONG, Floats, Key, frames_of, open_table
-from ullayers.video.atomic_files import partial_path
+from ullayers.files import open_regular, partial_path
+from ullayers.tracks.reading import LONG, Floats, Key, frames_of, open_table
 
 STEP = 64  # frames per block of extremes
 TABLES_KEPT = 4

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.errors import UserError
-from ullayers.learn.results import SURE
 from ullayers.studio.editing import read_edited
 from ullayers.studio.run_view import codes_of, pack_table
 from ullayers.studio.table_file import EXACT, STEP, ObjectRows, extremes
+from ullayers.tracks.table import SURE
 
 ROWS_PER_RESPONSE = 4096  # largest number of rows of an object
 MOST_POINTS = 20_000  # of all objects of a sample

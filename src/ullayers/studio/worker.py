@@ -23,14 +23,13 @@ import torch
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.learn.footage import expected_frames
-from ullayers.learn.locks import locked
-from ullayers.learn.online import watch
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, load_run, plan_run, sources_of
-from ullayers.output.live_outlines import keep_outlines
-from ullayers.output.relearning import plan_relearning
-from ullayers.output.run_outputs import apply_to_inputs, frames_to_apply, write_reports
-from ullayers.output.watched import keep_results
+from ullayers.run.folder import locked
+from ullayers.run.plan import Run, load_run, plan_run, sources_of
+from ullayers.run.relearning import plan_relearning
+from ullayers.run.results import apply_to_inputs, frames_to_apply, write_reports
+from ullayers.run.train import learn_run
+from ullayers.run.watch import keep_results, watch
+from ullayers.run.watcher import keep_outlines
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
 from ullayers.studio.live import LiveView
 from ullayers.studio.live_watch import SAVE_SECONDS, Tapped, WatchView

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ullayers.errors import UserError
-from ullayers.learn.folders import LOCK_FILE, check_writable
-from ullayers.video.atomic_files import partial_path, sweep
+from ullayers.files import partial_path, sweep
+from ullayers.run.folder import LOCK_FILE, check_writable
 from ullayers.video.finding import safe_name
 
 SETTINGS = "studio.json"

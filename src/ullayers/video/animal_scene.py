@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.video.atomic_files import replacing
+from ullayers.files import replacing
 from ullayers.video.writer import VideoWriter
 
 LENGTH = 0.06  # of the side of the frame

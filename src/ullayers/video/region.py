@@ -221,3 +221,18 @@ def _bounds(inside: NDArray[np.bool_]) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
+
+
+def to_pixels(box: Box | None, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of a part of a picture in pixels.
+
+    >>> to_pixels((0.25, 0.5, 0.5, 0.5), 64, 48), to_pixels(None, 64, 48)
+    ((16, 24, 32, 24), (0, 0, 64, 48))
+    """
+    if box is None:
+        return 0, 0, width, height
+    left = min(round(box[0] * width), width - 1)
+    top = min(round(box[1] * height), height - 1)
+    right = max(left + 1, round((box[0] + box[2]) * width))
+    bottom = max(top + 1, round((box[1] + box[3]) * height))
+    return left, top, right - left, bottom - top

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ullayers.video.atomic_files import replacing
+from ullayers.files import replacing
 from ullayers.video.writer import VideoWriter
 
 Floats = NDArray[np.float32]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ullayers.video.atomic_files import partial_path
+from ullayers.files import partial_path
 from ullayers.video.frames import DEFAULT_FPS, VideoError
 from ullayers.video.opening import load_av
 

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from ullayers.output.charts import INK, LINES, STYLE
+from ullayers.files import replacing
+from ullayers.report.charts import INK, LINES, STYLE
 from ullayers.research.bench.curves import CURVES
 from ullayers.research.bench.timing import Row
-from ullayers.video.atomic_files import replacing
 
 ON_WHITE: dict[Any, Any] = {
     "figure.facecolor": "white",

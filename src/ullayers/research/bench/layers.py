@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ullayers.learn.models import Encoder
+from ullayers.learn.networks import Encoder
 from ullayers.nn.layers import UL1d, UL2d
 from ullayers.research.bench.timing import BenchOptions, Row, Step, fastest, forward_backward
 

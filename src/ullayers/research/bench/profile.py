@@ -25,13 +25,11 @@ from typing import Any, Self
 
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import plan_run
-from ullayers.output.export import export
-from ullayers.output.export_options import ExportOptions
-from ullayers.output.run_outputs import OVERLAY_FRAMES
-from ullayers.output.run_report import report_run
 from ullayers.research.bench.timing import THREAD_VARIABLES, Row
+from ullayers.run.plan import plan_run
+from ullayers.run.results import OVERLAY_FRAMES, report_run
+from ullayers.run.train import learn_run
+from ullayers.run.write import ExportOptions, export
 from ullayers.video.frames import READ_AS_IS
 from ullayers.video.reader import Clip, Reading, Source
 
@@ -44,9 +42,9 @@ STAGES: dict[tuple[str, str], str] = {
     ("ullayers.video.single_frames", ANY_FUNCTION): WAITING,
     ("ullayers.learn.footage", "make_piece"): "camera and background",
     ("ullayers.learn.training", ANY_FUNCTION): "learning",
-    ("ullayers.learn.apply", ANY_FUNCTION): "locating",
-    ("ullayers.output.overlay", ANY_FUNCTION): "overlay.mp4",
-    ("ullayers.output.run_report", ANY_FUNCTION): "report",
+    ("ullayers.run.apply", ANY_FUNCTION): "locating",
+    ("ullayers.report.overlay", ANY_FUNCTION): "overlay.mp4",
+    ("ullayers.run.results", ANY_FUNCTION): "report",
 }
 INTERVAL = 0.005  # seconds between two samples
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ullayers.video.atomic_files import write_json
+from ullayers.files import write_json
 
 SECONDS = 2.0  # minimum duration of the rounds of a row
 ROUNDS = 5  # minimum number of rounds of a row

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ullayers.learn.apply import answers
-from ullayers.learn.online import watch
-from ullayers.learn.runs import Run, load_run
-from ullayers.output.scores import Floats, distances
 from ullayers.research.bench.profile import lines, profile
 from ullayers.research.bench.timing import BenchOptions, Row, missing
+from ullayers.run.apply import answers
+from ullayers.run.plan import Run, load_run
+from ullayers.run.results import Floats, distances
+from ullayers.run.watch import watch
 from ullayers.video.reader import Reading, Source, find_sources
 from ullayers.video.scene import write_scene
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.learn.apply import answers
 from ullayers.learn.config import Config
 from ullayers.learn.footage import gather
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, plan_run
 from ullayers.research.experiments.common import Floats
+from ullayers.run.apply import answers
+from ullayers.run.plan import Run, plan_run
+from ullayers.run.train import learn_run
 from ullayers.video.reader import find_sources
 
 DEFAULTS: Mapping[str, Any] = {}

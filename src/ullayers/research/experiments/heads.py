@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece
-from ullayers.learn.models import Encoder
+from ullayers.learn.networks import Encoder
 from ullayers.learn.training import Learner
 from ullayers.research.datasets import Sequence, head_poses, load
 from ullayers.research.experiments.common import Floats, angle_difference, correlation

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from ullayers.learn.config import Config
-from ullayers.learn.models import Encoder
+from ullayers.learn.networks import Encoder
 from ullayers.research.baselines import (
     learn_physics,
     learn_supervised,

@@ -14,11 +14,11 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ullayers.learn.clip_trial import ClipTrial
+from ullayers.learn.codes import solve_readout
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece, make_piece
-from ullayers.learn.models import Encoder, Locator
-from ullayers.learn.readout import solve_readout
+from ullayers.learn.networks import Encoder, Locator
+from ullayers.learn.trials import ClipTrial
 from ullayers.nn.layers import UL1d, UL2d, backward, sequences
 from ullayers.research.datasets import load, walking
 from ullayers.research.experiments.common import (

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ullayers.learn.config import Config
-from ullayers.learn.models import Locator
-from ullayers.learn.results import unsure
+from ullayers.learn.networks import Locator
 from ullayers.nn.layers import UL1d, backward, sequences
 from ullayers.research.background_subtraction import moving_centroids
 from ullayers.research.baselines import PositionNet, learn_physics
@@ -49,6 +48,7 @@ from ullayers.research.experiments.tracked import (
     untrained,
     write_tracks,
 )
+from ullayers.tracks.table import unsure
 
 SIZE = (56, 56)  # of the frames that baselines see
 TRAINED = 32  # number of training throws

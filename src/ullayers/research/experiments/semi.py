@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ullayers.learn.clip_trial import ClipTrial
 from ullayers.learn.config import Config
-from ullayers.learn.models import Encoder
+from ullayers.learn.networks import Encoder
+from ullayers.learn.trials import ClipTrial
 from ullayers.nn.layers import backward
 from ullayers.research.experiments.common import (
     Claim,

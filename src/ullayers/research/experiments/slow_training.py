@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ullayers.files import replacing
 from ullayers.research.experiments.gridworlds import (
     EPISODE,
     NAMES,
@@ -56,7 +57,6 @@ from ullayers.research.experiments.slow_objectives import (
     Objective,
     make_objective,
 )
-from ullayers.video.atomic_files import replacing
 
 HIDDEN = 256  # units per hidden layer
 RATE = 1e-3  # learning rate

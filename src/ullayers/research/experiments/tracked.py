@@ -17,21 +17,21 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
 
-from ullayers.learn.apply import WINDOW_BYTES, WINDOW_FRAMES, answers
 from ullayers.learn.config import Config
 from ullayers.learn.footage import cut, gather
-from ullayers.learn.models import Locator
-from ullayers.learn.results import TRACK, Answer, header
-from ullayers.learn.run_result import RunResult
-from ullayers.learn.run_training import learn_run
-from ullayers.learn.runs import Run, plan_run
+from ullayers.learn.networks import Locator
 from ullayers.learn.survey import open_recording, outline_reading, to_pixels
-from ullayers.locate.judge import fill_gaps
-from ullayers.output.overlay import draw_track
+from ullayers.locate.paths import fill_gaps
+from ullayers.report.overlay import draw_track
 from ullayers.research.baselines import Coder, random_weights, similarity_codes, slow_codes
 from ullayers.research.datasets import Sequence as Pictures
 from ullayers.research.datasets import load
 from ullayers.research.experiments.common import Floats, Setting
+from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, answers
+from ullayers.run.folder import RunResult
+from ullayers.run.plan import Run, plan_run
+from ullayers.run.train import learn_run
+from ullayers.tracks.table import TRACK, Answer, header
 from ullayers.video.reader import Reading, Source, find_sources
 
 Size = tuple[int, int]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ullayers.learn.config import Config
-from ullayers.learn.models import Encoder
+from ullayers.learn.networks import Encoder
 from ullayers.nn.layers import UL1d, UL2d, backward, mu_by_depth
 from ullayers.research.baselines import (
     learn_supervised,

@@ -11,8 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ullayers.learn.config import Config
-from ullayers.learn.models import Locator
-from ullayers.learn.runs import Run
+from ullayers.learn.networks import Locator
 from ullayers.research.background_subtraction import moving_centroids
 from ullayers.research.baselines import (
     learn_physics,
@@ -54,6 +53,7 @@ from ullayers.research.experiments.tracked import (
     untrained,
     write_tracks,
 )
+from ullayers.run.plan import Run
 
 SIZE = (64, 64)  # of the frames that baselines see
 OURS = "ours"

@@ -1,0 +1,1 @@
+"""Objects before a moving camera: evidence of motion, and its outlines."""

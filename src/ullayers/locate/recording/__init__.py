@@ -1,0 +1,1 @@
+"""Whole recordings of still, hand-held and moving cameras, window by window."""

@@ -1,0 +1,1 @@
+"""The scene of a still camera, and evidence against it."""

@@ -1,0 +1,1 @@
+"""Several objects: blobs, tracks, their selection and their identities, offline and live."""

@@ -1,0 +1,490 @@
+"""Size and region of the frames that a run learns from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ullayers.errors import RunError
+from ullayers.files import write_json
+from ullayers.learn.checkpoint import read_tensors, write_tensors
+from ullayers.learn.config import DEFAULT_SIZE, Config, choose_device
+from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
+from ullayers.learn.networks import Model, weights
+from ullayers.learn.survey import Survey, covers_little
+from ullayers.learn.teaching import Teaching
+from ullayers.learn.trials import build
+from ullayers.locate.paths import ObjectPath
+from ullayers.locate.recording.windows import STILL_SIDE, StillRecording
+from ullayers.locate.scene.still import StillScene
+from ullayers.run.folder import (
+    CARD,
+    RUN_NAMES,
+    ReadingEntry,
+    RunResult,
+    check_apart,
+    check_free,
+    check_links,
+    check_settings,
+    check_size,
+    read_config,
+    read_metrics,
+)
+from ullayers.tracks.behaviour import Zones, check_measures
+from ullayers.video.follow import SIDE
+from ullayers.video.frames import kept_frames
+from ullayers.video.reader import Info, Reading, Source, VideoError
+from ullayers.video.region import Region
+from ullayers.video.remote import absolute_path
+
+OUTPUT_BIAS = "full.bias"  # of an encoder, one value per output
+FOLLOW_SIZE = 128  # pixels of the longer side of training frames cropped to the object
+SCENES_FILE = "scenes.safetensors"
+KEYS = ("backdrop", "noise", "bands", "threshold", "clear")
+MAX_SCENES = 16  # kept in a run, each of up to 2 MB
+MAX_SCENE_PIXELS = 2**20
+
+
+def check_region(
+    roi: Region | None, sources: Sequence[Source], infos: Sequence[Info], *, skip_bad: bool
+) -> None:
+    """Refuse a region of interest that does not fit into the frames of a source.
+
+    Args:
+        roi: The region; None for whole frames.
+        sources: Sources to read.
+        infos: Their headers.
+        skip_bad: Check the first source only; others are left out when they are read.
+
+    Raises:
+        VideoError: The region does not fit.
+    """
+    reading = Reading(roi=roi)
+    for source, info in list(zip(sources, infos, strict=True))[: 1 if skip_bad else None]:
+        try:
+            reading.cut(source.path, info.height, info.width)
+        except VideoError as error:
+            raise error.with_skip_hint(len(sources)) from None
+
+
+def small_size(
+    size: int | tuple[int, int], info: Info, roi: Region | None = None
+) -> tuple[int, int]:
+    """Return the (height, width) of training frames.
+
+    Args:
+        size: The longer side, or both.
+        info: Header of the first source.
+        roi: Part of the frames that is used; None for all of them.
+
+    Raises:
+        RunError: The size is too large.
+    """
+    reading = Reading(longest=size, roi=roi) if isinstance(size, int) else Reading(size=size)
+    shape = reading.target(info.height, info.width)
+    check_size(shape)
+    return shape
+
+
+@dataclass
+class Run:
+    """A run folder and its contents.
+
+    Attributes:
+        folder: The folder.
+        inputs: Paths that were given.
+        config: Settings, resolved.
+        reading: How the videos are read for learning; see `reading_of`.
+        max_frames: Number of frames to use from each source, before a stride, counted from the
+            start of `reading`.
+        skip_bad: Whether unreadable inputs are left out.
+        result: Outcome of training; None until it has finished.
+        net: The network; None until training has finished.
+        bad: Inputs that were left out, with their errors.
+        masks: Whether each mask is written as an image.
+        zones: Zones in which the time of objects is measured; None for none.
+        mm_per_pixel: Size of a pixel in millimetres; None to measure in pixels only.
+        fresh: Whether training starts from the beginning, regardless of the content of the folder.
+        natural: Whether each source has its own stride, chosen from its header.
+        pieces: Frames by source and reading, if training has just read and kept all of them.
+        surveys: Surveys by source and reading, if training has just taken them.
+        teaching: Corrections of an earlier run to train with; None for none.
+    """
+
+    folder: Path
+    inputs: list[str]
+    config: Config
+    reading: Reading
+    max_frames: int | None = None
+    skip_bad: bool = False
+    result: RunResult | None = None
+    net: Model | None = None
+    bad: dict[str, str] = field(default_factory=dict)
+    masks: bool = False
+    zones: Zones | None = None
+    mm_per_pixel: float | None = None
+    fresh: bool = False
+    natural: bool = False
+    pieces: dict[tuple[Source, Reading], list[Piece]] = field(default_factory=dict)
+    surveys: dict[tuple[Source, Reading], Survey] = field(default_factory=dict)
+    teaching: Teaching | None = None
+
+    @property
+    def outcome(self) -> RunResult:
+        """The result of a finished run.
+
+        Raises:
+            RunError: Training has not finished.
+        """
+        if self.result is None:
+            raise RunError(f"{self.folder}: training has not finished; continue with --resume")
+        return self.result
+
+    @property
+    def kind(self) -> LongMean:
+        """The reference mean for long-term variation that won."""
+        return self.outcome.kind
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has finished and all files of `ul learn` exist."""
+        return self.net is not None and not self.missing()
+
+    def reading_of(self, source: Source) -> Reading:
+        """Return how a source is read for training."""
+        return natural_reading(self.reading, source.probe()) if self.natural else self.reading
+
+    @property
+    def stride(self) -> int | None:
+        """The stride of all sources; None if each has its own."""
+        return None if self.natural else self.reading.stride
+
+    @property
+    def watched(self) -> bool:
+        """Whether the run was written by `ul watch`, which keeps no metrics.jsonl."""
+        return not (self.folder / "metrics.jsonl").exists()
+
+    def missing(self) -> list[str]:
+        """Return the names of results of `ul learn` that are missing in the folder.
+
+        A table that was started again counts as missing.
+        """
+        table = csv_name(self)
+        names = [table, "summary.json", "overlay.mp4", "report.html", CARD]
+        names += ["masks"] * self.masks
+        names += ["behaviour.csv", "outlines.sqlite"] * (self.config.task == "locate")
+        names += ["zones.csv"] * (self.zones is not None)
+        begun = any(self.folder.glob(f"{Path(table).stem}.partial.*"))
+        return [
+            name for name in names if not (self.folder / name).exists() or (name == table and begun)
+        ]
+
+    def write_config(self) -> None:
+        """Write config.json."""
+        content = {
+            "inputs": self.inputs,
+            "skip_bad": self.skip_bad,
+            "masks": self.masks,
+            "zones": None if self.zones is None else asdict(self.zones),
+            "mm_per_pixel": self.mm_per_pixel,
+            "reading": asdict(ReadingEntry.of(self.reading, self.stride, self.max_frames)),
+            "semi_supervised": None if self.teaching is None else asdict(self.teaching),
+            "learn": asdict(self.config),
+            "result": {} if self.result is None else asdict(self.result),
+        }
+        write_json(self.folder / "config.json", content)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the entries of metrics.jsonl.
+
+        Raises:
+            RunError: The file is damaged, or has no step of the trial that won.
+        """
+        records = read_metrics(self.folder)
+        result = self.result
+        if result is None:
+            return records
+        if result.objective is None or result.frames is None:
+            raise RunError(
+                f"{self.folder}: the result in its config.json is incomplete; "
+                "learn again with --force"
+            )
+        if not any(record["trial"] == result.trial for record in records):
+            raise RunError(
+                f"{self.folder}: its metrics.jsonl has no step of trial {result.trial}, which won; "
+                "learn again with --force"
+            )
+        return records
+
+
+def csv_name(run: Run) -> str:
+    """Return the name of the table that a run writes."""
+    return "tracks.csv" if run.config.task == "locate" else "codes.csv"
+
+
+def plan_run(
+    inputs: Sequence[str],
+    folder: str | os.PathLike[str],
+    config: Config,
+    *,
+    size: int | tuple[int, int] | None = None,
+    stride: int | None = None,
+    max_frames: int | None = None,
+    grey: bool = False,
+    follow: bool | None = None,
+    start: float = 0.0,
+    end: float | None = None,
+    roi: Region | None = None,
+    skip_bad: bool = False,
+    masks: bool = False,
+    zones: Zones | None = None,
+    mm_per_pixel: float | None = None,
+    force: bool = False,
+) -> tuple[Run, list[Source]]:
+    """Inspect the inputs and choose all settings that depend on them; write nothing yet.
+
+    Args:
+        inputs: Video files, folders, patterns.
+        folder: Folder of the run.
+        config: Settings.
+        size: Size of the training frames: the longer side, or (height, width). All sources are
+            resized to the size of the first one. The images of a folder may differ in size only if
+            both sides are given. None is 64, or 128 with `follow`.
+        stride: Learn from every `stride`-th frame; None takes about six per second of each source,
+            or all frames if it is short.
+        max_frames: Number of frames to use from each source, from `start` on.
+        grey: Learn without colour.
+        follow: Learn a code of a square around the moving object instead of the whole frame. None
+            does so for `orient` if the object covers less than half of the frame.
+        start: Use frames of each source from this time on, in seconds.
+        end: Use frames before this time; None for no limit.
+        roi: Use only this part of the frames; None for all of them.
+        skip_bad: Leave out unreadable inputs.
+        masks: Write each mask as an image.
+        zones: Measure the time of objects in these zones.
+        mm_per_pixel: Size of a pixel; None measures in pixels only.
+        force: Replace an existing run.
+
+    Returns:
+        The run and its sources.
+    """
+    _check_options(config, masks=masks, follow=follow)
+    sources, infos, bad = open_sources(inputs, skip_bad=skip_bad)
+    check_free(folder, force, RUN_NAMES)
+    check_apart(folder, sources)
+    check_region(roi, sources, infos, skip_bad=skip_bad)
+    check_measures(config.task, zones, mm_per_pixel, sources, infos)
+    shape = small_size(size or (FOLLOW_SIZE if follow else DEFAULT_SIZE), infos[0], roi)
+    reading = Reading(
+        size=shape,
+        grey=grey,
+        start=start,
+        end=end,
+        stride=stride or 1,
+        max_frames=kept_frames(max_frames, stride or 1),
+        roi=roi,
+        mixed=isinstance(size, tuple),
+        follow=bool(follow),
+    )
+    if follow is None and config.task == "orient" and covers_little(sources, reading):
+        shape = small_size(size or FOLLOW_SIZE, infos[0], roi)
+        reading = replace(reading, size=shape, follow=True)
+    run = Run(
+        folder=Path(folder),
+        inputs=absolute(inputs),
+        config=config,
+        reading=reading,
+        max_frames=max_frames,
+        skip_bad=skip_bad,
+        bad=bad,
+        masks=masks,
+        zones=zones,
+        mm_per_pixel=mm_per_pixel,
+        fresh=True,
+        natural=stride is None,
+    )
+    return run, sources
+
+
+def _check_options(config: Config, *, masks: bool, follow: bool | None) -> None:
+    if masks and config.task != "locate":
+        raise RunError(f"--task {config.task} has no masks; leave out --masks")
+    if follow and config.task == "locate":
+        raise RunError("--follow is for --task orient and features; locate uses the whole frame")
+    if config.outputs != 2 and config.task == "locate":
+        raise RunError("--outputs is for --task orient and features; locate has two, x and y")
+    check_settings(config)
+
+
+def absolute(inputs: Sequence[str]) -> list[str]:
+    """Return inputs as absolute paths."""
+    return [absolute_path(os.path.expanduser(path)) for path in inputs]
+
+
+def sources_of(run: Run) -> list[Source]:
+    """Return the sources of a run to be resumed.
+
+    Raises:
+        RunError: The inputs have changed, or a link leads out of the run folder.
+    """
+    check_links(run.folder)
+    sources, _, bad = open_sources(run.inputs, skip_bad=run.skip_bad)
+    run.bad |= bad
+    if run.result is not None and [source.name for source in sources] != run.result.sources:
+        raise RunError(
+            f"{run.folder}: its inputs have changed since it was learned; use ul apply for others"
+        )
+    return sources
+
+
+def check_device(name: str) -> None:
+    """Raise RunError if PyTorch cannot use a device here."""
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        raise RunError(f"device {name!r} cannot be used here; try --device cpu") from error
+
+
+def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
+    """Load a run folder, and its network if training has finished.
+
+    Args:
+        folder: Folder of the run.
+        device: Device of the network, or "auto"; None for the one it was trained on.
+
+    Raises:
+        RunError: The folder is not a run, or is damaged.
+    """
+    place = Path(folder)
+    entries = read_config(place)
+    try:
+        reading = entries.reading.reading()
+    except (ValueError, ZeroDivisionError) as error:
+        raise RunError(f"{folder}: its config.json is damaged ({error}); learn again") from error
+    run = Run(
+        folder=place,
+        inputs=entries.inputs,
+        config=entries.learn,
+        reading=reading,
+        max_frames=entries.reading.max_frames,
+        skip_bad=entries.skip_bad,
+        result=entries.result,
+        masks=entries.masks,
+        zones=entries.zones,
+        mm_per_pixel=entries.mm_per_pixel,
+        natural=entries.reading.stride is None,
+        teaching=entries.semi_supervised,
+    )
+    run.config = replace(run.config, device=choose_device(device or run.config.device))
+    check_device(run.config.device)
+    if run.result is not None:
+        run.net = _load_net(run)
+    return run
+
+
+def fresh_net(run: Run, outputs: int | None = None) -> Model:
+    """Return the network before training; `outputs` as in `build`."""
+    return _build(run, outputs).to(run.config.device).eval()
+
+
+def _build(run: Run, outputs: int | None = None) -> Model:
+    size = (SIDE, SIDE) if run.reading.follow else run.reading.size
+    assert size is not None
+    return build(run.config, run.kind, run.reading.channels, size, outputs)
+
+
+def _load_net(run: Run) -> Model:
+    saved = read_tensors(run.folder / "model.safetensors")
+    outputs = max(1, saved[OUTPUT_BIAS].numel()) if OUTPUT_BIAS in saved else None
+    with torch.device("meta"):  # shapes without memory, however large they are in config.json
+        expected = weights(_build(run, outputs))
+    shapes = [{key: value.shape for key, value in tensors.items()} for tensors in (saved, expected)]
+    if shapes[0] != shapes[1]:
+        raise RunError(
+            f"{run.folder}: its model.safetensors does not belong to its config.json; learn again"
+        )
+    if not all(map(_is_finite, saved.values())):
+        raise RunError(
+            f"{run.folder}: its model.safetensors is damaged: weights are NaN or infinite; "
+            "learn again with --force"
+        )
+    net = fresh_net(run, outputs)
+    net.load_state_dict(saved, strict=False)
+    return net
+
+
+def _is_finite(weight: Tensor) -> bool:
+    """Return whether all values are finite numbers in the precision of the network."""
+    return weight.is_floating_point() and bool(weight.float().isfinite().all())
+
+
+def keep_scene(folder: Path, name: str, recording: StillRecording) -> None:
+    """Add the scene of a source to those of a run, up to a limit.
+
+    Args:
+        folder: Folder of the run.
+        name: Name of the source.
+        recording: From `open_recording`.
+    """
+    path = folder / SCENES_FILE
+    tensors = _read(path)
+    names = {key.rpartition("/")[0] for key in tensors}
+    if name not in names and len(names) >= MAX_SCENES:
+        return
+    scene = recording.scene
+    kept = {
+        "backdrop": torch.from_numpy(scene.backdrop).round().byte(),
+        "noise": torch.from_numpy(scene.noise).half(),
+        "bands": torch.tensor(scene.bands),
+        "threshold": torch.tensor(recording.threshold),
+        "clear": torch.tensor(recording.path.clear),
+    }
+    write_tensors(path, tensors | {f"{name}/{key}": value for key, value in kept.items()})
+
+
+def read_scenes(folder: Path) -> list[StillRecording]:
+    """Return the scenes of a run, ready to find objects in frames of their size.
+
+    Raises:
+        RunError: The file is damaged.
+    """
+    path = folder / SCENES_FILE
+    tensors = _read(path)
+    names = sorted({key.rpartition("/")[0] for key in tensors})
+    try:
+        return [_recording(tensors, name) for name in names]
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise _damaged(path) from error
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not os.path.lexists(path):
+        return {}
+    try:
+        return read_tensors(path)
+    except RunError as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> RunError:
+    return RunError(f"{path}: is damaged; delete it (only short clips need it)")
+
+
+def _recording(tensors: dict[str, Tensor], name: str) -> StillRecording:
+    backdrop, noise, bands, threshold, clear = (tensors[f"{name}/{key}"] for key in KEYS)
+    if backdrop.shape != (*noise.shape, 3) or not 0 < noise.numel() <= MAX_SCENE_PIXELS:
+        limit = f"at most {MAX_SCENE_PIXELS} pixels"
+        raise ValueError(f"expected a backdrop of {limit}, got {backdrop.shape}")
+    if backdrop.dtype != torch.uint8 or noise.dtype != torch.float16:
+        raise ValueError(f"expected uint8 and float16, got {backdrop.dtype} and {noise.dtype}")
+    numbers = torch.stack([noise.min().float(), noise.max().float(), threshold, clear])
+    if not bool((numbers.isfinite() & (numbers > 0)).all()):
+        raise ValueError(f"expected finite, positive numbers, got {numbers.tolist()}")
+    scene = StillScene(backdrop.float().numpy(), noise.float().numpy(), bool(bands))
+    return StillRecording(scene, float(threshold), ObjectPath(STILL_SIDE, float(clear)))
