@@ -10,7 +10,8 @@ import pytest
 from ullayers.cli.main import main
 from ullayers.errors import UserError
 from ullayers.run.plan import Run, load_run, sources_of
-from ullayers.run.results import apply_to_inputs, write_corrected_report, write_reports
+from ullayers.run.reports import write_corrected_report
+from ullayers.run.results import apply_to_inputs, write_reports
 from ullayers.tracks.corrections import (
     Corrections,
     Delete,

@@ -32,7 +32,7 @@ from ullayers.run import apply
 from ullayers.run.apply import answers
 from ullayers.run.fleet import apply_to_video
 from ullayers.run.plan import Run
-from ullayers.run.results import report_run
+from ullayers.run.reports import report_run
 from ullayers.run.summary import Exported
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.table import CROP, PIXELS, SHAPE, Answer

@@ -13,7 +13,7 @@ import pytest
 
 from tests.results import FPS, HEIGHT, WIDTH, Row, ellipse, walk, write_results
 from ullayers.errors import UserError
-from ullayers.run.results import write_corrected
+from ullayers.run.reports import write_corrected
 from ullayers.tracks.corrections import Corrections, MarkEmpty, Split, Swap, write_corrections
 from ullayers.tracks.formats.names import FORMATS
 from ullayers.tracks.formats.write import plan_files, write_files

@@ -20,7 +20,7 @@ from ullayers.errors import RunError, UserError
 from ullayers.learn.networks import Encoder, Locator
 from ullayers.run.folder import CARD_START
 from ullayers.run.plan import load_run
-from ullayers.run.results import write_card, write_corrected_report
+from ullayers.run.reports import write_card, write_corrected_report
 from ullayers.run.summary import Exported
 from ullayers.tracks.table import TRACK, Answer
 from ullayers.tracks.tracked_video import read_videos

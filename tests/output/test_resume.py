@@ -24,7 +24,7 @@ from tests.films import (
 )
 from ullayers.errors import RunError
 from ullayers.run.plan import Run
-from ullayers.run.results import report_run
+from ullayers.run.reports import report_run
 from ullayers.run.write import ExportOptions, PartialTable, export
 from ullayers.tracks.table import PIXELS, SHAPE, TRACK, Answer
 from ullayers.video.reader import Source, VideoError, find_sources, read_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ullayers.report.charts import is_ring, ring_angles
+from ullayers.tracks.measures import is_ring, ring_angles
 from ullayers.tracks.table import TRACK, Answer
 
 

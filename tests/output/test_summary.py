@@ -26,7 +26,7 @@ from tests.films import (
 from tests.pages import read as read_page
 from ullayers.errors import RunError
 from ullayers.run.plan import Run
-from ullayers.run.results import report_run
+from ullayers.run.reports import report_run
 from ullayers.run.summary import Exported, Totals, summary_lines, trust_sentence, write_summary
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.measures import measure_motion

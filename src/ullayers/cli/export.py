@@ -13,7 +13,7 @@ from ullayers.files import check_inside
 from ullayers.run.folder import RUN_NAMES
 from ullayers.run.network import write_onnx, write_torch_export
 from ullayers.run.plan import Run, load_run
-from ullayers.run.results import write_corrected_report
+from ullayers.run.reports import write_corrected_report
 from ullayers.tracks.corrections import read_corrections
 from ullayers.tracks.formats.write import plan_files, write_files
 

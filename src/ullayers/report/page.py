@@ -19,10 +19,9 @@ import ullayers.report.charts as training_charts
 import ullayers.report.pictures as pictures
 from ullayers.files import replacing
 from ullayers.report.behaviour import behaviour_section, draw_scene
-from ullayers.report.charts import is_ring
 from ullayers.report.overlay import draw_crops, draw_track
 from ullayers.tracks.behaviour import Scene, Zones
-from ullayers.tracks.measures import SMOOTHING_SECONDS, measure_motion
+from ullayers.tracks.measures import SMOOTHING_SECONDS, is_ring, measure_motion
 from ullayers.tracks.reading import Crossing
 from ullayers.tracks.table import SURE, TRACK, Answer
 from ullayers.video.reader import Info

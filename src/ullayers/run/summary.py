@@ -13,9 +13,8 @@ from torch import Tensor
 
 from ullayers.files import write_json
 from ullayers.locate.tracking.identity import Recognised
-from ullayers.report.charts import is_ring
 from ullayers.run.plan import Run
-from ullayers.tracks.measures import measure_motion
+from ullayers.tracks.measures import is_ring, measure_motion
 from ullayers.tracks.table import SURE, TRACK, Answer
 from ullayers.video.reader import Info
 

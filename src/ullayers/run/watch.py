@@ -31,7 +31,7 @@ from ullayers.run.folder import (
     finite,
 )
 from ullayers.run.plan import Run, check_region, csv_name, load_run, small_size
-from ullayers.run.results import sure_frames, write_watch_card
+from ullayers.run.reports import sure_frames, write_watch_card
 from ullayers.run.summary import MAX_UNSURE, NEVER_TRAINED, unsure_reason
 from ullayers.run.watcher import MAX_FRAMES, Watcher, WatcherState
 from ullayers.run.watcher import WatchResult as WatchResult

@@ -13,7 +13,7 @@ from typing import Any
 from ullayers.errors import UserError
 from ullayers.files import check_inside, open_regular, replacing
 from ullayers.run.plan import load_run
-from ullayers.run.results import write_corrected, write_corrected_report
+from ullayers.run.reports import write_corrected, write_corrected_report
 from ullayers.studio.editing import read_edited
 from ullayers.tracks.formats.names import EXPORT_FOLDER, FORMATS
 from ullayers.tracks.formats.write import plan_files, write_files

@@ -27,7 +27,8 @@ from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.research.bench.timing import THREAD_VARIABLES, Row
 from ullayers.run.plan import plan_run
-from ullayers.run.results import OVERLAY_FRAMES, report_run
+from ullayers.run.reports import report_run
+from ullayers.run.results import OVERLAY_FRAMES
 from ullayers.run.train import learn_run
 from ullayers.run.write import ExportOptions, export
 from ullayers.video.frames import READ_AS_IS
