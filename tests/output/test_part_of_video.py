@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-import ullayers.run.results as run_report
+import ullayers.run.reports as run_report
 from tests.exports import with_metrics
 from tests.films import Floats, ball, column, write_film, write_pictures
 from tests.pages import chart_named, labels

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from markupsafe import escape
 
 import ullayers.report.charts as charts
 from tests.command import run_code
@@ -43,11 +44,26 @@ def test_a_full_report_has_everything(tmp_path: Path) -> None:
         assert text in page.said
     assert "a.mp4, b.mp4" in page.said
     assert "<b>" in page.said
-    assert len(page.images) == 8 + 1 + 2 + 1 + 2, (
-        "samples, frame, kernels, maps, scatter and its bar"
-    )
-    assert len(page.charts) == 2 + 1 + 2, "time, wide and narrow; scatter; J and rank"
+    images = {"samples": 8, "kernels": 1 + 2 + 1, "scatter": 2}  # a frame, two kernels, a map
+    charts_of = {"time": 2, "scatter": 1, "training": 2}  # wide and narrow; J and rank
+    for name, section in sections(page).items():
+        assert section.count("<img") + section.count("<image") == images.get(name, 0), name
+        assert section.count("<svg") == charts_of.get(name, 0), name
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def sections(page: Page) -> dict[str, str]:
+    """Return the sections of a page by their id."""
+    return dict(re.findall(r'<section id="(\w+)">(.*?)</section>', page.text, re.S))
+
+
+def test_training_comes_after_the_results(tmp_path: Path) -> None:
+    contents = replace(full(), facts=[("found in", "98.0%")], details=[("evaluation J", "-1.2")])
+    page = make(tmp_path, contents)
+    order = ["98.0%", *(f'id="{name}"' for name in ("samples", "time", "scatter")), "For experts"]
+    order += ["evaluation J", *(f'id="{name}"' for name in ("training", "kernels", "config"))]
+    places = [page.text.index(each) for each in order]
+    assert places == sorted(places)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +107,12 @@ def test_sequence_names_are_text(tmp_path: Path) -> None:
         scores=[(NASTY, NASTY)],
     )
     page = make(tmp_path, contents)
-    assert page.said.count(NASTY) == 2 + 1 + 2 + 3 + 2 + 2 + 1 + 0
+    assert NASTY not in page.text
+    for name, section in sections(page).items():
+        if name not in ("scatter", "training"):  # which name no sequence, setting or layer
+            assert str(escape(NASTY)) in section, name
+    assert f"<h1>{escape(NASTY)}</h1>" in page.text
+    assert page.text.count(f"<dt>{escape(NASTY)}</dt><dd>{escape(NASTY)}</dd>") == 2
 
 
 def test_low_confidence_is_faint(tmp_path: Path) -> None:

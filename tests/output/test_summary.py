@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-import ullayers.run.results as run_report
+import ullayers.run.reports as run_report
 from tests.exports import of_kind, sources_in, with_metrics
 from tests.films import (
     BALL,
@@ -41,28 +41,19 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert summary["task"] == either.config.task
     assert summary["frames"] == 42
     size = {"width": BALL[1], "height": BALL[0], "fps": 25.0}
-    motion = [
-        {
-            "distance_px": sequence.pop("distance_px"),
-            "median_speed_px_per_s": sequence.pop("median_speed_px_per_s"),
-        }
-        for sequence in summary["sequences"]
-        if locate
-    ]
+    measures = ("distance_px", "median_speed_px_per_s")
     if locate:
         size["objects"] = 1
+        for answer, sequence in zip(done.answers, summary["sequences"], strict=True):
+            motion = measure_motion(answer, BALL[1], BALL[0])
+            found = [sequence.pop(name) for name in measures]
+            assert found == pytest.approx([motion.distance, motion.speed_quantile(0.5)], abs=0.01)
     counts = {"film0": 30, "film1": 12}
     sequences = [
         {"name": name, "frames": count, **size, **({"rows": count} if locate else {})}
         for name, count in counts.items()
     ]
     assert summary["sequences"] == sequences
-    for answer, found in zip(done.answers, motion, strict=False):
-        measured = measure_motion(answer, BALL[1], BALL[0])
-        assert found["distance_px"] == pytest.approx(measured.distance, abs=0.01)
-        assert found["median_speed_px_per_s"] == pytest.approx(
-            measured.speed_quantile(0.5), abs=0.01
-        )
     confidence = np.concatenate([answer.values[:, -1] for answer in done.answers])
     assert summary["found"] == (np.mean(confidence >= 0.5) if locate else None)
     assert summary["trusted"] == (not summary["reasons"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import ullayers.run.results as run_report
+import ullayers.run.reports as run_report
 from tests.films import ball, write_ball, write_film, write_pictures
 from ullayers.tracks.table import TRACK, Answer
 from ullayers.video.reader import Clip, Reading, Source, VideoError, find_sources

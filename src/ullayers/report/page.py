@@ -131,7 +131,8 @@ class Contents:
         kernels: (out, in, height, width) weights by layer.
         maps: (channels, height, width) outputs of each layer for `maps_picture`.
         maps_picture: (height, width, 3) uint8.
-        facts: Headline numbers as (name, value).
+        facts: What was found, as (name, value).
+        details: Numbers of the training, as (name, value).
         warnings: Reasons not to trust the results; empty if they are trusted.
         trust: Reason to trust them, in a sentence; None if unknown.
         scores: Comparison with the ground truth as (name, value).
@@ -157,6 +158,7 @@ class Contents:
     maps: Mapping[str, Floats] = field(default_factory=dict)
     maps_picture: Pixels | None = None
     facts: list[tuple[str, str]] = field(default_factory=list)
+    details: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     trust: str | None = None
     scores: list[tuple[str, str]] = field(default_factory=list)
@@ -198,6 +200,7 @@ def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
         .render(
             title=contents.title,
             facts=contents.facts,
+            details=contents.details,
             warnings=contents.warnings,
             trust=contents.trust,
             corrections=contents.corrections,

@@ -137,7 +137,8 @@ def contents_of(
         kernels=_kernels(run),
         maps=maps,
         maps_picture=picture,
-        facts=_facts(run, done, records),
+        facts=_facts(run, done),
+        details=_details(run, done, records),
         warnings=reasons,
         trust=None if reasons else trust_sentence(run, done),
         zones=run.zones,
@@ -207,40 +208,56 @@ def _kept_frames(strides: set[int]) -> str:
     return f"all of short sources, else one in {among}" if 1 in strides else f"one in {among}"
 
 
-def _facts(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    facts = [
-        ("frames", f"{done.totals.frames:,}"),
-        ("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"),
+def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
+    """Return what was found: in how many frames, how many objects, how far they went."""
+    facts = []
+    if (share := found_share(run, done)) is not None:
+        facts.append(("found in", f"{share:.1%} of the frames"))
+    facts.append(("frames", f"{done.totals.frames:,}"))
+    facts.append(("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"))
+    if run.config.task == "locate":
+        objects = [entry["objects"] for entry in done.sequences]
+        most = f"up to {max(objects):,}" if len(set(objects)) > 1 else f"{objects[0]:,}"
+        facts.append(("object" if most == "1" else "objects", most))
+        facts += _motion_facts(done)
+        facts.append(("camera", "moving" if run.outcome.camera else "in one place"))
+    elif is_trusted_ring(run, done):
+        facts.append(("shape of the code", "closed ring"))
+    return facts
+
+
+def _motion_facts(done: Exported) -> list[tuple[str, str]]:
+    """Return distance and speed, if there is one sequence with one object."""
+    [first, *rest] = done.sequences
+    if rest or first.get("distance_px") is None:
+        return []
+    distance, speed = first["distance_px"], first["median_speed_px_per_s"]
+    return [("distance", f"{distance:,.0f} px"), ("median speed", f"{speed:,.3g} px/s")]
+
+
+def _details(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return numbers of the training."""
+    details = [
         ("training frames", f"{training_frames(run):,}"),
         ("held-out frames", f"{run.outcome.held_out_frames or 0:,}"),
         ("evaluation J", _format_objective(run.outcome.objective)),
-        *_held_out_facts(run, done),
-        *_training_facts(records, run.outcome.trial or 0),
-        ("long-term mean", run.kind),
     ]
+    if run.outcome.held_out_objective is not None:
+        details.append(("J on held-out frames", _format_objective(run.outcome.held_out_objective)))
+    if is_folded(run):
+        details.append(("shape of the code", "folded"))
+    details += _training_facts(records, run.outcome.trial or 0)
+    details.append(("long-term mean", run.kind))
     if run.teaching is not None:
-        facts.append(("corrections learned from", f"{run.teaching.corrections:,}"))
+        details.append(("corrections learned from", f"{run.teaching.corrections:,}"))
     if run.config.task == "locate":
         confidence = np.concatenate([answer.values[:, 2] for answer in done.answers])
-        facts.append(("median confidence", f"{np.median(confidence):.2f}"))
-        facts.append(("camera", "moving" if run.outcome.camera else "in one place"))
-    return facts
+        details.append(("median confidence", f"{np.median(confidence):.2f}"))
+    return details
 
 
 def _format_objective(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _held_out_facts(run: Run, done: Exported) -> list[tuple[str, str]]:
-    """Return J on held-out frames and the shape of a code."""
-    facts = []
-    if run.outcome.held_out_objective is not None:
-        facts.append(("J on held-out frames", _format_objective(run.outcome.held_out_objective)))
-    if is_folded(run):
-        facts.append(("shape of the code", "folded"))
-    elif is_trusted_ring(run, done):
-        facts.append(("shape of the code", "closed ring"))
-    return facts
 
 
 def _training_facts(records: Sequence[dict[str, Any]], winner: int) -> list[tuple[str, str]]:

@@ -384,7 +384,7 @@ class _Search:
 
     def _cost(self, n: int, before: Order, after: Order, gallery: Floats) -> float:
         """Return the cost of a swap at a crossing and of the appearances until the next."""
-        # The motion of objects that hide each other says little, but more than nothing.
+        # Motion behind each other is weak evidence, so it has a least weight.
         price = exchange_cost(max(self.crossings[n].apart, FOLLOWED))
         return (price if before != after else 0.0) + self._looks(n, after, gallery)
 

@@ -213,8 +213,8 @@ class Pairs:
         together: Frames in which they shared a blob.
         streak: Frames in which they shared a blob without interruption, up to now.
         farthest: Largest distance between them, in pixels.
-        hidden: How much one hid the other since the last decision, from 0 to 1, plus 1; 0 if they
-            did not meet.
+        hidden: 0 for pairs that have not met since the last decision; otherwise 1 plus the share,
+            from 0 to 1, by which one hid the other.
     """
 
     def __init__(self) -> None:
