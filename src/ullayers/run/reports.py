@@ -212,7 +212,7 @@ def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
     """Return what was found: in how many frames, how many objects, how far they went."""
     facts = []
     if (share := found_share(run, done)) is not None:
-        facts.append(("found in", f"{share:.1%} of the frames"))
+        facts.append(("of the frames with the object", f"{share:.1%}"))
     facts.append(("frames", f"{done.totals.frames:,}"))
     facts.append(("sequence" if len(done.answers) == 1 else "sequences", f"{len(done.answers):,}"))
     if run.config.task == "locate":
