@@ -10,8 +10,8 @@ import pytest
 
 from tests.command import UlCommand
 from tests.films import ball, write_ball, write_pictures, write_raw
-from ullayers.cli.progress import Progress
 from ullayers.learn.footage import count_frames
+from ullayers.run.progress import Progress
 from ullayers.run.write import unfinished_sources
 from ullayers.video.reader import Reading, find_sources
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.command import run_code
 from ullayers.cli.failures import quiet_writer_threads
-from ullayers.cli.signals import stop_at_checks, stop_with_interrupt
+from ullayers.run.stopping import stop_at_checks, stop_with_interrupt
 from ullayers.video.reader import find_sources
 
 

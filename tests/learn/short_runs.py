@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ullayers.learn.config import Config
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, load_run, plan_run, sources_of
-from ullayers.run.train import learn_run
 
 SHORT = Config(steps=5, trial_steps=3, restarts=1, batch=2, clip=12)
 CODES = Config(task="orient", steps=5, trial_steps=3, restarts=1, batch=2, clip=12)

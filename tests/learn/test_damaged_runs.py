@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+import ullayers.run.train as run_training
 from safetensors.torch import load_file, save_file
 
 import ullayers as ul
-import ullayers.run.train as run_training
 from tests.films import contents
 from tests.learn.short_runs import resume, stopped
 from ullayers.errors import RunError

@@ -14,8 +14,8 @@ from ullayers.errors import RunError
 from ullayers.files import check_inside
 from ullayers.learn.config import Config
 from ullayers.run.folder import check_free, check_links, clear_masks, clear_run
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import load_run, plan_run, sources_of
-from ullayers.run.train import learn_run
 
 SHORT = Config(steps=2, trial_steps=1, restarts=1, batch=2, clip=12)
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import ullayers.run.train as run_training
 
 import ullayers
-import ullayers.run.train as run_training
 from tests.films import BALL, contents, files_in, write_ball
 from tests.learn.short_runs import CODES, SHORT, learn, resume, stopped
 from ullayers.errors import RunError
@@ -24,8 +24,8 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
 from ullayers.run.apply import answers, first_piece
 from ullayers.run.folder import RunResult, check_free
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import load_run, plan_run, sources_of
-from ullayers.run.train import learn_run
 from ullayers.video.reader import Reading, Source, VideoError
 
 

@@ -22,8 +22,8 @@ import ullayers as ul
 from tests.films import ball, contents, write_pictures
 from ullayers.errors import RunError
 from ullayers.run.apply import answers
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import csv_name, load_run, sources_of
-from ullayers.run.train import learn_run
 from ullayers.tracks.table import Answer, read_answers
 from ullayers.video.reader import find_sources
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.films import BALL, write_ball
 from ullayers.learn.config import Config
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, plan_run
-from ullayers.run.train import learn_run
 
 
 def learned(folder: Path, task: Any) -> Run:

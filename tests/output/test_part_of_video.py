@@ -18,9 +18,9 @@ from tests.pages import chart_named, labels
 from tests.pages import read as read_page
 from ullayers.errors import RunError
 from ullayers.learn.config import Config
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, load_run, plan_run
 from ullayers.run.reports import report_run
-from ullayers.run.train import learn_run
 from ullayers.run.write import ExportOptions, export
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle, Region

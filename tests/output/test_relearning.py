@@ -14,10 +14,9 @@ from tests.command import UlCommand, check_refused
 from tests.results import walk, write_results
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.run.plan import Run, load_run, plan_run
-from ullayers.run.relearning import plan_relearning, read_teaching
+from ullayers.run.pipeline import learn_run
+from ullayers.run.plan import Run, load_run, plan_relearning, plan_run, read_teaching
 from ullayers.run.results import apply_to_inputs, write_reports
-from ullayers.run.train import learn_run
 from ullayers.tracks.corrections import (
     Corrections,
     Delete,

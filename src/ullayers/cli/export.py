@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from ullayers.cli.options import EVERY_FRAME
 from ullayers.errors import UserError
 from ullayers.files import check_inside
-from ullayers.run.folder import RUN_NAMES
+from ullayers.run.folder import check_files
 from ullayers.run.network import write_onnx, write_torch_export
 from ullayers.run.plan import Run, load_run
 from ullayers.run.reports import write_corrected_report
@@ -59,7 +58,7 @@ def _write_tracks(arguments: Namespace) -> None:
         check_inside(folder, files[0].path.parent)
         files[0].path.parent.mkdir(exist_ok=True)
     paths = [path for file in files for path in file.paths]
-    _check_files(paths, folder, arguments.force)
+    check_files(paths, (), folder, arguments.force)
     write_files(arguments.format, files)
     count = len(read_corrections(folder).applied)
     note = f" with {count} correction{'s' * (count != 1)}" if count else ""
@@ -70,7 +69,7 @@ def _write_tracks(arguments: Namespace) -> None:
 def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
     exported = load_run(arguments.run, "cpu")
     _ = exported.outcome  # raises an error if training has not finished
-    _check_files(list(wanted.values()), exported.folder, arguments.force)
+    check_files(list(wanted.values()), (), exported.folder, arguments.force)
     for name, file in wanted.items():
         WRITERS[name](exported, file)
         if not arguments.quiet:
@@ -78,23 +77,3 @@ def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
     is_network = bool(wanted.keys() - {"report"})
     if is_network and exported.reading.follow and not arguments.quiet:
         print("this run follows the object: its frames are square crops around the object")
-
-
-def _check_files(files: list[Path], folder: Path, force: bool) -> None:
-    """Refuse files that cannot be written or would replace others unintentionally."""
-    if len({os.path.realpath(file) for file in files}) < len(files):
-        raise UserError(f"{files[0]}: is given twice; use a separate file for each")
-    for file in files:
-        real = Path(os.path.realpath(file))
-        if not real.parent.is_dir():
-            raise UserError(f"{file}: its folder does not exist; create it, or give another file")
-        if real.is_dir():
-            raise UserError(f"{file}: is a folder; give a file to write")
-        if real.exists() and not real.is_file():
-            raise UserError(f"{file}: is a device or a pipe; give a file to write")
-        if not os.access(real.parent, os.W_OK):
-            raise UserError(f"{file}: its folder is not writable; give another file")
-        if real.parent == Path(os.path.realpath(folder)) and real.name in RUN_NAMES:
-            raise UserError(f"{file}: is a file of the run; give another one")
-        if file.exists() and not force:
-            raise UserError(f"{file}: exists; replace it with --force, or give another file")

@@ -10,11 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from ullayers.cli.options import wanted_objects
-from ullayers.cli.progress import Progress
 from ullayers.errors import UserError
 from ullayers.run.fleet import FleetResults, cluster, export_fleet
 from ullayers.run.folder import check_apart
 from ullayers.run.plan import Run
+from ullayers.run.progress import Progress
 from ullayers.run.write import ExportOptions
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import find_sources

@@ -15,7 +15,7 @@ from typing import NoReturn
 from ullayers.cli.failures import INTERRUPTED, explain
 from ullayers.cli.parser import make_parser
 from ullayers.cli.processes import together
-from ullayers.cli.signals import stop_with_interrupt
+from ullayers.run.stopping import stop_with_interrupt
 
 # Imported only when they run: they load torch, which `ul --help` does not need.
 COMMANDS = {

@@ -6,7 +6,6 @@ import argparse
 import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, Protocol
 
 from ullayers.learn.config import (
@@ -16,11 +15,10 @@ from ullayers.learn.config import (
     Setting,
     default_of,
     kind_of,
+    option_name,
     setting,
 )
 
-CONFIG_NAMES = tuple(each.name for each in fields(Config))
-READING_NAMES = ("size", "stride", "max_frames", "grey", "follow", "start", "end", "roi")
 MIN_SIDE, MAX_SIDE = 8, 8192  # pixels of --size
 EVERY_FRAME = (None, None)  # first and last frame of --frames
 
@@ -30,28 +28,6 @@ class OptionGroup(Protocol):
 
     def add_argument(self, *names: str, **details: Any) -> argparse.Action:
         """Add an option."""
-
-
-def config_values(arguments: Namespace) -> dict[str, Any]:
-    """Return the settings of `Config` given on the command line."""
-    given = _given(arguments, CONFIG_NAMES)
-    if given.get("objects") == 0:  # auto
-        del given["objects"]
-    return given
-
-
-def reading_values(arguments: Namespace) -> dict[str, Any]:
-    """Return the settings for reading video given on the command line."""
-    return _given(arguments, READING_NAMES)
-
-
-def option_name(name: str) -> str:
-    """Return the option of a setting.
-
-    >>> option_name("max_frames")
-    '--max-frames'
-    """
-    return "--" + name.replace("_", "-")
 
 
 def add_command(
@@ -112,14 +88,14 @@ def add_objects_option(parser: OptionGroup, default: str) -> None:
     )
 
 
-def number_of_objects(text: str) -> int:
-    """Convert a number of objects; 0 stands for auto.
+def number_of_objects(text: str) -> int | str:
+    """Convert a number of objects, or auto.
 
     >>> number_of_objects("auto"), number_of_objects("3")
-    (0, 3)
+    ('auto', 3)
     """
     if text == "auto":
-        return 0
+        return text
     try:
         return int(_number(int, setting("objects"))(text))
     except ArgumentTypeError as error:
@@ -135,7 +111,7 @@ def wanted_objects(arguments: Namespace, config: Config) -> int | None:
     """
     if arguments.objects is None:
         return config.objects
-    return arguments.objects or None
+    return None if arguments.objects == "auto" else int(arguments.objects)
 
 
 def add_reading_options(
@@ -365,11 +341,6 @@ def frame_size(text: str) -> int | tuple[int, int]:
             f"expected 64 or 48x64, sides from {MIN_SIDE} to {MAX_SIDE}, got {text!r}"
         )
     return sides[0] if len(sides) == 1 else (sides[0], sides[1])
-
-
-def _given(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    values = {name: getattr(arguments, name, None) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _number(kind: type, about: Setting) -> Callable[[str], float]:

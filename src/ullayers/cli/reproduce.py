@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from ullayers.cli.failures import resumable, say
-from ullayers.cli.progress import Progress
 from ullayers.research.reproduce import PAGE, reproduce_all
+from ullayers.run.progress import Progress
 
 GOAL_MISSED = 1  # exit code
 

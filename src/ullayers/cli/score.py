@@ -7,14 +7,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ullayers.cli.failures import say
 from ullayers.errors import UserError
 from ullayers.files import write_json
 from ullayers.tracks.corrections import read_corrections
-from ullayers.tracks.scores import choose_rule, observe, read_truth, score_tracks
-from ullayers.tracks.tracked_video import TrackedVideo, read_videos, sure
+from ullayers.tracks.scores import score_folder
 
 
 def run(arguments: Namespace) -> None:
@@ -24,34 +21,18 @@ def run(arguments: Namespace) -> None:
         raise UserError(f"{file}: exists; replace it with --force, or give another file")
     if file is not None and not file.parent.is_dir():
         raise UserError(f"{file}: its folder does not exist; create it, or give another file")
-    video = _choose(read_videos(Path(arguments.run)), arguments.run, arguments.sequence)
-    truth = read_truth(Path(arguments.truth), video)
-    found = observe(video, boxes=truth.has_boxes and arguments.within is None)
-    rule = choose_rule(found, truth, arguments.within, _body_length(video), video.width)
-    scores = {"sequence": video.name, "rule": str(rule)}
-    scores |= score_tracks(found, truth, rule, video.width)
+    score = score_folder(
+        Path(arguments.run),
+        Path(arguments.truth),
+        sequence=arguments.sequence,
+        within=arguments.within,
+    )
+    scores = vars(score)
     print(json.dumps(scores, indent=2) if arguments.json else table(scores))
     if count := len(read_corrections(Path(arguments.run)).applied):
         say("score", f"the original tracks are scored; corrections are not used ({count})")
     if file is not None:
         write_json(file, scores)
-
-
-def _choose(videos: list[TrackedVideo], run: str, name: str | None) -> TrackedVideo:
-    """Return the video of this name, or the only one."""
-    found = [video for video in videos if name in (None, video.name)]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(video.name for video in videos[:5]) + (", ..." if len(videos) > 5 else "")
-    if not found:
-        raise UserError(f"{run}: has no sequence {name}; it has {names or 'none'}")
-    raise UserError(f"{run}: has {len(videos)} sequences; choose one with --sequence: {names}")
-
-
-def _body_length(video: TrackedVideo) -> float:
-    lengths = np.concatenate([np.zeros(0), *(track.length[sure(track)] for track in video.tracks)])
-    known = lengths[np.isfinite(lengths)]
-    return float(np.median(known)) if len(known) else np.nan
 
 
 def table(scores: dict[str, Any]) -> str:

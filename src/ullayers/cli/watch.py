@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from ullayers.cli.checks import check_same_options, given_reading, make_config
+from ullayers.cli.checks import given_options, given_reading
 from ullayers.cli.failures import resumable, say
-from ullayers.cli.signals import stop_at_checks
 from ullayers.cli.view import View
 from ullayers.errors import UserError
-from ullayers.run.plan import load_run
+from ullayers.run.plan import check_same_options, given_config, load_run
+from ullayers.run.stopping import stop_at_checks
 from ullayers.run.watch import WatchResult, follows_several, keep_results, watch
 from ullayers.run.watcher import keep_outlines
 from ullayers.video.reader import Info, find_sources, open_live
@@ -31,13 +31,13 @@ def run(arguments: Namespace) -> None:
     """Watch the source until it ends or a stop signal arrives."""
     if arguments.resume:
         _check_resume(arguments)
-    config = make_config(arguments)
+    config = given_config(given_options(arguments))
     if arguments.objects is not None and config.task != "locate":
         raise UserError(f"--objects is for --task locate; leave it out for {config.task}")
     sightings = watch(
         arguments.source,
         config=config,
-        objects=arguments.objects or None,
+        objects=None if arguments.objects == "auto" else arguments.objects,
         folder=arguments.out,
         every=arguments.every,
         force=arguments.force,
@@ -69,9 +69,10 @@ def _check_resume(arguments: Namespace) -> None:
     if Path(arguments.out, "metrics.jsonl").exists():
         raise UserError(f"{arguments.out}: was written by ul learn; give another --out")
     run = load_run(arguments.out)
-    options = Namespace(**{**vars(arguments), "max_frames": None})  # N more frames, any N
-    check_same_options(options, run, lambda: _first_frame(arguments.source))
-    auto = arguments.objects == 0
+    given = given_options(arguments)
+    given.pop("max_frames", None)  # N more frames, any N
+    check_same_options(given, run, lambda: _first_frame(arguments.source))
+    auto = arguments.objects == "auto"
     if auto and not (follows_several(arguments.out) and run.config.objects is None):
         raise UserError(
             "this run does not find the number of objects; leave --objects auto out, "

@@ -1,13 +1,17 @@
-"""Settings of a training run: defaults, ranges and descriptions.
+"""Options of `ul learn` and `ul.learn`: defaults, ranges and descriptions.
 
-The `ul` command builds its options from these fields, so this module must not import torch.
+The `ul` command builds its options from these fields, so this module must not import torch. The
+arguments of `ul.learn` repeat them for type checkers; a test compares the two.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Integral, Real
+from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
 from ullayers.errors import UserError
@@ -15,6 +19,8 @@ from ullayers.errors import UserError
 Task = Literal["locate", "orient", "features"]
 LongMean = Literal["clip", "stream"]
 Optimizer = Literal["adamw", "sgd"]
+PathText = str | os.PathLike[str]
+ZoneMap = Mapping[str, Sequence[tuple[float, float]]]  # corners of each zone, in pixels
 
 MAX_OBJECTS = 64
 MAX_COUNT = 10**9
@@ -32,11 +38,12 @@ SGD_LR = 1e-5  # the value of the paper, for SGD on video
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Description and range of one field of `Config`.
+    """Description and range of one field of `Config` or `Options`.
 
     Attributes:
         help: Description, for documentation and `--help`.
-        if_none: Meaning of a default of None.
+        group: Heading in `--help`; None for settings that only Python users can change.
+        if_none: Description of the default, if it is None.
         metavar: Placeholder of the value in `--help`.
         at_least: Smallest value.
         above: Bound that the value must exceed.
@@ -49,6 +56,7 @@ class Setting:
     """
 
     help: str
+    group: str | None = ""
     if_none: str = ""
     metavar: str | None = None
     at_least: float | None = None
@@ -104,6 +112,7 @@ class Config:
             metavar="D",
             at_least=1,
             at_most=MAX_COUNT,
+            group="training",
         ),
     )
     objects: int | None = field(
@@ -126,6 +135,7 @@ class Config:
             metavar="N",
             at_least=1,
             at_most=MAX_COUNT,
+            group="training",
         ),
     )
     trial_steps: int | None = field(
@@ -136,6 +146,7 @@ class Config:
             metavar="N",
             at_least=1,
             at_most=MAX_COUNT,
+            group=None,
         ),
     )
     restarts: int = field(
@@ -145,6 +156,7 @@ class Config:
             metavar="N",
             at_least=1,
             at_most=MAX_COUNT,
+            group="training",
         ),
     )
     long_mean: LongMean | None = field(
@@ -154,36 +166,41 @@ class Config:
             "stream.",
             if_none="locate tries both and keeps the one with the lower J; otherwise clip for "
             "several inputs, stream for one",
+            group="training",
         ),
     )
     batch: int = field(
         default=4,
-        metadata=_about("Clips per step.", metavar="N", at_least=1, at_most=MAX_COUNT),
+        metadata=_about("Clips per step.", metavar="N", at_least=1, at_most=MAX_COUNT, group=None),
     )
     clip: int = field(
         default=32,
-        metadata=_about("Frames per clip.", metavar="N", at_least=3, at_most=MAX_COUNT),
+        metadata=_about("Frames per clip.", metavar="N", at_least=3, at_most=MAX_COUNT, group=None),
     )
     mu: float = field(
         default=0.5,
         metadata=_about(
             "Short-term rate: weight of the newest frame in the short-term mean. Smaller values "
-            "average over more frames. 0 < eps <= mu < 1."
+            "average over more frames. 0 < eps <= mu < 1.",
+            group="training",
         ),
     )
     eps: float = field(
         default=1e-3,
         metadata=_about(
-            "Long-term rate: like --mu, but for long-term statistics. 0 < eps <= mu < 1."
+            "Long-term rate: like --mu, but for long-term statistics. 0 < eps <= mu < 1.",
+            group="training",
         ),
     )
     local: float | None = field(
         default=None,
-        metadata=_about("Weight of UL layers after hidden layers.", if_none="0: there are none"),
+        metadata=_about(
+            "Weight of UL layers after hidden layers.", if_none="0: there are none", group=None
+        ),
     )
     optimizer: Optimizer = field(
         default="adamw",
-        metadata=_about("Optimizer. sgd is the optimizer of the paper."),
+        metadata=_about("Optimizer. sgd is the optimizer of the paper.", group="training"),
     )
     lr: float | None = field(
         default=None,
@@ -193,15 +210,16 @@ class Config:
             f"{SGD_LR:g} with sgd",
             above=0,
             below=1e6,
+            group="training",
         ),
     )
     momentum: float = field(
         default=0.9,
-        metadata=_about("Momentum of SGD.", at_least=0, below=1),
+        metadata=_about("Momentum of SGD.", at_least=0, below=1, group="training"),
     )
     weight_decay: float = field(
         default=0.01,
-        metadata=_about("Weight decay of the optimizer.", at_least=0, below=1e30),
+        metadata=_about("Weight decay of the optimizer.", at_least=0, below=1e30, group="training"),
     )
     tolerance: float = field(
         default=0.0,
@@ -209,17 +227,21 @@ class Config:
             "Stop early when J has improved by less than this over the last steps; 0 disables it.",
             at_least=0,
             below=1e30,
+            group="training",
         ),
     )
     seed: int = field(
         default=0,
-        metadata=_about("Seed of all random numbers.", metavar="N", at_least=0, below=2**62),
+        metadata=_about(
+            "Seed of all random numbers.", metavar="N", at_least=0, below=2**62, group="general"
+        ),
     )
     device: str = field(
         default="auto",
         metadata=_about(
             "Device that torch computes on, such as cpu or cuda:1; auto is cuda if there is one, "
-            "cpu otherwise."
+            "cpu otherwise.",
+            group="general",
         ),
     )
 
@@ -256,6 +278,166 @@ class Config:
         return "clip" if many else "stream"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `ul learn` reads, measures and writes; with `Config`, all its options.
+
+    None means that the task or the footage determines the value.
+
+    Example:
+        >>> Options(start=90, grey=True).stride is None
+        True
+        >>> Options(stride=0)
+        Traceback (most recent call last):
+        ullayers.errors.UserError: expected stride of at least 1, got 0
+    """
+
+    out: PathText = field(default="run", metadata=_about("Folder to write to.", metavar="RUN"))
+    corrections: PathText | None = field(
+        default=None,
+        metadata=_about(
+            "Train again on the inputs of RUN with its settings, and with the positions corrected "
+            "by the user (corrections.json in RUN). RUN is not changed.",
+            metavar="RUN",
+        ),
+    )
+    masks: bool = field(
+        default=False,
+        metadata=_about(
+            "Also write a PNG file with the mask of each frame: black and white or, with several "
+            "objects, a palette image whose pixel values are object numbers."
+        ),
+    )
+    skip_bad: bool = field(
+        default=False,
+        metadata=_about("Skip unreadable inputs and list them, instead of stopping."),
+    )
+    size: int | tuple[int, int] | None = field(
+        default=None,
+        metadata=_about(
+            "Frame size for training: the longer side, or height x width such as 48x64.",
+            group="reading",
+            if_none=f"{DEFAULT_SIZE}",
+            metavar="N|HxW",
+            at_least=8,
+            at_most=8192,
+        ),
+    )
+    stride: int | None = field(
+        default=None,
+        metadata=_about(
+            "Train on every Nth frame; the table always has all frames.",
+            group="reading",
+            if_none="about six frames per second of each input, or all frames of a short one",
+            metavar="N",
+            at_least=1,
+            at_most=MAX_COUNT,
+        ),
+    )
+    max_frames: int | None = field(
+        default=None,
+        metadata=_about(
+            "Use only the first N frames of each input, from --start on, including those that "
+            "--stride skips.",
+            group="reading",
+            if_none="all",
+            metavar="N",
+            at_least=1,
+            at_most=MAX_COUNT,
+        ),
+    )
+    start: float = field(
+        default=0.0,
+        metadata=_about(
+            "Use frames from this time on: seconds, MM:SS or HH:MM:SS, such as 90, 1:30 or "
+            "0:01:30.5. Tables keep the frame numbers and times of the whole video.",
+            group="reading",
+            if_none="the beginning",
+            metavar="TIME",
+            at_least=0,
+            below=1e9,
+        ),
+    )
+    end: float | None = field(
+        default=None,
+        metadata=_about(
+            "Use frames before this time only.",
+            group="reading",
+            if_none="the end",
+            metavar="TIME",
+            at_least=0,
+            below=1e9,
+        ),
+    )
+    roi: PathText | tuple[int, int, int, int] | None = field(
+        default=None,
+        metadata=_about(
+            "Region of interest: ignore everything outside it. A rectangle in pixels of the "
+            "video, such as 100,50,640,480 (640 x 480 pixels, 100 from the left and 50 from the "
+            "top), or a mask image, white inside and black outside. Positions and masks refer to "
+            "the whole frame.",
+            group="reading",
+            if_none="the whole frame",
+            metavar="X,Y,W,H|FILE",
+        ),
+    )
+    grey: bool = field(
+        default=False, metadata=_about("Read frames without colour.", group="reading")
+    )
+    follow: bool | None = field(
+        default=None,
+        metadata=_about(
+            "For orient and features: crop frames to a square around the moving object. Frames "
+            "are then read at --size 128.",
+            group="reading",
+            if_none="for orient, if the object covers less than half of the frame",
+        ),
+    )
+    zones: PathText | ZoneMap | None = field(
+        default=None,
+        metadata=_about(
+            "Measure the time of each object in named polygons and write zones.csv. A JSON file "
+            'such as {"zones": {"nest": [[10, 10], [90, 10], [50, 80]]}}, corners in pixels of '
+            'the video, or in 0..1 of the frame with "units": "frame".',
+            group="measuring",
+            metavar="FILE",
+        ),
+    )
+    mm_per_pixel: float | None = field(
+        default=None,
+        metadata=_about(
+            "Size of a pixel of the video in millimetres, for distances and speeds in mm.",
+            group="measuring",
+            metavar="F",
+            above=0,
+            below=1e9,
+        ),
+    )
+    quiet: bool = field(
+        default=False, metadata=_about("Show no progress and no summary.", group="general")
+    )
+    force: bool = field(
+        default=False, metadata=_about("Replace earlier results in --out.", group="general")
+    )
+    resume: bool = field(
+        default=False,
+        metadata=_about(
+            "Continue the run in --out with its own inputs and options. For a finished run, only "
+            "missing files are written, and new --zones or --mm-per-pixel are applied.",
+            group="general",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("stride", "max_frames", "start", "end", "mm_per_pixel"):
+            _check(name, getattr(self, name))
+        for side in self.size if isinstance(self.size, tuple) else (self.size,):
+            if side is not None and (problem := setting("size").problem(side)):
+                raise UserError(f"expected sides {problem}, got {self.size}")
+        if self.end is not None and self.end <= self.start:
+            raise UserError(f"--end {self.end:g} is not after --start {self.start:g}")
+
+
 def choose_device(name: str) -> str:
     """Return the device of a name: "auto" is cuda if available, otherwise cpu.
 
@@ -271,38 +453,52 @@ def choose_device(name: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+OPTIONS = {each.name: each for each in (*fields(Config), *fields(Options))}  # of `ul.learn`
+
+
 def setting(name: str) -> Setting:
-    """Return the description and range of a field of `Config`."""
-    found: Setting = Config.__dataclass_fields__[name].metadata["setting"]
+    """Return the description and range of an option.
+
+    >>> setting("momentum").help
+    'Momentum of SGD.'
+    """
+    found: Setting = OPTIONS[name].metadata["setting"]
     return found
 
 
+def option_name(name: str) -> str:
+    """Return the option of the command for a setting.
+
+    >>> option_name("max_frames")
+    '--max-frames'
+    """
+    return "--" + name.replace("_", "-")
+
+
 def default_of(name: str) -> Any:
-    """Return the default of a field of `Config`."""
-    return Config.__dataclass_fields__[name].default
+    """Return the default of an option."""
+    return OPTIONS[name].default
 
 
 @cache
 def kind_of(name: str) -> tuple[type, tuple[str, ...]]:
-    """Return the type of a field of `Config` (int, float or str), and its choices if it has any.
+    """Return the type of an option, without None, and its choices if it has any.
 
-    >>> kind_of("steps"), kind_of("optimizer")
-    ((<class 'int'>, ()), (<class 'str'>, ('adamw', 'sgd')))
+    Options of several types count as str.
+
+    >>> kind_of("steps"), kind_of("optimizer"), kind_of("grey")
+    ((<class 'int'>, ()), (<class 'str'>, ('adamw', 'sgd')), (<class 'bool'>, ()))
     """
-    hint = get_type_hints(Config)[name]
-    options = [option for option in get_args(hint) if option is not type(None)]
-    if not options:
-        return hint, ()
-    if isinstance(options[0], str):
-        return str, tuple(options)
-    inner = options[0]
-    if choices := get_args(inner):
-        return str, choices
-    return inner, ()
+    owner = Config if name in Config.__dataclass_fields__ else Options
+    hint = get_type_hints(owner)[name]
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    values = kinds if isinstance(kinds[0], str) else get_args(kinds[0])
+    choices = tuple(value for value in values if isinstance(value, str))
+    return (str, choices) if choices or len(kinds) > 1 else (kinds[0], ())
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise UserError unless `value` has the type and range of a field."""
+    """Raise UserError unless `value` has the type and range of an option."""
     if value is None and default_of(name) is None:
         return
     kind, choices = kind_of(name)

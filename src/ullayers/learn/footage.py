@@ -212,8 +212,25 @@ def gather(
     natural: bool = False,
     skip_bad: bool = False,
     room: int = MAX_KEPT_BYTES,
-    progress: Callable[[int], None] = lambda seen: None,
 ) -> Footage:
+    """Read each source once, as `gathering` does, and return the footage."""
+    steps = gathering(sources, reading, natural=natural, skip_bad=skip_bad, room=room)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            footage: Footage = end.value
+            return footage
+
+
+def gathering(
+    sources: Sequence[Source],
+    reading: Reading,
+    *,
+    natural: bool = False,
+    skip_bad: bool = False,
+    room: int = MAX_KEPT_BYTES,
+) -> Generator[int, None, Footage]:
     """Read each source once and keep evenly spaced pieces that fit into `room` bytes.
 
     Memory is bounded for recordings of any length: when it is full, every second piece is dropped,
@@ -225,7 +242,12 @@ def gather(
         natural: Choose the stride of each source by `natural_reading`.
         skip_bad: List unreadable sources in `bad` instead of raising.
         room: Bytes of frames to keep.
-        progress: Called with the number of frames read so far.
+
+    Yields:
+        The number of frames read so far.
+
+    Returns:
+        The footage.
 
     Example:
         >>> import tempfile, numpy as np
@@ -247,7 +269,7 @@ def gather(
             for own, clip in _cut_with_reading(source, reading, natural):
                 footage.readings[number] = replace(own, passing=None)
                 footage.seen += len(clip.index)
-                progress(footage.seen)
+                yield footage.seen
                 if len(clip.index) < MIN_PIECE_FRAMES:
                     continue
                 if count % every == 0:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.errors import RunError
+from ullayers.errors import RunError, UserError
 from ullayers.files import (
     check_inside,
     from_json,
@@ -28,7 +28,7 @@ from ullayers.files import (
     read_regular,
     sweep,
 )
-from ullayers.learn.config import Config
+from ullayers.learn.config import Config, PathText
 from ullayers.learn.footage import LongMean
 from ullayers.learn.teaching import Teaching
 from ullayers.tracks.behaviour import Zones
@@ -176,6 +176,29 @@ def _how_to_proceed(found: Collection[str]) -> str:
     started = "config.json" in found or any(".partial." in name for name in found)
     proceed = "continue with --resume, replace it" if started else "write into it"
     return f"{proceed} with --force, or give another folder with --out"
+
+
+def check_files(
+    files: Sequence[Path], inputs: Sequence[PathText], folder: PathText, force: bool
+) -> None:
+    """Refuse files that cannot be written or would replace others unintentionally."""
+    del inputs  # TEMPORARY
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise UserError(f"{files[0]}: is given twice; use a separate file for each")
+    for file in files:
+        real = Path(os.path.realpath(file))
+        if not real.parent.is_dir():
+            raise UserError(f"{file}: its folder does not exist; create it, or give another file")
+        if real.is_dir():
+            raise UserError(f"{file}: is a folder; give a file to write")
+        if real.exists() and not real.is_file():
+            raise UserError(f"{file}: is a device or a pipe; give a file to write")
+        if not os.access(real.parent, os.W_OK):
+            raise UserError(f"{file}: its folder is not writable; give another file")
+        if real.parent == Path(os.path.realpath(folder)) and real.name in RUN_NAMES:
+            raise UserError(f"{file}: is a file of the run; give another one")
+        if file.exists() and not force:
+            raise UserError(f"{file}: exists; replace it with --force, or give another file")
 
 
 def check_links(folder: Path) -> None:

@@ -1,24 +1,39 @@
-"""Size and region of the frames that a run learns from."""
+"""What a run does: its inputs and settings, from the options of `ul.learn` or from its folder.
+
+`plan` makes a new run or loads one to continue; `load_run` loads a finished one.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.errors import RunError
+from ullayers.errors import RunError, UserError
 from ullayers.files import write_json
 from ullayers.learn.checkpoint import read_tensors, write_tensors
-from ullayers.learn.config import DEFAULT_SIZE, Config, choose_device
+from ullayers.learn.config import (
+    DEFAULT_SIZE,
+    Config,
+    Options,
+    PathText,
+    ZoneMap,
+    choose_device,
+    option_name,
+)
 from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
 from ullayers.learn.networks import Model, weights
 from ullayers.learn.survey import Survey, covers_little
-from ullayers.learn.teaching import Teaching
+from ullayers.learn.teaching import Place, Teaching
 from ullayers.learn.trials import build
 from ullayers.locate.paths import ObjectPath
 from ullayers.locate.recording.windows import STILL_SIDE, StillRecording
@@ -36,11 +51,15 @@ from ullayers.run.folder import (
     read_config,
     read_metrics,
 )
-from ullayers.tracks.behaviour import Zones, check_measures
+from ullayers.tracks.behaviour import Zones, check_measures, read_zones
+from ullayers.tracks.corrections import CorrectedRows, corrected_rows, read_corrections
+from ullayers.tracks.masks import OUTLINES, remove_if_damaged
+from ullayers.tracks.tracked_video import TrackedVideo, read_videos
 from ullayers.video.follow import SIDE
 from ullayers.video.frames import kept_frames
+from ullayers.video.images import read_mask
 from ullayers.video.reader import Info, Reading, Source, VideoError
-from ullayers.video.region import Region
+from ullayers.video.region import MaskRegion, Rectangle, Region
 from ullayers.video.remote import absolute_path
 
 OUTPUT_BIAS = "full.bias"  # of an encoder, one value per output
@@ -49,6 +68,8 @@ SCENES_FILE = "scenes.safetensors"
 KEYS = ("backdrop", "noise", "bands", "threshold", "clear")
 MAX_SCENES = 16  # kept in a run, each of up to 2 MB
 MAX_SCENE_PIXELS = 2**20
+MEASURES = ("behaviour.csv", "zones.csv")
+MISSING_FOLDER = ".missing-"  # start of the name of a folder for results that are written again
 
 
 def check_region(
@@ -228,6 +249,193 @@ def csv_name(run: Run) -> str:
     return "tracks.csv" if run.config.task == "locate" else "codes.csv"
 
 
+def plan(
+    inputs: Sequence[str], given: Mapping[str, Any], say: Callable[[str], None] = lambda text: None
+) -> tuple[Run, list[Source]]:
+    """Plan a new run, or load the one to continue, from the options of `ul.learn`.
+
+    Args:
+        inputs: Video files, folders, patterns; may be empty to continue a run.
+        given: The options that the user has given. Others have their defaults or, to continue a
+            run, those of the run.
+        say: Called with notes for the user.
+
+    Returns:
+        The run and its sources; no sources if nothing is left to do.
+
+    Raises:
+        RunError: A folder cannot be used.
+        UserError: An option is invalid, or differs from that of the run to continue.
+    """
+    own = {name: value for name, value in given.items() if name not in Config.__dataclass_fields__}
+    options = Options(**own)
+    if options.resume:
+        return _continued(inputs, options, given, say)
+    if options.corrections is not None:
+        _check_corrections_alone(inputs, given)
+        return plan_relearning(
+            Path(options.corrections),
+            options.out,
+            device=given.get("device"),
+            force=options.force,
+        )
+    if not inputs:
+        raise UserError("give a video file, a folder or a pattern to learn from")
+    return plan_run(
+        inputs,
+        options.out,
+        given_config(given),
+        size=options.size,
+        stride=options.stride,
+        max_frames=options.max_frames,
+        grey=options.grey,
+        follow=options.follow,
+        start=options.start,
+        end=options.end,
+        roi=load_region(options.roi),
+        skip_bad=options.skip_bad,
+        masks=options.masks,
+        zones=load_zones(options.zones),
+        mm_per_pixel=options.mm_per_pixel,
+        force=options.force,
+    )
+
+
+def given_config(given: Mapping[str, Any]) -> Config:
+    """Return the settings among the given options, with defaults for the others."""
+    config = Config(**{name: given[name] for name in Config.__dataclass_fields__ if name in given})
+    if config.objects is not None and config.task != "locate":
+        raise UserError(f"--objects is for --task locate; leave it out for {config.task}")
+    if config.device != "auto":
+        check_device(config.device)
+    return config
+
+
+def load_region(roi: PathText | Sequence[int] | Region | None) -> Region | None:
+    """Return a region of interest: a rectangle, or a mask image, which is read."""
+    if isinstance(roi, str | os.PathLike):
+        return read_mask(os.fspath(roi))
+    if roi is None or isinstance(roi, Rectangle | MaskRegion):
+        return roi
+    if len(roi) != 4 or not all(isinstance(value, Integral) for value in roi):
+        raise UserError(f"expected roi as X, Y, width and height in pixels, got {roi}")
+    return Rectangle(*roi)
+
+
+def load_zones(zones: PathText | ZoneMap | Zones | None) -> Zones | None:
+    """Return zones from a file, or from corners in pixels."""
+    if isinstance(zones, str | os.PathLike):
+        return read_zones(zones)
+    if zones is None or isinstance(zones, Zones):
+        return zones
+    corners = {name: [(float(x), float(y)) for x, y in each] for name, each in zones.items()}
+    return Zones(corners)
+
+
+def _continued(
+    inputs: Sequence[str],
+    options: Options,
+    given: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> tuple[Run, list[Source]]:
+    """Load a run, and refuse options that differ from its own."""
+    if options.corrections is not None:
+        raise UserError("--resume continues with the corrections of the run; leave them out")
+    run = load_run(options.out, given.get("device"))
+    if run.watched:
+        raise UserError(
+            f"{options.out}: was written by ul watch; continue it with ul watch --resume"
+        )
+    run.skip_bad |= options.skip_bad
+    run.masks |= options.masks
+    if inputs and absolute(inputs) != run.inputs:
+        raise UserError(f"this run learns from {' '.join(run.inputs)}; leave the inputs out")
+    check_same_options(given, run, lambda: sources_of(run)[0].probe())
+    _apply_new_measures(options, run)
+    outlines = run.folder / OUTLINES
+    if remove_if_damaged(outlines):
+        say(f"{outlines}: was damaged, and is written again")
+    for folder in run.folder.glob(f"{MISSING_FOLDER}*"):  # of a process that was killed
+        shutil.rmtree(folder)
+    return run, [] if run.finished else sources_of(run)
+
+
+def check_same_options(given: Mapping[str, Any], run: Run, probe: Callable[[], Info]) -> None:
+    """Refuse options that differ from those of the run to resume; they would have no effect.
+
+    Args:
+        given: The options that the user has given.
+        run: The run to resume.
+        probe: Returns the size of the first input, which turns --size into height and width.
+    """
+    own = {
+        **vars(run.reading),
+        **vars(run.config),
+        "stride": run.stride,
+        "max_frames": run.max_frames,
+    }
+    for name, value in given.items():
+        if name not in own or name == "device":  # a run may continue on another device
+            continue
+        if name == "roi":
+            value = load_region(value)
+        if name == "size" and isinstance(value, int):
+            value = small_size(value, probe(), run.reading.roi)
+        if value != own[name]:
+            raise UserError(
+                f"this run has {_described(name, own[name])}; leave {option_name(name)} out, or "
+                "start again with --force"
+            )
+
+
+def _described(name: str, value: Any) -> str:
+    option = option_name(name)
+    if value is None or value is False:
+        return f"no {option}"
+    if value is True:
+        return option
+    shown = value
+    if isinstance(value, tuple):
+        shown = "x".join(map(str, value))
+    elif isinstance(value, float):
+        shown = f"{value:g}"
+    return f"{option} {shown}"
+
+
+def _check_corrections_alone(inputs: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Refuse inputs and settings with --corrections, which uses those of the corrected run."""
+    allowed = {"out", "corrections", "device", "quiet", "force"}
+    others = [*inputs, *(option_name(name) for name in given if name not in allowed)]
+    if others:
+        raise UserError(
+            f"--corrections uses the inputs and settings of the run that was corrected; leave "
+            f"{others[0]} out"
+        )
+
+
+def _apply_new_measures(options: Options, run: Run) -> None:
+    """Apply new zones or a new pixel size; files that depend on them then count as missing."""
+    before = run.zones, run.mm_per_pixel
+    zones = load_zones(options.zones) or run.zones
+    mm_per_pixel = options.mm_per_pixel or run.mm_per_pixel
+    if (zones, mm_per_pixel) == before:
+        return
+    sources = sources_of(run)
+    infos = [source.probe() for source in sources]
+    check_measures(run.config.task, zones, mm_per_pixel, sources, infos)
+    run.zones, run.mm_per_pixel = zones, mm_per_pixel
+    run.write_config()
+    for name in (*MEASURES, "report.html"):
+        (run.folder / name).unlink(missing_ok=True)
+
+
+def has_progress(run: Run) -> bool:
+    """Return whether `resume` would find work of this run, not of an earlier one."""
+    if run.fresh:
+        return False
+    return run.net is not None or (run.folder / "checkpoint" / "state.json").exists()
+
+
 def plan_run(
     inputs: Sequence[str],
     folder: str | os.PathLike[str],
@@ -341,6 +549,97 @@ def sources_of(run: Run) -> list[Source]:
             f"{run.folder}: its inputs have changed since it was learned; use ul apply for others"
         )
     return sources
+
+
+def plan_relearning(
+    folder: Path,
+    out: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    force: bool = False,
+) -> tuple[Run, list[Source]]:
+    """Plan a new run from the inputs, settings and corrections of a run; nothing is written yet.
+
+    Train it with `learn_run`, and write its results with `apply_to_inputs` and `write_reports`.
+
+    Args:
+        folder: Folder of the corrected run; it is not changed.
+        out: Folder of the new run.
+        device: Device to train on, or "auto"; None for that of the run.
+        force: Replace an existing run in `out`.
+
+    Returns:
+        The new run and its sources.
+
+    Raises:
+        RunError: The run cannot be used, or has no corrections to train with.
+        UserError: A correction is invalid.
+    """
+    run = load_run(folder, device)
+    if run.config.task != "locate" or run.watched:
+        raise RunError(f"{folder}: expected a run of ul learn --task locate")
+    _ = run.outcome  # raises an error if training has not finished
+    teaching = read_teaching(folder)
+    if os.path.realpath(out) == os.path.realpath(folder):
+        raise RunError(f"{out}: is the run that was corrected; give another folder with --out")
+    sources = sources_of(run)
+    check_free(out, force, RUN_NAMES)
+    check_apart(out, sources)
+    planned = replace(
+        run,
+        folder=Path(out),
+        config=replace(run.config, objects=1),  # other objects have been deleted
+        result=None,
+        net=None,
+        fresh=True,
+        pieces={},
+        teaching=teaching,
+    )
+    return planned, sources
+
+
+def read_teaching(folder: Path) -> Teaching:
+    """Return the corrections of a results folder that can be used for training.
+
+    These are moved positions and empty frames.
+
+    Raises:
+        RunError: There are no such corrections, or there are several objects.
+        UserError: A correction is invalid.
+    """
+    corrections = read_corrections(folder)
+    videos = read_videos(folder)
+    rows = corrected_rows(videos, corrections)
+    for video in videos:
+        numbers = rows[video.name].number if video.name in rows else _numbers(video)
+        if len(np.unique(numbers[numbers > 0])) > 1:
+            raise RunError(
+                f"{folder}: {video.name} has several objects, and one can be learned from "
+                "corrections; delete the others, or learn with --objects 1"
+            )
+    places = {name: _places(rows[name]) for name in sorted(rows)}
+    places = {name: each for name, each in places.items() if each}
+    if not places:
+        raise RunError(
+            f"{folder}: has no corrections to learn from; move an object, or mark frames in which "
+            "there is nothing"
+        )
+    return Teaching(os.path.abspath(folder), len(corrections.applied), places)
+
+
+def _numbers(video: TrackedVideo) -> NDArray[np.int64]:
+    return np.array([track.object for track in video.tracks], np.int64)
+
+
+def _places(rows: CorrectedRows) -> list[Place]:
+    """Return the corrected frames of a sequence, in ascending order."""
+    told = np.flatnonzero(rows.placed & (rows.number > 0))
+    told = told[np.argsort(rows.frame[told])]
+    scaled = rows.places(told) / (rows.video.width, rows.video.height)
+    return [
+        (frame, None, None) if np.isnan(x) else (frame, x, y)
+        for frame, (x, y) in zip(rows.frame[told].tolist(), scaled.tolist(), strict=True)
+    ]
 
 
 def check_device(name: str) -> None:

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.files import write_json
+from ullayers.errors import RunError
+from ullayers.files import from_json, read_json, write_json
+from ullayers.learn.config import Task
 from ullayers.locate.tracking.identity import Recognised
 from ullayers.run.plan import Run
 from ullayers.tracks.measures import is_ring, measure_motion
@@ -450,6 +452,94 @@ def found_share(run: Run, exported: Results) -> float | None:
         return None
     totals = exported.totals
     return totals.sure / totals.frames
+
+
+@dataclass(frozen=True)
+class SequenceSummary:
+    """The entry of a sequence in summary.json; None where the task or an old version has no value.
+
+    Attributes:
+        name: Name of the sequence.
+        frames: Number of frames.
+        width: Width of the frames in pixels.
+        height: Height of the frames in pixels.
+        fps: Frames per second.
+        objects: Number of objects.
+        rows: Number of rows in tracks.csv.
+        distance_px: Distance that a single object has moved, in pixels.
+        median_speed_px_per_s: Median speed of a single object.
+        recognised: Objects seen in an earlier sequence.
+    """
+
+    name: str
+    frames: int
+    width: int
+    height: int
+    fps: float | None = None
+    objects: int | None = None
+    rows: int | None = None
+    distance_px: float | None = None
+    median_speed_px_per_s: float | None = None
+    recognised: list[Recognised] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The content of summary.json.
+
+    Attributes:
+        task: The task.
+        frames: Number of frames of all sequences.
+        found: Share of the frames with sufficient confidence; None for codes.
+        trusted: Whether there is no reason to distrust the results.
+        reasons: Reasons not to trust the results, one sentence each.
+        objective: Evaluation J of the network.
+        held_out_objective: The same on held-out frames.
+        semi_supervised: What was learned from corrections of the user.
+        ring: Whether codes are trusted and mostly lie around a circle.
+        notes: Notes about the objects of a sequence, by its name.
+        sequences: All sequences.
+        bad: Inputs that could not be read, or only in part, with their errors.
+    """
+
+    task: Task
+    frames: int
+    found: float | None = None
+    trusted: bool = False
+    reasons: list[str] = field(default_factory=list)
+    objective: float | None = None
+    held_out_objective: float | None = None
+    semi_supervised: str | None = None
+    ring: bool | None = None
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    sequences: list[SequenceSummary] = field(default_factory=list)
+    bad: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return one sentence about the results.
+
+        >>> print(Summary("locate", 1200, 0.98, trusted=True))
+        1,200 frames, object found in 98.0%; trusted
+        """
+        found = "" if self.found is None else f", object found in {self.found:.1%}"
+        trust = "trusted" if self.trusted else f"check the results: {' '.join(self.reasons)}"
+        return f"{_frames(self.frames)}{found}; {trust}"
+
+
+def read_summary(folder: Path) -> Summary:
+    """Read and check the summary.json of a folder.
+
+    Raises:
+        RunError: The file is missing or damaged.
+    """
+    path = folder / "summary.json"
+    try:
+        return from_json(Summary, read_json(path))
+    except FileNotFoundError:
+        raise RunError(f"{folder}: has no summary.json; write it with ul learn --resume") from None
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise RunError(f"{path}: summary.json is damaged ({text}); write it again") from error
 
 
 def write_summary(path: Path, run: Run, exported: Results) -> None:

@@ -448,9 +448,34 @@ def export(
     folder: str | os.PathLike[str],
     options: ExportOptions,
     progress: Callable[[int], None] = lambda count: None,
-    seen: Callable[[Answer], None] = lambda part: None,
-    measure: Callable[[Exported], list[Path]] = lambda exported: [],
 ) -> Exported:
+    """Apply a run to sources and write the results, as `export_parts` does.
+
+    Args:
+        run: A finished run.
+        sources: From `find_sources`.
+        folder: Output folder; created if needed.
+        options: What to write.
+        progress: Called with the number of frames processed so far.
+    """
+    parts = export_parts(run, sources, folder, options)
+    count = 0
+    while True:
+        try:
+            count += len(next(parts).index)
+        except StopIteration as end:
+            done: Exported = end.value
+            return done
+        progress(count)
+
+
+def export_parts(
+    run: Run,
+    sources: Sequence[Source],
+    folder: str | os.PathLike[str],
+    options: ExportOptions,
+    measure: Callable[[Exported], list[Path]] = lambda exported: [],
+) -> Generator[Answer, None, Exported]:
     """Apply a run to sources and write the results.
 
     The rows of finished sequences are kept in a partial table until the last file is written. If
@@ -461,9 +486,10 @@ def export(
         sources: From `find_sources`.
         folder: Output folder; created if needed.
         options: What to write.
-        progress: Called with the number of frames processed so far.
-        seen: Called with the results of some frames, with masks, as soon as they are known.
         measure: Called at the end; writes further tables and returns their paths.
+
+    Yields:
+        The results of some frames, with masks, as soon as they are known.
 
     Raises:
         RunError: The run is not finished, or the folder cannot be used.
@@ -474,8 +500,8 @@ def export(
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    job = _Job(run, place, options, sources, seen)
-    _export_all(job, sources, progress)
+    job = _Job(run, place, options, sources)
+    yield from _export_all(job, sources)
     if options.overlay and run.config.task != "locate":
         stride, share = options.stride, job.overlay_frames
         draw_codes(place / "overlay.mp4", run, sources, job.done, job.fps, stride, share)
@@ -496,12 +522,10 @@ class _Job:
         place: Path,
         options: ExportOptions,
         sources: Sequence[Source],
-        seen: Callable[[Answer], None],
     ) -> None:
         self.run = run
         self.place = place
         self.options = options
-        self.seen = seen
         self.done = Exported()
         self.known = KnownObjects()
         self.video: Overlay | None = None
@@ -543,8 +567,7 @@ class _Job:
         return SampleTap(display_size(info), KEPT_FRAMES) if source in self.sampled else None
 
 
-def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], None]) -> None:
-    count = 0
+def _export_all(job: _Job, sources: Sequence[Source]) -> Generator[Answer, None, None]:
     with ExitStack() as stack:
         table = _open_table(job)
         stack.enter_context(_only_finished(job.place, table))
@@ -555,9 +578,7 @@ def _export_all(job: _Job, sources: Sequence[Source], progress: Callable[[int], 
             job.video = stack.enter_context(Overlay(job.place / "overlay.mp4", job.fps))
         for source in sources:
             try:
-                for frames in _export_or_skip(job, source, table):
-                    count += frames
-                    progress(count)
+                yield from _export_or_skip(job, source, table)
             except VideoError as error:
                 raise error.with_skip_hint(len(sources)) from None
         if not table.finished and job.done.bad:
@@ -593,8 +614,10 @@ def _only_finished(place: Path, table: PartialTable) -> Iterator[None]:
         raise
 
 
-def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator[int, None, None]:
-    """Export a source unless its rows exist; yield the number of frames of each part."""
+def _export_or_skip(
+    job: _Job, source: Source, table: PartialTable
+) -> Generator[Answer, None, None]:
+    """Export a source unless its rows exist; yield the results of each part."""
     if table.has(source):
         job.done.add(table.answers[source.name], {}, source.probe())
         if source.name in table.summaries:  # not in tables of older versions
@@ -614,8 +637,8 @@ def _export_or_skip(job: _Job, source: Source, table: PartialTable) -> Generator
 
 def _export_source(
     job: _Job, source: Source, several: Several | None
-) -> Generator[int, None, None]:
-    """Export one source; yield the number of frames of each part."""
+) -> Generator[Answer, None, None]:
+    """Export one source; yield the results of each part."""
     kept_masks = Spread[NDArray[np.uint8]](KEPT_MASKS)
     with RowFile() as rows, Spool() as spool:
         try:
@@ -624,14 +647,13 @@ def _export_source(
             if job.outlines is not None:
                 job.outlines.start(source.name, info.width, info.height)
             for part in job.answers(source, tap, several):
-                job.seen(part)
                 if job.outlines is not None:
                     job.outlines.add(part)
                 if part.masks is not None:
                     kept_masks.extend(part.masks, _thumbnail)
                 _keep_to_draw(job, spool, part, rows.count)
                 rows.add(part)
-                yield len(part.index)
+                yield part
         except VideoError as error:
             if not job.options.skip_bad:
                 raise

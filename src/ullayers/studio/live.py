@@ -21,6 +21,7 @@ from ullayers.learn.trials import ClipTrial, Trial
 from ullayers.report.pictures import kernel_sheet
 from ullayers.run.apply import describe
 from ullayers.run.folder import finite
+from ullayers.run.pipeline import Event
 from ullayers.studio.jobs import LIVE, Job, Stage
 from ullayers.studio.workspace import write_quickly
 from ullayers.tracks.masks import EDGE
@@ -103,6 +104,15 @@ class LiveView:
         self._last_state = 0.0
         self._next_live = 0.0
         self._marks: list[tuple[float, int]] = []
+
+    def follow(self, event: Event) -> None:
+        """Show what the pipeline has just done."""
+        if event.learner is not None and event.record is not None:
+            self.step(event.learner, event.record)
+            return
+        if event.found is not None:
+            self.seen(event.found)
+        self.progress(event.stage, event.done, event.total)
 
     def progress(self, stage: Stage, done: int, total: int | None) -> None:
         """Record the progress of a stage."""

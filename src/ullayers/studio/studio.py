@@ -16,7 +16,7 @@ from ullayers import __version__
 from ullayers.errors import UserError
 from ullayers.files import from_json
 from ullayers.learn.config import MAX_OBJECTS
-from ullayers.run.relearning import read_teaching
+from ullayers.run.plan import read_teaching
 from ullayers.studio import run_view
 from ullayers.studio.editing import read_edited
 from ullayers.studio.exporting import (

@@ -22,12 +22,9 @@ import torch
 
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.learn.footage import expected_frames
 from ullayers.run.folder import locked
-from ullayers.run.plan import Run, load_run, plan_run, sources_of
-from ullayers.run.relearning import plan_relearning
-from ullayers.run.results import apply_to_inputs, frames_to_apply, write_reports
-from ullayers.run.train import learn_run
+from ullayers.run.pipeline import work
+from ullayers.run.plan import Run, load_run, plan_relearning, plan_run, sources_of
 from ullayers.run.watch import keep_results, watch
 from ullayers.run.watcher import keep_outlines
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
@@ -109,21 +106,13 @@ def _learn(job: Job, request: Request, stop: StopFlag) -> None:
     run, sources = _resumed(job) if resume else _planned(job, request)
     view = LiveView(job, _ids(request, sources))
     view.progress("reading", 0, None)
-    if run.net is None:
-        _train(run, sources, view, stop)
     stop.check()
-
     if run.finished:
         return
-    total = frames_to_apply(run, sources, resume=resume)
-
-    def applied(count: int) -> None:
-        view.progress("applying", count, total)
-        stop.check()
-
-    exported = apply_to_inputs(run, sources, resume=resume, progress=applied, seen=view.seen)
-    view.progress("report", 0, None)
-    write_reports(run, sources, exported)
+    with closing(work(run, sources, resume=resume)) as events:
+        for event in events:
+            view.follow(event)
+            stop.check()
 
 
 def _resumed(job: Job) -> tuple[Run, list[Source]]:
@@ -158,20 +147,6 @@ def _ids(request: Request, sources: Sequence[Source]) -> dict[str, str]:
     by_path = dict(zip(map(os.path.realpath, request.inputs), request.sources, strict=False))
     ids = {source.name: by_path.get(os.path.realpath(source.path)) for source in sources}
     return {name: id for name, id in ids.items() if id is not None}
-
-
-def _train(run: Run, sources: Sequence[Source], view: LiveView, stop: StopFlag) -> None:
-    totals = [expected_frames([source.probe()], run.reading_of(source)) for source in sources]
-    total = None if None in totals else sum(filter(None, totals))
-
-    def read(count: int) -> None:
-        view.progress("reading", count, total)
-        stop.check()
-
-    with closing(learn_run(run, sources, read)) as steps:
-        for learner, record in steps:
-            view.step(learner, record)
-            stop.check()
 
 
 def _watch(job: Job, request: Request, stop: StopFlag) -> None:

@@ -27,6 +27,7 @@ from ullayers.tracks.tracked_video import (
     boxed_objects,
     has_sizes,
     overlap,
+    read_videos,
     sure,
 )
 
@@ -576,3 +577,85 @@ def _quantile(values: Sequence[float], share: float) -> float | None:
 
 def _shown(frames: Any) -> str:
     return f"frames {frames.min()} to {frames.max()}" if len(frames) else "none"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Comparison of tracks with true positions; None where a score is not defined.
+
+    Attributes:
+        sequence: Name of the video.
+        rule: When an object counts as found.
+        frames: Number of frames that both have.
+        objects: Number of true positions in these frames.
+        found: Share of the true positions that were found.
+        idf1: Share of positions with the right identity; None if the truth has no identities.
+        mota: Accuracy of multiple object tracking; None as above.
+        switches: Number of identity switches; None as above.
+        misses: Number of true positions that were not found.
+        false_positives: Number of positions where nothing is.
+        median_distance_px: Median distance of the nearest pairs in pixels.
+        p90_distance_px: Distance that 90 % of the pairs keep.
+        median_distance_width: Median distance as a share of the frame width.
+        p90_distance_width: Distance that 90 % of the pairs keep, as a share of the frame width.
+        median_heading_error_deg: Median error of the heading in degrees.
+        p90_heading_error_deg: Error of the heading that 90 % of the pairs keep.
+        mean_iou: Mean intersection over union of masks, 0 for missed objects.
+    """
+
+    sequence: str
+    rule: str
+    frames: int
+    objects: int
+    found: float
+    idf1: float | None
+    mota: float | None
+    switches: int | None
+    misses: int
+    false_positives: int
+    median_distance_px: float | None
+    p90_distance_px: float | None
+    median_distance_width: float | None
+    p90_distance_width: float | None
+    median_heading_error_deg: float | None
+    p90_heading_error_deg: float | None
+    mean_iou: float | None
+
+
+def score_folder(
+    folder: Path, truth: Path, *, sequence: str | None = None, within: float | None = None
+) -> Score:
+    """Compare the tracks of a folder with true positions; corrections of the user are not used.
+
+    Args:
+        folder: Folder of `ul learn` or `ul apply`.
+        truth: True positions, as in `read_truth`.
+        sequence: The video that the truth belongs to, if there are several.
+        within: An object is found if it is at most this many pixels from its true position; None
+            to choose by the size of the object.
+
+    Raises:
+        UserError: There is no such video, or nothing to compare.
+    """
+    video = _choose(read_videos(folder), folder, sequence)
+    expected = read_truth(truth, video)
+    found = observe(video, boxes=expected.has_boxes and within is None)
+    rule = choose_rule(found, expected, within, _body_length(video), video.width)
+    return Score(video.name, str(rule), **score_tracks(found, expected, rule, video.width))
+
+
+def _choose(videos: list[TrackedVideo], folder: Path, name: str | None) -> TrackedVideo:
+    """Return the video of this name, or the only one."""
+    found = [video for video in videos if name in (None, video.name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(video.name for video in videos[:5]) + (", ..." if len(videos) > 5 else "")
+    if not found:
+        raise UserError(f"{folder}: has no sequence {name}; it has {names or 'none'}")
+    raise UserError(f"{folder}: has {len(videos)} sequences; choose one with --sequence: {names}")
+
+
+def _body_length(video: TrackedVideo) -> float:
+    lengths = np.concatenate([np.zeros(0), *(track.length[sure(track)] for track in video.tracks)])
+    known = lengths[np.isfinite(lengths)]
+    return float(np.median(known)) if len(known) else np.nan

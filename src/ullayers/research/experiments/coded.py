@@ -16,8 +16,8 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import gather
 from ullayers.research.experiments.common import Floats
 from ullayers.run.apply import answers
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, plan_run
-from ullayers.run.train import learn_run
 from ullayers.video.reader import find_sources
 
 DEFAULTS: Mapping[str, Any] = {}

@@ -29,8 +29,8 @@ from ullayers.research.datasets import load
 from ullayers.research.experiments.common import Floats, Setting
 from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, answers
 from ullayers.run.folder import RunResult
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, plan_run
-from ullayers.run.train import learn_run
 from ullayers.tracks.table import TRACK, Answer, header
 from ullayers.video.reader import Reading, Source, find_sources
 

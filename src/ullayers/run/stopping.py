@@ -1,4 +1,4 @@
-"""Stopping a command with Ctrl-C or SIGTERM without losing work."""
+"""Stopping with Ctrl-C or SIGTERM without losing work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import _thread
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -21,10 +21,16 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 class StopFlag:
-    """Whether a stop signal has arrived."""
+    """Whether a stop signal has arrived.
+
+    Attributes:
+        is_set: Whether one has arrived.
+        at_once: Whether signals interrupt at once, because nothing would be lost.
+    """
 
     def __init__(self) -> None:
         self.is_set = False
+        self.at_once = False
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if a stop signal has arrived."""
@@ -47,7 +53,9 @@ def stop_with_interrupt() -> Iterator[None]:
         else:
             raise KeyboardInterrupt(number)
 
-    with _resending() as resend, _handled_by(handle):
+    # Ignored signals stay ignored: background jobs are started ignoring Ctrl-C.
+    heard = [n for n in STOP_SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    with _resending() as resend, _handled_by(handle, heard):
         yield
 
 
@@ -55,31 +63,36 @@ def stop_with_interrupt() -> Iterator[None]:
 def stop_at_checks() -> Iterator[StopFlag]:
     """Set a flag on the first stop signal, for loops that must not stop in the middle of a step.
 
-    The second signal raises KeyboardInterrupt at once, for users who cannot wait.
+    The second signal interrupts at once, for users who cannot wait. A signal that arrives after the
+    last check of the loop raises KeyboardInterrupt at the end of the block. Signals without a
+    handler in Python, and threads other than the main one, keep their behaviour.
     """
     flag = StopFlag()
+    previous = {
+        number: handler for number in STOP_SIGNALS if callable(handler := signal.getsignal(number))
+    }
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if flag.is_set:
-            raise KeyboardInterrupt(number)
+        if flag.at_once or flag.is_set:
+            previous[signal.Signals(number)](number, frame)
         flag.is_set = True
 
-    with _handled_by(handle):
+    with _handled_by(handle, list(previous)):
         yield flag
+    flag.check()
 
 
 @contextmanager
-def _handled_by(handler: Handler) -> Iterator[None]:
-    """Handle stop signals, except ignored ones: background jobs are started ignoring Ctrl-C."""
-    previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    active = [number for number in STOP_SIGNALS if previous[number] not in (signal.SIG_IGN, None)]
-    for number in active:
-        signal.signal(number, handler)
+def _handled_by(handler: Handler, numbers: Sequence[signal.Signals]) -> Iterator[None]:
+    """Handle signals in the main thread; no other thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        numbers = ()
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number in active:
-            signal.signal(number, previous[number])
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 @contextmanager
