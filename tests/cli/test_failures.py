@@ -16,7 +16,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def plan(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr(ullayers.cli.learn, "plan_run", plan)
+    monkeypatch.setattr(ullayers.cli.learn, "plan", plan)
 
 
 @pytest.mark.parametrize(

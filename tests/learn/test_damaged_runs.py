@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-import ullayers.run.train as run_training
 from safetensors.torch import load_file, save_file
 
 import ullayers as ul
+import ullayers.run.pipeline as pipeline
 from tests.films import contents
 from tests.learn.short_runs import resume, stopped
 from ullayers.errors import RunError
@@ -28,7 +28,7 @@ def paused(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after its fourth step, with a checkpoint of every step."""
     folder = tmp_path_factory.mktemp("runs") / "paused"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_training, "CHECKPOINT_STEPS", 1)
+        patch.setattr(pipeline, "CHECKPOINT_STEPS", 1)
         stopped(film, folder, 4)
     return folder
 

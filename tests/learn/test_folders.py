@@ -10,6 +10,7 @@ import pytest
 
 import ullayers as ul
 from tests.films import contents, write_ball
+from tests.learn.short_runs import stopped
 from ullayers.errors import RunError
 from ullayers.files import check_inside
 from ullayers.learn.config import Config
@@ -29,9 +30,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> str:
 def learned(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after a step, so that it has a checkpoint, with a mask."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    steps = learn_run(*plan_run([film], folder, SHORT, size=16))
-    next(steps)
-    steps.close()
+    stopped(film, folder, 1)
     (folder / "masks" / "ball").mkdir(parents=True)
     (folder / "masks" / "ball" / "000001.png").touch()
     return folder

@@ -29,6 +29,7 @@ from ullayers.learn.footage import (
     cut,
     expected_frames,
     gather,
+    gathering,
     make_piece,
     natural_reading,
     open_sources,
@@ -83,9 +84,8 @@ def test_footage_fits_its_room_and_is_spread_over_everything(tmp_path: Path) -> 
     for name in ("a", "b"):
         write_pictures(tmp_path / name, still(4 * PIECE, 4, 4), "bmp")
     sources, room = find_sources([str(tmp_path)]), 3 * PIECE * 48
-    seen: list[int] = []
-    footage = gather(sources, Reading(), room=room, progress=seen.append)
-    assert footage.seen == seen[-1] == 8 * PIECE
+    footage = gather(sources, Reading(), room=room)
+    assert footage.seen == list(gathering(sources, Reading(), room=room))[-1] == 8 * PIECE
     assert footage.size() <= room
     starts = [(piece.source, int(piece.clip.index[0])) for piece in footage.pieces]
     assert starts == [(0, 0), (1, 0)], "the first and the fifth of eight"

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import ullayers.run.train as run_training
 
 import ullayers
+import ullayers.run.pipeline as pipeline
 from tests.films import BALL, contents, files_in, write_ball
-from tests.learn.short_runs import CODES, SHORT, learn, resume, stopped
+from tests.learn.short_runs import CODES, SHORT, learn, records_of, resume, stopped
 from ullayers.errors import RunError
 from ullayers.learn.checkpoint import load_state, save_state
 from ullayers.learn.config import Config
@@ -36,7 +36,7 @@ def codes(film: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_training, "CHECKPOINT_STEPS", 1)
+    monkeypatch.setattr(pipeline, "CHECKPOINT_STEPS", 1)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def test_the_kept_trial_is_the_one_with_the_lowest_objective(finished: Path) -> 
 
 def test_metrics_can_be_read_while_it_learns(film: str, tmp_path: Path) -> None:
     run, sources = plan_run([film], tmp_path / "run", SHORT, size=16)
-    for count, (_, record) in enumerate(learn_run(run, sources), 1):
+    for count, record in enumerate(records_of(run, sources), 1):
         rows = run.records()
         assert len(rows) == count
         assert rows[-1]["step"] == record.step
@@ -101,7 +101,7 @@ def test_tensorboard_has_every_step(finished: Path) -> None:
 def test_tensorboard_is_not_needed(
     film: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_training, "find_spec", lambda name: None)
+    monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
     run = learn(film, tmp_path / "run")
     assert not (run.folder / "tensorboard").exists()
     assert records(run.folder) == records(finished)

@@ -20,9 +20,9 @@ import pytest
 
 import ullayers as ul
 from tests.films import ball, contents, write_pictures
+from tests.learn.short_runs import records_of
 from ullayers.errors import RunError
 from ullayers.run.apply import answers
-from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import csv_name, load_run, sources_of
 from ullayers.tracks.table import Answer, read_answers
 from ullayers.video.reader import find_sources
@@ -85,7 +85,7 @@ def test_a_watched_run_cannot_be_resumed_and_says_why(frames: str, tmp_path: Pat
 def test_a_stopped_run_is_resumed(frames: str, tmp_path: Path) -> None:
     run = load_run(copied("stopped", tmp_path / "run", frames))
     assert run.net is None
-    steps = [(record.kind, record.step) for _, record in learn_run(run, sources_of(run))]
+    steps = [(record.kind, record.step) for record in records_of(run, sources_of(run))]
     assert steps[:4] == [("clip", 3), ("stream", 1), ("stream", 2), ("stream", 3)]
     assert run.outcome.steps == 4
     assert load_run(run.folder).net is not None

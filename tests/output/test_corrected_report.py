@@ -9,9 +9,9 @@ import pytest
 
 from ullayers.cli.main import main
 from ullayers.errors import UserError
+from ullayers.run.pipeline import work
 from ullayers.run.plan import Run, load_run, sources_of
 from ullayers.run.reports import write_corrected_report
-from ullayers.run.results import apply_to_inputs, write_reports
 from ullayers.tracks.corrections import (
     Corrections,
     Delete,
@@ -31,7 +31,8 @@ def applied(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(run.folder, folder)
     loaded = load_run(folder)
     sources = sources_of(loaded)
-    write_reports(loaded, sources, apply_to_inputs(loaded, sources))
+    for _ in work(loaded, sources):
+        pass
     return folder
 
 

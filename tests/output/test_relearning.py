@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.command import UlCommand, check_refused
+from tests.learn.short_runs import records_of
 from tests.results import walk, write_results
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
-from ullayers.run.pipeline import learn_run
+from ullayers.run.pipeline import work
 from ullayers.run.plan import Run, load_run, plan_relearning, plan_run, read_teaching
-from ullayers.run.results import apply_to_inputs, write_reports
 from ullayers.tracks.corrections import (
     Corrections,
     Delete,
@@ -46,10 +46,8 @@ def places() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def learn(run: Run, sources: list[Source]) -> None:
-    for _ in learn_run(run, sources):
+    for _ in work(run, sources):
         pass
-    exported = apply_to_inputs(run, sources)
-    write_reports(run, sources, exported)
 
 
 @pytest.fixture(scope="module", name="run")
@@ -120,13 +118,13 @@ def test_learning_from_corrections_resumes_after_a_kill(run: Path, tmp_path: Pat
     small, _ = places()
     write_corrections(run, Corrections((Move("two", 1, 20, *small[20].tolist()),)))
     new, sources = plan_relearning(run, tmp_path / "new")
-    for step, _ in enumerate(learn_run(new, sources)):
+    for step, _ in enumerate(records_of(new, sources)):
         if step == KILLED_AT:
             shutil.copytree(new.folder, tmp_path / "killed")
     killed = load_run(tmp_path / "killed")
     assert killed.net is None
     assert killed.teaching == new.teaching
-    assert len(list(learn_run(killed, sources))) < step  # it does not start again
+    assert len(list(records_of(killed, sources))) < step  # it does not start again
     # Results follow from the network, the settings and the corrections.
     assert killed.config == new.config
     models = [folder / "model.safetensors" for folder in (killed.folder, new.folder)]

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ullayers.run.pipeline import Event, follow, work
 from ullayers.run.plan import Run, load_run, sources_of
-from ullayers.run.results import apply_to_inputs, frames_to_apply, write_reports
-from ullayers.tracks.table import Answer
 
 pytestmark = pytest.mark.usefixtures("full_reports")
 
@@ -21,15 +20,17 @@ def test_everything_that_learn_writes(
     shutil.copytree(either.folder, tmp_path / "run")
     run = load_run(tmp_path / "run")
     sources = sources_of(run)
-    counts: list[int] = []
-    parts: list[Answer] = []
-    exported = apply_to_inputs(run, sources, progress=counts.append, seen=parts.append)
-    assert run.missing(), "the report is not written yet"
-    assert write_reports(run, sources, exported) == []
+    events: list[Event] = []
+    outcome = follow(work(run, sources), events.append)
+    assert outcome.scores == []
     assert run.finished
-    assert counts == sorted(counts)
-    assert counts[-1] == frames_to_apply(run, sources, resume=False)
-    [answer] = exported.answers
+    assert [event.stage for event in events[-2:]] == ["report", "report"]
+    applied = events[:-2]
+    assert {event.stage for event in applied} == {"applying"}
+    assert [event.done for event in applied] == sorted(event.done for event in applied)
+    assert applied[-1].done == applied[-1].total
+    parts = [event.found for event in applied if event.found is not None]
+    [answer] = outcome.exported.answers
     assert np.array_equal(np.concatenate([part.index for part in parts]), answer.index)
     assert all((part.masks is not None) == (run.config.task == "locate") for part in parts)
     assert capsys.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Command-line options: value types, options generated from `Config`, and shared groups."""
+"""Command-line options: types of values, and options generated from those of `ul.learn`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ullayers.learn.config import (
-    DEFAULT_SIZE,
     MAX_COUNT,
+    OPTIONS,
     Config,
     Setting,
     default_of,
@@ -19,8 +19,8 @@ from ullayers.learn.config import (
     setting,
 )
 
-MIN_SIDE, MAX_SIDE = 8, 8192  # pixels of --size
 EVERY_FRAME = (None, None)  # first and last frame of --frames
+FLAG_OR_NOT: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": None}
 
 
 class OptionGroup(Protocol):
@@ -52,40 +52,54 @@ def add_command(
     return parser
 
 
-def add_config_option(
-    group: OptionGroup, name: str, choices: tuple[str, ...] = (), text: str = ""
+def add_option(
+    group: OptionGroup,
+    name: str,
+    *,
+    text: str = "",
+    default: str = "",
+    choices: tuple[str, ...] = (),
 ) -> None:
-    """Add the option of a field of `Config`.
+    """Add an option of `ul.learn`, as it is described in `learn/config.py`.
 
     Args:
         group: Parser or group of options.
-        name: Name of the field.
-        choices: Some of the field's choices; all of them if empty.
-        text: Help; that of the field if empty.
+        name: Name of the option.
+        text: Help; that of the definition if empty.
+        default: Description of the default; that of the definition if empty.
+        choices: Some of the choices; all of them if empty.
     """
     kind, all_choices = kind_of(name)
-    about = setting(name)
-    help = f"{text or about.help} (default: {about.if_none or _shown(default_of(name))})"
-    if all_choices:
-        group.add_argument(option_name(name), choices=choices or all_choices, help=help)
+    about, value = setting(name), default_of(name)
+    plain = "" if value is None or value is False else _shown(value)
+    shown = default or about.if_none or plain
+    details: dict[str, Any] = {"help": f"{text or about.help} (default: {shown})"}
+    if not shown:
+        details["help"] = text or about.help
+    if kind is bool:
+        details |= {"action": "store_true"} if value is False else FLAG_OR_NOT
+    elif all_choices:
+        details |= {"choices": choices or all_choices}
     else:
-        convert = _number(kind, about) if kind in (int, float) else str
-        group.add_argument(option_name(name), type=convert, metavar=about.metavar, help=help)
+        numbers = _number(kind, about) if kind in (int, float) else str
+        details |= {"type": CONVERTERS.get(name, numbers), "metavar": about.metavar}
+    if name == "out":  # always there, because its folder is locked
+        details |= {"default": value}
+    group.add_argument(option_name(name), **details)
 
 
-def add_objects_option(parser: OptionGroup, default: str) -> None:
-    """Add --objects.
+def add_options(parser: argparse.ArgumentParser, title: str, **texts: dict[str, str]) -> None:
+    """Add all options of `ul.learn` under a heading, in the order of their definition.
 
     Args:
         parser: Parser of a command.
-        default: Description of the default.
+        title: The heading; empty for those without.
+        **texts: Texts of `add_option` by the name of the option.
     """
-    parser.add_argument(
-        "--objects",
-        type=number_of_objects,
-        metavar=setting("objects").metavar,
-        help=f"{setting('objects').help} (default: {default})",
-    )
+    group = parser.add_argument_group(title) if title else parser
+    for name in OPTIONS:
+        if setting(name).group == title:
+            add_option(group, name, **texts.get(name, {}))  # type: ignore[arg-type]
 
 
 def number_of_objects(text: str) -> int | str:
@@ -114,84 +128,6 @@ def wanted_objects(arguments: Namespace, config: Config) -> int | None:
     return None if arguments.objects == "auto" else int(arguments.objects)
 
 
-def add_reading_options(
-    parser: argparse.ArgumentParser, stride: str, max_frames: str
-) -> OptionGroup:
-    """Add the options for reading video, and return their group.
-
-    Args:
-        parser: Parser of a command.
-        stride: Help of --stride.
-        max_frames: Help of --max-frames.
-    """
-    group = parser.add_argument_group("reading")
-    group.add_argument(
-        "--size",
-        type=frame_size,
-        metavar="N|HxW",
-        help="Frame size for training: the longer side, or height x width such as 48x64. "
-        f"(default: {DEFAULT_SIZE})",
-    )
-    group.add_argument("--stride", type=whole_number, metavar="N", help=stride)
-    group.add_argument("--max-frames", type=whole_number, metavar="N", help=max_frames)
-    add_part_options(group)
-    group.add_argument(
-        "--grey", action="store_true", default=None, help="Read frames without colour."
-    )
-    return group
-
-
-def add_part_options(group: OptionGroup, roi: str = "the whole frame") -> None:
-    """Add the options for using a part of the video: --start, --end and --roi.
-
-    Args:
-        group: Parser or group of options.
-        roi: Description of the default of --roi.
-    """
-    group.add_argument(
-        "--start",
-        type=clock_time,
-        metavar="TIME",
-        help="Use frames from this time on: seconds, MM:SS or HH:MM:SS, such as 90, 1:30 or "
-        "0:01:30.5. Tables keep the frame numbers and times of the whole video. (default: the "
-        "beginning)",
-    )
-    group.add_argument(
-        "--end",
-        type=clock_time,
-        metavar="TIME",
-        help="Use frames before this time only. (default: the end)",
-    )
-    group.add_argument(
-        "--roi",
-        type=region,
-        metavar="X,Y,W,H|FILE",
-        help="Region of interest: ignore everything outside it. A rectangle in pixels of the "
-        "video, such as 100,50,640,480 (640 x 480 pixels, 100 from the left and 50 from the top), "
-        "or a mask image, white inside and black outside. Positions and masks refer to the "
-        f"whole frame. (default: {roi})",
-    )
-
-
-def add_measure_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for measuring behaviour: --zones and --mm-per-pixel."""
-    group = parser.add_argument_group("measuring")
-    group.add_argument(
-        "--zones",
-        type=path,
-        metavar="FILE",
-        help="Measure the time of each object in named polygons and write zones.csv. A JSON file "
-        'such as {"zones": {"nest": [[10, 10], [90, 10], [50, 80]]}}, corners in pixels of the '
-        'video, or in 0..1 of the frame with "units": "frame".',
-    )
-    group.add_argument(
-        "--mm-per-pixel",
-        type=positive,
-        metavar="F",
-        help="Size of a pixel of the video in millimetres, for distances and speeds in mm.",
-    )
-
-
 def add_out_option(parser: argparse.ArgumentParser, default: str, metavar: str) -> None:
     """Add --out with a default folder."""
     parser.add_argument(
@@ -201,35 +137,6 @@ def add_out_option(parser: argparse.ArgumentParser, default: str, metavar: str) 
         metavar=metavar,
         help="Folder to write to. (default: %(default)s)",
     )
-
-
-def add_skip_bad_option(parser: argparse.ArgumentParser) -> None:
-    """Add --skip-bad."""
-    parser.add_argument(
-        "--skip-bad",
-        action="store_true",
-        help="Skip unreadable inputs and list them, instead of stopping.",
-    )
-
-
-def add_general_options(parser: argparse.ArgumentParser, resume: str) -> None:
-    """Add the options shared by all commands on video.
-
-    Args:
-        parser: Parser of a command.
-        resume: Help of --resume.
-    """
-    group = parser.add_argument_group("general")
-    add_config_option(group, "seed")
-    add_config_option(group, "device")
-    add_output_options(group, resume)
-
-
-def add_output_options(group: OptionGroup, resume: str) -> None:
-    """Add --quiet, --force and --resume."""
-    group.add_argument("--quiet", action="store_true", help="Show no progress and no summary.")
-    group.add_argument("--force", action="store_true", help="Replace earlier results in --out.")
-    group.add_argument("--resume", action="store_true", help=resume)
 
 
 def whole_number(text: str) -> int:
@@ -251,21 +158,6 @@ def seconds(text: str) -> float:
         value = -1.0
     if not 0 <= value < 1e9:
         raise ArgumentTypeError(f"expected seconds of at least 0, got {text!r}")
-    return value
-
-
-def positive(text: str) -> float:
-    """Convert a positive number.
-
-    >>> positive("0.25")
-    0.25
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e9:
-        raise ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
     return value
 
 
@@ -336,10 +228,10 @@ def frame_size(text: str) -> int | tuple[int, int]:
         sides = [int(part) for part in text.lower().split("x")]
     except ValueError:
         sides = []
-    if len(sides) not in (1, 2) or not all(MIN_SIDE <= side <= MAX_SIDE for side in sides):
-        raise ArgumentTypeError(
-            f"expected 64 or 48x64, sides from {MIN_SIDE} to {MAX_SIDE}, got {text!r}"
-        )
+    about = setting("size")
+    if len(sides) not in (1, 2) or any(about.problem(side) for side in sides):
+        least, most = about.at_least, about.at_most
+        raise ArgumentTypeError(f"expected 64 or 48x64, sides from {least} to {most}, got {text!r}")
     return sides[0] if len(sides) == 1 else (sides[0], sides[1])
 
 
@@ -361,3 +253,15 @@ def _number(kind: type, about: Setting) -> Callable[[str], float]:
 
 def _shown(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+CONVERTERS: dict[str, Callable[[str], Any]] = {
+    "objects": number_of_objects,
+    "size": frame_size,
+    "start": clock_time,
+    "end": clock_time,
+    "roi": region,
+    "out": path,
+    "zones": path,
+    "corrections": path,
+}

@@ -10,23 +10,20 @@ from typing import Any, NoReturn
 
 from ullayers import __version__
 from ullayers.cli.options import (
+    EVERY_FRAME,
     add_command,
-    add_config_option,
-    add_general_options,
-    add_measure_options,
-    add_objects_option,
+    add_option,
+    add_options,
     add_out_option,
-    add_output_options,
-    add_part_options,
-    add_reading_options,
-    add_skip_bad_option,
+    frame_range,
     path,
+    pixels,
     seconds,
     whole_number,
 )
-from ullayers.cli.result_parsers import add_export, add_score, add_studio
 from ullayers.research.bench.names import PARTS
 from ullayers.research.experiments.names import NAMES
+from ullayers.tracks.formats.names import FORMATS
 
 DESCRIPTION = """\
 Learn from video without labels: where the moving object is, which way it faces,
@@ -46,12 +43,40 @@ examples:
 INPUTS_HELP = """Video files, folders of images (each folder is one sequence, sorted by name, 2
 before 10), folders of such folders or of videos, quoted patterns such as 'day*/*.mp4' or
 'archive/**/*.mp4', or URLs of videos such as s3://bucket/a.mp4, which may also be patterns."""
-MASKS_HELP = """Also write a PNG file with the mask of each frame: black and white or, with several
-objects, a palette image whose pixel values are object numbers."""
-MAX_FRAMES_HELP = """Use only the first N frames of each input, from --start on, including those
-that --stride skips. (default: all)"""
 
-TRAINING_SETTINGS = (
+EXPORT = """\
+Write tracks in the format of another program (--format):
+  movement   netCDF of the package movement     sleap    .slp of SLEAP
+  dlc        CSV of DeepLabCut                  nwb      NWB with ndx-pose
+  mot        text of MOTChallenge: boxes        coco     COCO JSON: boxes, masks
+  napari     CSV of a tracks layer              parquet  all columns
+  csv        like tracks.csv
+Corrections (corrections.json in RUN) are applied; tracks.csv is not changed.
+docs/formats.md describes each format.
+
+Or write the network of a run with its preprocessing (--onnx, --torch-export). It
+takes uint8 RGB frames of any size, (time, 3, height, width), or one frame for
+a run of `ul watch`:
+  locate            frames, backdrop -> mask, centroid, confidence
+  orient, features  frames -> code
+  watch, locate     frame, backdrop, count -> mask, centroid, confidence,
+                    next_backdrop, next_count
+The backdrop is the scene without the object. The rest of `ul apply` (optical
+flow, consensus over the video, outlines) is not in the file; see docs/pytorch.md."""
+
+SCORE = """\
+Compare tracks.csv with true positions. TRUTH is one of:
+  .slp               SLEAP: the mean of the visible points of each instance
+  .csv, .h5          DeepLabCut, one or several animals: the same
+  .txt               MOTChallenge: boxes, frames from 1
+  .csv               columns frame and x, y in pixels, or left, top, width, height;
+                     optionally heading, and animal, object, person or id
+  tracks.csv         of another run
+  folder             masks, one PNG per frame, such as 000012.png
+The comparison uses all processed frames of the truth; positions with a
+confidence below 0.5 count as not found. docs/formats.md explains the scores."""
+
+WATCH_SETTINGS = (
     "outputs",
     "mu",
     "eps",
@@ -93,9 +118,9 @@ def make_parser() -> Parser:
     _add_learn(commands)
     _add_apply(commands)
     _add_watch(commands)
-    add_export(commands)
-    add_score(commands)
-    add_studio(commands)
+    _add_export(commands)
+    _add_score(commands)
+    _add_studio(commands)
     _add_reproduce(commands)
     _add_bench(commands)
     return parser
@@ -116,7 +141,7 @@ two minutes. Open demo/run/report.html afterwards.""",
   ul demo --out other --seed 1""",
     )
     add_out_option(parser, "demo", "DIR")
-    add_general_options(parser, resume="Continue a demo that was stopped.")
+    add_options(parser, "general", resume={"text": "Continue a demo that was stopped."})
 
 
 def _add_learn(commands: Any) -> None:
@@ -142,39 +167,8 @@ Train a network on the inputs and apply it to all their frames. Writes to --out:
   ul learn --resume --out run           continue a run that was stopped""",
     )
     parser.add_argument("inputs", nargs="*", type=path, metavar="INPUT", help=INPUTS_HELP)
-    add_out_option(parser, "run", "RUN")
-    parser.add_argument(
-        "--corrections",
-        type=path,
-        metavar="RUN",
-        help="Train again on the inputs of RUN with its settings, and with the positions corrected "
-        "by the user (corrections.json in RUN). RUN is not changed.",
-    )
-    add_config_option(parser, "task")
-    add_objects_option(parser, "auto")
-    parser.add_argument("--masks", action="store_true", help=MASKS_HELP)
-    add_skip_bad_option(parser)
-    reading = add_reading_options(
-        parser,
-        stride="Train on every Nth frame; the table always has all frames. (default: about "
-        "six frames per second of each input, or all frames of a short one)",
-        max_frames=MAX_FRAMES_HELP,
-    )
-    reading.add_argument(
-        "--follow",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="For orient and features: crop frames to a square around the moving object. Frames "
-        "are then read at --size 128. (default: for orient, if the object covers less than half "
-        "of the frame)",
-    )
-    add_measure_options(parser)
-    _add_training_options(parser, "steps", "restarts", "long_mean")
-    add_general_options(
-        parser,
-        resume="Continue the run in --out with its own inputs and options. For a finished "
-        "run, only missing files are written, and new --zones or --mm-per-pixel are applied.",
-    )
+    for title in ("", "reading", "measuring", "training", "general"):
+        add_options(parser, title)
 
 
 def _add_apply(commands: Any) -> None:
@@ -202,11 +196,12 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         metavar="N",
         help="Use every Nth frame only. (default: %(default)s)",
     )
-    parser.add_argument("--max-frames", type=whole_number, metavar="N", help=MAX_FRAMES_HELP)
-    add_part_options(parser, roi="that of the run")
-    add_objects_option(parser, "as for the run")
+    for name in ("max_frames", "start", "end"):
+        add_option(parser, name)
+    add_option(parser, "roi", default="that of the run")
+    add_option(parser, "objects", default="as for the run")
     masks = parser.add_mutually_exclusive_group()
-    masks.add_argument("--masks", action="store_true", help=MASKS_HELP)
+    add_option(masks, "masks")
     masks.add_argument(
         "--soft-masks",
         action="store_true",
@@ -216,7 +211,7 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
     parser.add_argument(
         "--overlay", action="store_true", help="Also draw the result onto the video: overlay.mp4."
     )
-    add_skip_bad_option(parser)
+    add_option(parser, "skip_bad")
     parser.add_argument(
         "--ray",
         nargs="?",
@@ -227,8 +222,9 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         "files. "
         "Needs pip install 'ullayers[ray]'.",
     )
-    add_measure_options(parser)
-    add_general_options(parser, resume="Keep finished sequences and process the others.")
+    add_options(parser, "measuring")
+    resume = "Keep finished sequences and process the others."
+    add_options(parser, "general", resume={"text": resume})
 
 
 def _add_watch(commands: Any) -> None:
@@ -263,26 +259,32 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         help="Seconds between checkpoints in --out. (default: %(default)g)",
     )
     parser.add_argument("--lines", action="store_true", help="Print CSV lines even on a terminal.")
-    add_config_option(
+    add_option(
         parser,
         "task",
         choices=("locate", "orient"),
         text="What to learn. locate: position and mask of the moving object; orient: a code for "
         "the way it faces.",
     )
-    add_objects_option(parser, "auto; 1: the main one, without the column object")
-    add_reading_options(
-        parser,
-        stride="Use every Nth frame only. (default: 1)",
-        max_frames="Stop after N frames, including those that --stride skips. With --resume, after "
+    add_option(parser, "objects", default="auto; 1: the main one, without the column object")
+    reading = parser.add_argument_group("reading")
+    for name in ("size", "start", "end", "roi", "grey"):
+        add_option(reading, name)
+    add_option(reading, "stride", text="Use every Nth frame only.", default="1")
+    add_option(
+        reading,
+        "max_frames",
+        text="Stop after N frames, including those that --stride skips. With --resume, after "
         "N more.",
     )
-    _add_training_options(parser)
-    add_general_options(
-        parser,
-        resume="Continue from the last checkpoint in --out. A file or folder continues after the "
-        "last frame used.",
+    training = parser.add_argument_group("training")
+    for name in WATCH_SETTINGS:
+        add_option(training, name)
+    resume = (
+        "Continue from the last checkpoint in --out. A file or folder continues after the last "
+        "frame used."
     )
+    add_options(parser, "general", resume={"text": resume})
 
 
 def _add_reproduce(commands: Any) -> None:
@@ -328,7 +330,9 @@ in rows that say otherwise. The exit code is 1 if a result misses its goal.""",
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="First seed. (default: %(default)s)"
     )
-    add_output_options(parser, resume="Keep experiments that are finished.")
+    for name in ("quiet", "force"):
+        add_option(parser, name)
+    add_option(parser, "resume", text="Keep experiments that are finished.")
 
 
 def _add_bench(commands: Any) -> None:
@@ -397,7 +401,141 @@ fastest round counts. Ratios can be compared between machines; times cannot.
     parser.set_defaults(out=None, resume=False)
 
 
-def _add_training_options(parser: argparse.ArgumentParser, *first: str) -> None:
-    group = parser.add_argument_group("training")
-    for name in (*first, *TRAINING_SETTINGS):
-        add_config_option(group, name)
+def _add_export(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "export",
+        help="write tracks or a network for other programs: SLEAP, DeepLabCut, ONNX, ...",
+        description=EXPORT,
+        examples="""\
+  ul export run --format sleap
+  ul export found --format mot --out mouse.txt
+  ul export run --report corrected.html
+  ul export run --onnx beetle.onnx
+  ul export run --torch-export beetle.pt2""",
+    )
+    parser.add_argument(
+        "run",
+        type=path,
+        metavar="RUN",
+        help="Folder written by `ul learn`; for --format also by `ul apply`, for a network also "
+        "by `ul watch`.",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="Write the tracks in this format.")
+    parser.add_argument(
+        "--out",
+        dest="file",
+        type=path,
+        metavar="FILE",
+        help="File for --format, or an existing folder. If a format holds one video and there are "
+        "several, their names are added to the name of the file. (default: named after the video, "
+        "in RUN/export)",
+    )
+    parser.add_argument(
+        "--sequence", type=path, metavar="NAME", help="Write only this video. (default: all)"
+    )
+    parser.add_argument(
+        "--frames",
+        type=frame_range,
+        default=EVERY_FRAME,
+        metavar="FIRST:LAST",
+        help="Write only these frames, including both ends; either may be left out. (default: all)",
+    )
+    parser.add_argument(
+        "--report",
+        type=path,
+        metavar="FILE",
+        help="Write the report (HTML) again, with the corrections of RUN/corrections.json.",
+    )
+    parser.add_argument(
+        "--onnx",
+        type=path,
+        metavar="FILE",
+        help="Write an ONNX file and compare it with PyTorch (pip install 'ullayers[onnx]').",
+    )
+    parser.add_argument(
+        "--torch-export", type=path, metavar="FILE", help="Write a file for torch.export.load."
+    )
+    parser.add_argument("--quiet", action="store_true", help="Do not list the files written.")
+    parser.add_argument("--force", action="store_true", help="Replace existing files.")
+    parser.set_defaults(out=None, resume=False)
+
+
+def _add_score(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "score",
+        help="compare tracks with true positions: distances, IDF1, MOTA",
+        description=SCORE,
+        examples="""\
+  ul score run truth.csv
+  ul score run labels.slp --within 10
+  ul score found gt.txt --sequence day2 --out score.json""",
+    )
+    parser.add_argument(
+        "run", type=path, metavar="RUN", help="Folder written by `ul learn` or `ul apply`."
+    )
+    parser.add_argument("truth", type=path, metavar="TRUTH", help="True positions, as above.")
+    parser.add_argument(
+        "--sequence",
+        type=path,
+        metavar="NAME",
+        help="The video that the truth belongs to, if RUN has several.",
+    )
+    parser.add_argument(
+        "--within",
+        type=pixels,
+        metavar="PX",
+        help="An object is found if it is at most this far from its true position. (default: boxes "
+        "and masks must overlap with an IoU of at least 0.5 if both sides have them; otherwise "
+        "half of the median body length, or 5 %% of the frame width if the length is unknown)",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_argument(
+        "--out", dest="file", type=path, metavar="FILE", help="Also write the scores as JSON."
+    )
+    parser.add_argument("--force", action="store_true", help="Replace an existing file.")
+    parser.set_defaults(out=None, resume=False)
+
+
+def _add_studio(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "studio",
+        help="learn, inspect, correct and export in a browser",
+        description="""\
+Serve a page on this computer: load videos, watch a network learn from them,
+inspect the results frame by frame, correct them and export them. Prints the URL,
+and opens it if there is a display. Training continues if the page is closed or
+the server stops. All files are in --out.""",
+        examples="""\
+  ul studio                       start empty; upload videos on the page
+  ul studio mouse.mp4 day2/       open videos and folders
+  ul studio run                   inspect a finished run and correct it
+  ul studio --host 0.0.0.0        allow other computers; they need the URL
+                                  with its token""",
+    )
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        type=path,
+        metavar="VIDEO|FOLDER|RUN|CAMERA",
+        help="Videos, folders of videos or images, run folders, and cameras of this computer.",
+    )
+    add_out_option(parser, "studio", "DIR")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="Address to listen on. (default: %(default)s, this computer only)",
+    )
+    parser.add_argument(
+        "--port",
+        type=whole_number,
+        metavar="N",
+        help="Port to listen on. (default: the first free one from 8420 upwards)",
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="Print the URL without opening it."
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print nothing.")
