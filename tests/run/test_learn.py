@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import typing
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pandas
 import pytest
 import torch
 
+import ullayers.video.decoding as decoding
 from tests.command import UlCommand
 from tests.films import ball, files_in, write_film
 from ullayers.errors import UserError
@@ -239,3 +241,26 @@ def test_bad_options_are_errors_that_the_user_can_fix(
     with pytest.raises(UserError, match=words):
         learn(inputs, out=tmp_path / "out", quiet=True, **options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("task", ["locate", "orient"])
+def test_a_frame_is_decoded_at_most_twice(
+    tmp_path: Path, task: typing.Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to train and once for the results; overlay and report use the same frames."""
+    film = write_film(tmp_path / "long.mp4", ball(150)[0])
+    decoded: list[int] = []
+    real = decoding._decode_packet
+
+    def count(*arguments: typing.Any) -> Any:
+        frames = real(*arguments)
+        decoded.extend(frame.pts for frame in frames)
+        return frames
+
+    monkeypatch.setattr(decoding, "_decode_packet", count)
+    run = learn(
+        film, out=tmp_path / "run", task=task, follow=None if task == "locate" else True, **SHORT
+    )
+    assert run.overlay is not None
+    assert run.report is not None
+    assert max(Counter(decoded).values()) == 2

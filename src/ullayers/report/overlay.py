@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
+from typing import IO, Self
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -35,6 +38,8 @@ from ullayers.video.reader import Info, Reading
 from ullayers.video.writer import VideoWriter
 
 DISPLAY_SIZE = 480  # longer side of displayed frames, in pixels
+SAMPLING = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444  # all colours
+JPEG = cv2.IMWRITE_JPEG_QUALITY, 95, *SAMPLING
 
 
 def display_size(info: Info) -> tuple[int, int]:
@@ -76,6 +81,64 @@ class SampleTap:
     def samples(self) -> dict[int, Tensor]:
         """The kept frames, by their number among the frames read."""
         return dict(self._kept.items)
+
+
+class PictureStore:
+    """Keeps frames of sources in a temporary file, as JPEG, until they are drawn.
+
+    A frame is decoded once for its results and its picture. What is drawn onto it, which may depend
+    on the last frame of the source, is drawn later.
+
+    Example:
+        >>> import torch
+        >>> with PictureStore() as store:
+        ...     tap = store.tap("a", (8, 12), 2)
+        ...     for value in (50, 100, 150):
+        ...         tap(lambda size: torch.full((3, *size), value, dtype=torch.uint8))
+        ...     [int(frame.float().mean()) for frame in store.read("a")]
+        [50, 100]
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile()
+        self._places: dict[str, list[tuple[int, int]]] = {}  # start and length of each picture
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def tap(self, name: str, size: tuple[int, int], count: int) -> Callable[[Render], None]:
+        """Return a `tap` for a `Reading` that keeps the first frames of a source.
+
+        Args:
+            name: Name of the source.
+            size: (height, width) of the kept frames.
+            count: Number of frames to keep.
+        """
+        places = self._places[name] = []
+
+        def keep(render: Render) -> None:
+            if len(places) < count:
+                frame = render(size).expand(3, -1, -1)[[2, 1, 0]].permute(1, 2, 0).contiguous()
+                content = cv2.imencode(".jpg", frame.numpy(), JPEG)[1]
+                places.append((self._file.tell(), self._file.write(content.tobytes())))
+
+        return keep
+
+    def has(self, name: str) -> bool:
+        """Return whether frames of a source were kept."""
+        return bool(self._places.get(name))
+
+    def read(self, name: str) -> Generator[Tensor, None, None]:
+        """Yield the kept frames of a source, (3, height, width) uint8."""
+        for start, length in self._places.pop(name):
+            self._file.seek(start)
+            content = np.frombuffer(self._file.read(length), np.uint8)
+            pixels = np.asarray(cv2.imdecode(content, cv2.IMREAD_COLOR))[..., ::-1]
+            yield torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+        self._file.seek(0, os.SEEK_END)
 
 
 def draw_track(frames: Pixels, answer: Answer, trail: AnyFloats | None = None) -> Pixels:

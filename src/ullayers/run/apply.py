@@ -166,15 +166,14 @@ def _kept(run: Run, source: Source, reading: Reading) -> list[Piece] | None:
 
 
 def first_piece(run: Run, source: Source) -> Piece:
-    """Return the beginning of a source as read for training, from memory if possible.
+    """Return the beginning of the first source as read for training, from memory if possible.
 
     Raises:
         VideoError: The source cannot be read.
     """
+    if run.beginning is not None:
+        return run.beginning
     reading = run.reading_of(source)
-    kept = _kept(run, source, reading)
-    if kept:
-        return kept[0]
     reading = replace(reading, max_frames=min(reading.max_frames or PIECE, PIECE))
     with closing(cut(source, reading)) as clips:
         return make_piece(0, next(clips))

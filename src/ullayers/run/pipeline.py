@@ -635,6 +635,8 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
     )
     write_tensors(run.folder / "model.safetensors", weights(best.net))
     run.write_config()
+    if footage.pieces[0].source == 0:
+        run.beginning = footage.pieces[0]
     if footage.complete:
         for number, source in enumerate(sources):
             run.pieces[source, footage.readings[number]] = footage.of_source(number)

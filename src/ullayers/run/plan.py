@@ -134,6 +134,7 @@ class Run:
         fresh: Whether training starts from the beginning, regardless of the content of the folder.
         natural: Whether each source has its own stride, chosen from its header.
         pieces: Frames by source and reading, if training has just read and kept all of them.
+        beginning: The first frames of the first source, if training has just read them.
         surveys: Surveys by source and reading, if training has just taken them.
         teaching: Corrections of an earlier run to train with; None for none.
     """
@@ -153,6 +154,7 @@ class Run:
     fresh: bool = False
     natural: bool = False
     pieces: dict[tuple[Source, Reading], list[Piece]] = field(default_factory=dict)
+    beginning: Piece | None = None
     surveys: dict[tuple[Source, Reading], Survey] = field(default_factory=dict)
     teaching: Teaching | None = None
 

@@ -36,7 +36,7 @@ from ullayers.learn.teaching import Teaching
 from ullayers.locate.tracking.identity import KnownObjects, Portrait
 from ullayers.locate.tracking.settle import Several, crossing_lines, crossings_of, identities
 from ullayers.report.drawing import Outline
-from ullayers.report.overlay import Overlay, SampleTap, display_size
+from ullayers.report.overlay import Overlay, PictureStore, SampleTap, display_size
 from ullayers.run.apply import answers
 from ullayers.run.folder import ReadingEntry, clear_masks
 from ullayers.run.plan import Run, csv_name
@@ -61,7 +61,7 @@ from ullayers.tracks.table import (
     header,
     read_answers,
 )
-from ullayers.video.frames import DEFAULT_FPS
+from ullayers.video.frames import DEFAULT_FPS, Render
 from ullayers.video.read_ahead import read_ahead
 from ullayers.video.reader import Info, Reading, Source, VideoError
 from ullayers.video.remote import absolute_path
@@ -74,6 +74,7 @@ KEPT_MASKS = 64  # masks kept of each source, for the report
 MAX_KEPT_SIDE = 160  # pixels of a mask kept for the report
 KEPT_FRAMES = 16  # frames kept of each of up to SAMPLED_SOURCES sources, for the report
 SAMPLED_SOURCES = 8
+MAX_KEPT_PICTURES = 3000  # per source, about 60 KB each; more are decoded again when they are drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +386,7 @@ def _copy_without_column(source: Path, path: Path, column: int) -> None:
 
 
 def frames_to_draw(
-    run: Run, source: Source, stride: int, most: int
+    run: Run, source: Source, stride: int, most: int, kept: PictureStore
 ) -> Generator[Tensor, None, None]:
     """Yield (3, height, width) uint8 frames with the outline of the region of interest.
 
@@ -394,11 +395,18 @@ def frames_to_draw(
         source: Source it was applied to.
         stride: Stride of the frames used.
         most: Largest number of frames.
+        kept: Frames that were kept when the results were computed; others are decoded again.
     """
     info = source.probe()
     size = display_size(info)
     cut = run.reading.cut(source.path, info.height, info.width)
     outline = None if cut is None else Outline(cut, size)
+    if kept.has(source.name):
+        for frame in kept.read(source.name):
+            if outline is not None:
+                outline.paint(frame[None])
+            yield frame
+        return
     start, end = run.reading.start, run.reading.end
     reading = Reading(
         size=size, start=start, end=end, stride=stride, max_frames=most, interleaved=True
@@ -418,6 +426,7 @@ def draw_codes(
     fps: float,
     stride: int,
     share: int,
+    kept: PictureStore,
 ) -> None:
     """Write the overlay of codes.
 
@@ -429,6 +438,7 @@ def draw_codes(
         fps: Frames per second of the overlay.
         stride: Stride of the frames used.
         share: Number of frames of each source.
+        kept: As in `frames_to_draw`.
     """
     found = {answer.sequence: answer.rows(slice(0, share)) for answer in done.answers}
     shown = [source for source in sources if source.name in found]
@@ -436,7 +446,7 @@ def draw_codes(
     with Overlay(path, fps, cloud) as video:
         for source in shown:
             answer = found[source.name]
-            with closing(frames_to_draw(run, source, stride, share)) as pictures:
+            with closing(frames_to_draw(run, source, stride, share, kept)) as pictures:
                 for start in range(0, len(answer.index), DRAWN_AT_ONCE):
                     part = answer.rows(slice(start, start + DRAWN_AT_ONCE))
                     video.add(torch.stack(list(islice(pictures, len(part.index)))), part)
@@ -501,10 +511,11 @@ def export_parts(
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
     job = _Job(run, place, options, sources)
-    yield from _export_all(job, sources)
-    if options.overlay and run.config.task != "locate":
-        stride, share = options.stride, job.overlay_frames
-        draw_codes(place / "overlay.mp4", run, sources, job.done, job.fps, stride, share)
+    with job.pictures:
+        yield from _export_all(job, sources)
+        if options.overlay and run.config.task != "locate":
+            path, stride, share = place / "overlay.mp4", options.stride, job.overlay_frames
+            draw_codes(path, run, sources, job.done, job.fps, stride, share, job.pictures)
     job.done.files = _written(job)
     write_summary(place / "summary.json", run, job.done)
     job.done.files += measure(job.done)
@@ -529,6 +540,7 @@ class _Job:
         self.done = Exported()
         self.known = KnownObjects()
         self.video: Overlay | None = None
+        self.pictures = PictureStore()
         self.outlines: OutlineWriter | None = None
         self.overlay_frames = _overlay_share(options, len(sources))
         self.fps = _overlay_fps(sources[0].probe(), options.stride)
@@ -540,7 +552,7 @@ class _Job:
         return follows_several(self.run, self.options)
 
     def answers(
-        self, source: Source, tap: SampleTap | None, several: Several | None
+        self, source: Source, tap: Callable[[Render], None] | None, several: Several | None
     ) -> Generator[Answer, None, None]:
         """Apply the run to a source."""
         options = self.options
@@ -562,9 +574,24 @@ class _Job:
             self.done.recognised[source.name] = recognised
         return numbers
 
-    def tap(self, source: Source, info: Info) -> SampleTap | None:
-        """Return the tap that keeps the frames of a source to show; None if none are shown."""
+    def samples(self, source: Source, info: Info) -> SampleTap | None:
+        """Return what keeps the frames of a source to show; None if none are shown."""
         return SampleTap(display_size(info), KEPT_FRAMES) if source in self.sampled else None
+
+    def tap(
+        self, source: Source, info: Info, samples: SampleTap | None
+    ) -> Callable[[Render], None] | None:
+        """Return the tap that keeps the frames of a source to show and to draw; None for none."""
+        count = self.overlay_frames
+        taps: list[Callable[[Render], None]] = [] if samples is None else [samples]
+        if 0 < count <= MAX_KEPT_PICTURES:
+            taps.append(self.pictures.tap(source.name, display_size(info), count))
+
+        def keep(render: Render) -> None:
+            for tap in taps:
+                tap(render)
+
+        return keep if taps else None
 
 
 def _export_all(job: _Job, sources: Sequence[Source]) -> Generator[Answer, None, None]:
@@ -643,7 +670,8 @@ def _export_source(
     with RowFile() as rows, Spool() as spool:
         try:
             info = source.probe()
-            tap = job.tap(source, info)
+            samples = job.samples(source, info)
+            tap = job.tap(source, info, samples)
             if job.outlines is not None:
                 job.outlines.start(source.name, info.width, info.height)
             for part in job.answers(source, tap, several):
@@ -667,7 +695,7 @@ def _export_source(
                 job.outlines.finish(several)
             if notes := notes_of(several, job.options):
                 job.done.notes[source.name] = notes
-            job.done.frames_to_show[source.name] = {} if tap is None else tap.samples
+            job.done.frames_to_show[source.name] = {} if samples is None else samples.samples
             _draw_tracks(job, spool, source, answer, several)
 
 
@@ -713,7 +741,7 @@ def _drawn(
     tracks = [] if is_one else to_tracks(answer)
     crossings = [] if several is None else crossings_of(answer, several)
     stride, most = job.options.stride, job.overlay_frames
-    with closing(frames_to_draw(job.run, source, stride, most)) as pictures:
+    with closing(frames_to_draw(job.run, source, stride, most, job.pictures)) as pictures:
         for part in spool.read(answer):
             labels = None if several is None or is_one else identities(part, several)
             if writer is not None:
@@ -734,7 +762,7 @@ def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:
     """Redraw a finished source when an export is resumed, because a video cannot be continued."""
     several = Several(job.options.objects) if job.numbered else None
     with RowFile() as rows, Spool() as spool:
-        parts = job.answers(source, None, several)
+        parts = job.answers(source, job.tap(source, source.probe(), None), several)
         with closing(parts), suppress(VideoError):  # a damaged source has some rows
             for part in parts:
                 _keep_to_draw(job, spool, part, rows.count)
