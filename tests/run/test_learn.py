@@ -25,6 +25,7 @@ from ullayers.learn.config import Config, Options, default_of, setting
 from ullayers.run import learn as facade
 from ullayers.run.learn import Run, learn, load_run
 from ullayers.run.pipeline import Event
+from ullayers.run.progress import Bars
 from ullayers.video.scene import write_scene
 
 SHORT: dict[str, Any] = {"steps": 3, "restarts": 1, "size": 24, "quiet": True}
@@ -198,7 +199,7 @@ def test_ctrl_c_stops_and_the_run_resumes_to_the_same_bytes(
     assert again.tracks.equals(run.tracks)
 
 
-class InterruptedBars(facade.Bars):
+class InterruptedBars(Bars):
     """Bars during which Ctrl-C is pressed."""
 
     def show(self, event: Event) -> None:
@@ -249,7 +250,7 @@ def test_a_frame_is_decoded_at_most_twice(
 ) -> None:
     """Once to train and once for the results; overlay and report use the same frames."""
     film = write_film(tmp_path / "long.mp4", ball(150)[0])
-    decoded: list[int] = []
+    decoded: list[int | None] = []
     real = decoding._decode_packet
 
     def count(*arguments: typing.Any) -> Any:

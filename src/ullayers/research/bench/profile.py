@@ -26,10 +26,9 @@ from typing import Any, Self
 from ullayers.errors import UserError
 from ullayers.learn.config import Config
 from ullayers.research.bench.timing import THREAD_VARIABLES, Row
-from ullayers.run.pipeline import learn_run
+from ullayers.run.pipeline import OVERLAY_FRAMES, learn_run
 from ullayers.run.plan import plan_run
 from ullayers.run.reports import report_run
-from ullayers.run.pipeline import OVERLAY_FRAMES
 from ullayers.run.write import ExportOptions, export
 from ullayers.video.frames import READ_AS_IS
 from ullayers.video.reader import Clip, Reading, Source
