@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
-from ullayers.files import AnyFloat, from_json
+from ullayers.files import from_json
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ def test_values_of_the_right_type_are_taken() -> None:
 
 @dataclass(frozen=True)
 class Measured:
-    values: list[AnyFloat]
+    values: list[float]
 
 
 def test_some_numbers_may_be_nan_or_infinite() -> None:
     content = json.loads('{"values": [NaN, 1e400, -Infinity, 3, 0.5]}')
-    values = from_json(Measured, content).values
+    values = from_json(Measured, content, finite=False).values
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, -math.inf, 3.0, 0.5]
     assert all(isinstance(value, float) for value in values)
@@ -61,41 +62,41 @@ def test_some_numbers_may_be_nan_or_infinite() -> None:
 
 @pytest.mark.parametrize("value", ["1", None, True, [], 10**400])
 def test_such_numbers_are_still_numbers(value: Any) -> None:
-    with pytest.raises(ValueError, match="values: expected float"):
-        from_json(Measured, {"values": [value]})
+    with pytest.raises(ValueError, match="expected (float|smaller whole numbers)"):
+        from_json(Measured, {"values": [value]}, finite=False)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"count": "3"}, "count: expected int, got '3'"),
-        ({"count": True}, "count: expected int"),
-        ({"count": 3.0}, "count: expected int"),
-        ({"count": 10**30}, "count: expected int"),
-        ({"count": None}, "count: expected int, got None"),
-        ({"kind": "x"}, "kind: expected clip or stream, got 'x'"),
-        ({"rate": "x"}, "rate: expected float"),
-        ({"rate": math.nan}, "rate: expected float, got nan"),
-        ({"rate": math.inf}, "rate: expected float"),
-        ({"rate": False}, "rate: expected float"),
-        ({"name": 5}, "name: expected str"),
-        ({"name": ["x" * 1000]}, "name: expected str, got list"),
-        ({"kind": "x" * 1000}, r"kind: expected .*clip.*, got 'x+\.\.\."),
-        ({"kind": ["clip"]}, "kind: expected"),
-        ({"flag": []}, "flag: expected bool, got list"),
-        ({"flag": 1}, "flag: expected bool"),
-        ({"scores": [1, "x"]}, "scores: expected float"),
-        ({"scores": {}}, "scores: expected list"),
-        ({"bad": {"a": 1}}, "bad: expected str"),
-        ({"bad": []}, "bad: expected dict"),
-        ({"inner": {"size": [4, 5, 6]}}, "size: expected tuple"),
-        ({"inner": {"size": "45"}}, "size: expected tuple"),
-        ({"inner": []}, "expected a JSON object, got list"),
-        ({"inner": {}}, "size is missing"),
+        ({"count": "3"}, "count: expected int, got str"),
+        ({"count": True}, "count: expected int, got bool"),
+        ({"count": 3.5}, "count: expected int, got float"),
+        ({"count": 10**30}, "expected smaller whole numbers"),
+        ({"count": None}, "count: expected int, got null"),
+        ({"kind": "x"}, "kind: invalid enum value 'x'"),
+        ({"rate": "x"}, "rate: expected float, got str"),
+        ({"rate": math.nan}, "expected finite numbers, got nan"),
+        ({"rate": math.inf}, "expected finite numbers, got inf"),
+        ({"rate": False}, "rate: expected float, got bool"),
+        ({"name": 5}, "name: expected str | null, got int"),
+        ({"name": ["x" * 1000]}, "name: expected str | null, got array"),
+        ({"kind": ["clip"]}, "kind: expected str, got array"),
+        ({"flag": []}, "flag: expected bool, got array"),
+        ({"flag": 1}, "flag: expected bool, got int"),
+        ({"scores": [1, "x"]}, "scores[1]: expected float | null, got str"),
+        ({"scores": {}}, "scores: expected array | null, got object"),
+        ({"bad": {"a": 1}}, "bad[...]: expected str, got int"),
+        ({"bad": []}, "bad: expected object, got array"),
+        ({"inner": {"size": [4, 5, 6]}}, "inner.size: expected array of length 2, got 3"),
+        ({"inner": {"size": "45"}}, "inner.size: expected array, got str"),
+        ({"inner": []}, "inner: expected object | null, got array"),
+        ({"inner": {}}, "inner: size is missing"),
+        ({"inner": {"size": [4, 5], "more": 1}}, "unknown entry 'more'"),
         ({"other": 1}, "unknown entry 'other'"),
     ],
 )
 def test_values_of_another_type_are_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words) as error:
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
         from_json(Outer, {"count": 1, **change})
     assert len(str(error.value)) < 200

@@ -264,4 +264,6 @@ def test_a_frame_is_decoded_at_most_twice(
     )
     assert run.overlay is not None
     assert run.report is not None
-    assert max(Counter(decoded).values()) == 2
+    counts = Counter(decoded)
+    del counts[0]  # also decoded for the size of the frames
+    assert set(counts.values()) == {2}

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from ullayers.files import AnyFloat
 from ullayers.learn.codes import CodeTrial
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean
@@ -61,8 +60,8 @@ class LearnerState:
         checks: J of each check of each trial; None in checkpoints of version 0.1.
     """
 
-    scores: list[AnyFloat]
-    histories: list[list[AnyFloat]]
+    scores: list[float]
+    histories: list[list[float]]
     checks: list[list[Check]] | None = None
 
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ullayers.errors import RunError
-from ullayers.files import AnyFloat
 from ullayers.learn.checkpoint import below, pack, unpack
 from ullayers.learn.config import Config, Task
 from ullayers.learn.footage import Footage, LongMean, Piece
@@ -296,9 +295,9 @@ class Check:
         taught: Loss on frames corrected by the user.
     """
 
-    training: AnyFloat
-    held_out: AnyFloat | None
-    taught: AnyFloat = 0.0
+    training: float
+    held_out: float | None
+    taught: float = 0.0
 
     @property
     def cost(self) -> float:

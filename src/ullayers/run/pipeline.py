@@ -7,6 +7,7 @@ every step of training and every few hundred frames, between which it can be sto
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -467,6 +468,10 @@ class LearnState(LearnerState):
     seen: int
     seconds: float
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.seconds):
+            raise ValueError(f"expected seconds, got {self.seconds}")
+
 
 def _plan_survey(run: Run, sources: Sequence[Source]) -> Survey | None:
     """Return the survey to take while frames are read, so that they are decoded only once.
@@ -520,7 +525,7 @@ def _resume(run: Run, learner: Learner) -> int:
     sweep(run.folder / "checkpoint")
     tensors, rest = load_state(run.folder / "checkpoint")
     try:
-        state = from_json(LearnState, rest)
+        state = from_json(LearnState, rest, finite=False)  # J may be NaN
     except ValueError as error:
         raise _damaged(run) from error
     if state.seen != learner.footage.seen:

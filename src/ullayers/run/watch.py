@@ -322,7 +322,7 @@ class _WatchFolder:
         folder = self.run.folder
         tensors, rest = load_state(folder / "checkpoint")
         try:
-            state = from_json(WatchState, rest)
+            state = from_json(WatchState, rest, finite=False)  # J may be NaN
             self.watcher.load(tensors, state)
             self.frame = state.frame
             self.table_bytes = state.table

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.errors import RunError
-from ullayers.files import AnyFloat
 from ullayers.learn.checkpoint import below
 from ullayers.learn.config import Config
 from ullayers.learn.networks import Locator, Model
@@ -151,7 +150,7 @@ class WatcherState:
     count: int
     learning: bool
     backdrop: tuple[int, int]
-    history: list[AnyFloat]
+    history: list[float]
 
     def __post_init__(self) -> None:
         for number in (self.count, *self.backdrop):
