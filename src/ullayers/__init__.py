@@ -1,8 +1,9 @@
 """Unsupervised learning layers for video and other sequences.
 
-`UL1d` and `UL2d` observe a network's output over time and train it to change slowly within moments
-and to vary over the long term. `closed_form` and `SlowFeatures` solve the same objective exactly,
-for states of a Markov chain and for linear functions.
+`learn` finds the moving object in a video and returns a `Run` with its tracks; `watch` does so
+while frames arrive. `UL1d` and `UL2d` observe a network's output over time and train it to change
+slowly within moments and to vary over the long term. `closed_form` and `SlowFeatures` solve the
+same objective exactly, for states of a Markov chain and for linear functions.
 """
 
 from importlib import import_module as _import_module
@@ -15,6 +16,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "ullayers.exact.markov": "DisconnectedError Spectrum closed_form objective transitions",
     "ullayers.exact.slow_features": "RankError SlowFeatures",
+    "ullayers.errors": "Error",
+    "ullayers.run.learn": "Run learn load_run",
     "ullayers.run.watch": "watch",
     "ullayers.run.network": "from_pretrained",
     "ullayers.nn.health": "Health effective_rank",
@@ -28,6 +31,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = sorted(_MODULE_OF)
 
 if _TYPE_CHECKING:
+    from ullayers.errors import Error as Error
     from ullayers.exact.markov import DisconnectedError as DisconnectedError
     from ullayers.exact.markov import Spectrum as Spectrum
     from ullayers.exact.markov import closed_form as closed_form
@@ -47,6 +51,9 @@ if _TYPE_CHECKING:
     from ullayers.nn.replay_memory import ReplayMemory as ReplayMemory
     from ullayers.nn.spatial import mask_moments as mask_moments
     from ullayers.nn.whiten import Whiten as Whiten
+    from ullayers.run.learn import Run as Run
+    from ullayers.run.learn import learn as learn
+    from ullayers.run.learn import load_run as load_run
     from ullayers.run.network import from_pretrained as from_pretrained
     from ullayers.run.watch import watch as watch
 

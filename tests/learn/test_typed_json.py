@@ -62,7 +62,7 @@ def test_some_numbers_may_be_nan_or_infinite() -> None:
 
 @pytest.mark.parametrize("value", ["1", None, True, [], 10**400])
 def test_such_numbers_are_still_numbers(value: Any) -> None:
-    with pytest.raises(ValueError, match="expected (float|smaller whole numbers)"):
+    with pytest.raises(ValueError, match=r"expected (float|smaller whole numbers)"):
         from_json(Measured, {"values": [value]}, finite=False)
 
 

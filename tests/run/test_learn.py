@@ -17,6 +17,7 @@ import pandas
 import pytest
 import torch
 
+import ullayers as ul
 import ullayers.video.decoding as decoding
 from tests.command import UlCommand
 from tests.films import ball, files_in, write_film
@@ -61,6 +62,12 @@ def test_every_option_of_the_command_is_an_argument_with_the_same_default() -> N
         assert set(typing.get_args(hints[name])) == set(typing.get_args(kind)), name
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert f"\n        {name}: " in str(inspect.getdoc(learn)).replace("\n    ", "\n        ")
+
+
+def test_the_names_of_the_package() -> None:
+    assert (ul.learn, ul.load_run, ul.Run) == (learn, load_run, Run)
+    assert issubclass(UserError, ul.Error)
+    assert "learn" in dir(ul)
 
 
 def test_the_run_is_that_of_the_command(
