@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -203,6 +203,7 @@ def _check_numbers(content: Any, finite: bool) -> None:
 
 def _check_known(found: Any, content: Any) -> None:
     """Refuse entries that a dataclass does not have: a misspelled one would be ignored."""
+    pairs: Iterable[tuple[Any, Any]]
     if isinstance(content, list):
         pairs = zip(found, content, strict=True)
     elif not isinstance(content, Mapping):

@@ -121,9 +121,7 @@ class PictureStore:
 
         def keep(render: Render) -> None:
             if len(places) < count:
-                frame = render(size).expand(3, -1, -1)[[2, 1, 0]].permute(1, 2, 0).contiguous()
-                content = cv2.imencode(".jpg", frame.numpy(), JPEG)[1]
-                places.append((self._file.tell(), self._file.write(content.tobytes())))
+                places.append((self._file.tell(), self._file.write(_to_jpeg(render(size)))))
 
         return keep
 
@@ -135,10 +133,23 @@ class PictureStore:
         """Yield the kept frames of a source, (3, height, width) uint8."""
         for start, length in self._places.pop(name):
             self._file.seek(start)
-            content = np.frombuffer(self._file.read(length), np.uint8)
-            pixels = np.asarray(cv2.imdecode(content, cv2.IMREAD_COLOR))[..., ::-1]
-            yield torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+            yield _from_jpeg(self._file.read(length))
         self._file.seek(0, os.SEEK_END)
+
+
+def as_kept(frame: Tensor) -> Tensor:
+    """Return a frame as a `PictureStore` would, so that a resumed overlay is the same."""
+    return _from_jpeg(_to_jpeg(frame))
+
+
+def _to_jpeg(frame: Tensor) -> bytes:
+    pixels = frame.expand(3, -1, -1)[[2, 1, 0]].permute(1, 2, 0).contiguous().numpy()
+    return cv2.imencode(".jpg", pixels, JPEG)[1].tobytes()
+
+
+def _from_jpeg(content: bytes) -> Tensor:
+    pixels = np.asarray(cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR))
+    return torch.from_numpy(np.ascontiguousarray(pixels[..., ::-1])).permute(2, 0, 1)
 
 
 def draw_track(frames: Pixels, answer: Answer, trail: AnyFloats | None = None) -> Pixels:

@@ -36,7 +36,7 @@ from ullayers.learn.teaching import Teaching
 from ullayers.locate.tracking.identity import KnownObjects, Portrait
 from ullayers.locate.tracking.settle import Several, crossing_lines, crossings_of, identities
 from ullayers.report.drawing import Outline
-from ullayers.report.overlay import Overlay, PictureStore, SampleTap, display_size
+from ullayers.report.overlay import Overlay, PictureStore, SampleTap, as_kept, display_size
 from ullayers.run.apply import answers
 from ullayers.run.folder import ReadingEntry, clear_masks
 from ullayers.run.plan import Run, csv_name
@@ -401,11 +401,18 @@ def frames_to_draw(
     size = display_size(info)
     cut = run.reading.cut(source.path, info.height, info.width)
     outline = None if cut is None else Outline(cut, size)
-    if kept.has(source.name):
-        for frame in kept.read(source.name):
+    with closing(_unpainted(run, source, stride, most, size, kept)) as frames:
+        for frame in frames:
             if outline is not None:
                 outline.paint(frame[None])
             yield frame
+
+
+def _unpainted(
+    run: Run, source: Source, stride: int, most: int, size: tuple[int, int], kept: PictureStore
+) -> Generator[Tensor, None, None]:
+    if kept.has(source.name):
+        yield from kept.read(source.name)
         return
     start, end = run.reading.start, run.reading.end
     reading = Reading(
@@ -413,9 +420,7 @@ def frames_to_draw(
     )
     with closing(source.clips(DRAWN_AT_ONCE, reading)) as clips:
         for clip in clips:
-            if outline is not None:
-                outline.paint(clip.frames)
-            yield from clip.frames
+            yield from map(as_kept, clip.frames) if most <= MAX_KEPT_PICTURES else clip.frames
 
 
 def draw_codes(
@@ -510,8 +515,8 @@ def export_parts(
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    job = _Job(run, place, options, sources)
-    with job.pictures:
+    with PictureStore() as pictures:
+        job = _Job(run, place, options, sources, pictures)
         yield from _export_all(job, sources)
         if options.overlay and run.config.task != "locate":
             path, stride, share = place / "overlay.mp4", options.stride, job.overlay_frames
@@ -533,6 +538,7 @@ class _Job:
         place: Path,
         options: ExportOptions,
         sources: Sequence[Source],
+        pictures: PictureStore,
     ) -> None:
         self.run = run
         self.place = place
@@ -540,7 +546,7 @@ class _Job:
         self.done = Exported()
         self.known = KnownObjects()
         self.video: Overlay | None = None
-        self.pictures = PictureStore()
+        self.pictures = pictures
         self.outlines: OutlineWriter | None = None
         self.overlay_frames = _overlay_share(options, len(sources))
         self.fps = _overlay_fps(sources[0].probe(), options.stride)
