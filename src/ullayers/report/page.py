@@ -19,7 +19,7 @@ import ullayers.report.charts as training_charts
 import ullayers.report.pictures as pictures
 from ullayers.files import replacing
 from ullayers.report.behaviour import behaviour_section, draw_scene
-from ullayers.report.overlay import draw_crops, draw_track
+from ullayers.report.drawing import draw_crops, draw_track
 from ullayers.tracks.behaviour import Scene, Zones
 from ullayers.tracks.measures import SMOOTHING_SECONDS, is_ring, measure_motion
 from ullayers.tracks.reading import Crossing

@@ -22,7 +22,7 @@ from ullayers.learn.footage import cut, gather
 from ullayers.learn.networks import Locator
 from ullayers.learn.survey import open_recording, outline_reading, to_pixels
 from ullayers.locate.paths import fill_gaps
-from ullayers.report.overlay import draw_track
+from ullayers.report.drawing import draw_track
 from ullayers.research.baselines import Coder, random_weights, similarity_codes, slow_codes
 from ullayers.research.datasets import Sequence as Pictures
 from ullayers.research.datasets import load
