@@ -34,8 +34,7 @@ SCATTER_PAD = (2, 2, 4, 20)  # left, right, top, bottom
 
 # Pixels of the time lines in the colour of an object, and where the needle is, as a share.
 TIME_LINES = """async (object) => {
-  const {chartColour} = await import("/js/colours.js");
-  const {screenPalette} = await import("/js/palette.js");
+  const {chartColour, screenPalette} = await import("/js/colours.js");
   const [red, green, blue] = chartColour(object, screenPalette());
   const canvas = document.querySelector("[data-testid=timeline]");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");

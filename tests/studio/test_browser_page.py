@@ -211,8 +211,7 @@ def check_narrow(tab: Tab) -> None:
 
 # The least contrast of the colours of 32 objects with the paper that charts are drawn on.
 LINE_CONTRAST = """async () => {
-  const {chartColour} = await import("/js/colours.js");
-  const {PAPER, screenPalette} = await import("/js/palette.js");
+  const {chartColour, PAPER, screenPalette} = await import("/js/colours.js");
   const luminance = (colour) => {
     const [r, g, b] = colour.map((v) => v / 255)
       .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));

@@ -5,7 +5,7 @@
 
 import { api } from "./api.js";
 
-export const BUDGET = 64e6; // bytes of decoded pictures
+const BUDGET = 64e6; // bytes of decoded pictures
 const AT_ONCE = 4; // requests; browsers allow six per server
 const WIDTHS = [320, 640, 960, 1280, 1920, 2560]; // few, so that pictures can be used again
 const SCRUBBING = 2; // requests while a drag goes through many frames
@@ -110,11 +110,6 @@ export class Frames {
     this.advance();
   }
 
-  /** @param {object} viewer */
-  forget(viewer) {
-    this.wishes.delete(viewer);
-  }
-
   /** Ask for what failed again, after the connection is back. */
   retry() {
     this.failed.clear();
@@ -180,11 +175,9 @@ export class Frames {
     const bytes = 4 * bitmap.width * bitmap.height;
     this.pictures.set(key, { bitmap, bytes });
     this.bytes += bytes;
-    for (const [oldest, picture] of this.pictures) {
+    for (const oldest of this.pictures.keys()) {
       if (this.bytes <= BUDGET || oldest === key) break;
-      this.pictures.delete(oldest);
-      this.bytes -= picture.bytes;
-      picture.bitmap.close();
+      this.drop(oldest);
     }
   }
 
@@ -195,10 +188,5 @@ export class Frames {
     this.pictures.delete(key);
     this.bytes -= picture.bytes;
     picture.bitmap.close();
-  }
-
-  /** Drop all pictures of a source, whose number may now belong to another video. */
-  dropSource(/** @type {string} */ source) {
-    for (const key of [...this.pictures.keys()]) if (key.startsWith(`${source}/`)) this.drop(key);
   }
 }
