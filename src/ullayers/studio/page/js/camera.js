@@ -33,11 +33,11 @@ export class Camera {
     this.video.muted = true;
     this.small = h("canvas");
     this.canvas = pictureCanvas("Camera with outlines", "camera-picture");
-    this.numbers = h("div", { class: "camera-numbers numeric", testid: "camera-numbers" });
+    this.numbers = h("div.camera-numbers.numeric", { testid: "camera-numbers" });
     const props = { class: "primary", testid: "camera-stop" };
     const stop = button("Stop and keep", () => this.stop(), props);
-    const bar = h("div", { class: "camera-bar" }, this.numbers, stop);
-    this.element = h("div", { class: "pane" }, this.canvas, bar);
+    const bar = h("div.camera-bar", this.numbers, stop);
+    this.element = h("div.pane", this.canvas, bar);
     /** @type {Map<number, {bitmap: ImageBitmap, begun: number}>} */
     this.sent = new Map();
     /** @type {MediaStream|null} */

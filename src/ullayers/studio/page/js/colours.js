@@ -41,10 +41,16 @@ export const PAPER = {
   font: "Helvetica, Arial, sans-serif",
 };
 
-/** The colours of the style sheet. @returns {Palette} */
+/** The colours of the style sheet, which has them as light-dark(#..., #...). @returns {Palette} */
 export function screenPalette() {
   const style = getComputedStyle(document.documentElement);
-  const read = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const scheme = style.colorScheme === "light dark" ? system : style.colorScheme;
+  const read = (/** @type {string} */ name) =>
+    style
+      .getPropertyValue(name)
+      .match(/#\w+/g)
+      ?.at(scheme === "dark" ? 1 : 0) ?? "";
   return {
     ink: read("--ink"),
     soft: read("--soft"),

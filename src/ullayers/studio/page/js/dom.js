@@ -7,26 +7,30 @@ const SVG = "http://www.w3.org/2000/svg";
 const STAY = 4500; // ms that a message is shown
 
 /** @typedef {Node|string|number|null|false|undefined} Child */
+/** @typedef {Record<string, any>} Props */
 
 /**
- * Create an element. Functions under "on..." become listeners, `testid` becomes `data-testid`, and
- * what is `false` or `null` is left out.
+ * Create an element. Of its properties, functions under "on..." become listeners, `testid` becomes
+ * `data-testid`, and what is `false` or `null` is left out.
  *
  * @template {keyof HTMLElementTagNameMap} Tag
- * @param {Tag} tag
- * @param {Record<string, any>} [props]
- * @param {...(Child|Child[])} children
+ * @param {Tag|`${Tag}.${string}`} tag With classes: "p.note".
+ * @param {...(Child|Child[]|Props)} parts Its properties, if there are any, then its children.
  * @returns {HTMLElementTagNameMap[Tag]}
  */
-export function h(tag, props = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(props)) {
+export function h(tag, ...parts) {
+  const [name, ...classes] = tag.split(".");
+  const node = document.createElement(/** @type {Tag} */ (name));
+  if (classes.length) node.className = classes.join(" ");
+  const [props, ...rest] = parts;
+  const given = props && props.constructor === Object;
+  for (const [key, value] of given ? Object.entries(props) : []) {
     if (value === null || value === undefined || value === false) continue;
-    if (typeof value === "function") node.addEventListener(name.slice(2), value);
-    else if (name === "testid") node.dataset.testid = value;
-    else node.setAttribute(name, value === true ? "" : String(value));
+    if (typeof value === "function") node.addEventListener(key.slice(2), value);
+    else if (key === "testid") node.dataset.testid = value;
+    else node.setAttribute(key, value === true ? "" : String(value));
   }
-  add(node, children);
+  add(node, given ? rest : parts);
   return node;
 }
 
@@ -36,7 +40,7 @@ export function fill(node, ...children) {
   add(node, children);
 }
 
-/** @param {Element} node @param {(Child|Child[])[]} children */
+/** @param {Element} node @param {any[]} children */
 function add(node, children) {
   for (const child of children.flat()) {
     if (child === null || child === undefined || child === false) continue;
@@ -97,12 +101,12 @@ export function setIcon(node, name, label) {
 
 /** @param {Child} title @param {Child} value Beside the title. @param {...Child} rest */
 export function card(title, value, ...rest) {
-  return h("section", { class: "card" }, h("header", {}, h("h2", {}, title), value), rest);
+  return h("section.card", h("header", h("h2", title), value), rest);
 }
 
 /** A control with its label. @param {string} label @param {HTMLElement} control */
 export function field(label, control) {
-  return h("label", { class: "field" }, h("span", {}, label), control);
+  return h("label.field", h("span", label), control);
 }
 
 /** The options of a menu. @param {HTMLSelectElement} select @param {(string|number)[][]} options Their values and texts. */
@@ -173,9 +177,9 @@ export function say(text, action = null) {
     toast.remove();
   };
   const toast = h(
-    "div",
-    { class: "toast", testid: "toast" },
-    h("span", {}, text),
+    "div.toast",
+    { testid: "toast" },
+    h("span", text),
     action && button(action.label, act, { class: "link" }),
     iconButton("close", "Close this message", () => toast.remove(), { class: "tiny" }),
   );
@@ -213,14 +217,14 @@ export function ask(question, detail, label) {
   ) => h("button", { type: "submit", value, class: kind, testid: `dialog-${value}` }, text);
   const no = answer("no", "plain", "Cancel");
   const dialog = h(
-    "dialog",
-    { class: "question", "aria-labelledby": "question-title" },
+    "dialog.question",
+    { "aria-labelledby": "question-title" },
     h(
       "form",
       { method: "dialog" },
       h("h2", { id: "question-title" }, question),
-      h("p", {}, detail),
-      h("div", { class: "buttons" }, no, answer("yes", "danger", label)),
+      h("p", detail),
+      h("div.buttons", no, answer("yes", "danger", label)),
     ),
   );
   document.body.append(dialog);

@@ -36,26 +36,19 @@ const FIRST = ["report.html", "overlay.mp4", "tracks.csv", "codes.csv"]; // file
  */
 export function exportTab(app, stage, timeline, points) {
   const { store } = app;
-  const files = h("ul", { class: "files", testid: "files" });
+  const files = h("ul.files", { testid: "files" });
   const asFound = h(
-    "p",
-    { class: "note", hidden: true, testid: "as-found" },
+    "p.note",
+    { hidden: true, testid: "as-found" },
     "These files are the original results, without corrections. Export writes tables, overlays " +
       "and a report with corrections applied.",
   );
   const figures = figuresCard(app, stage, timeline, points);
-  const body = h(
-    "div",
-    {},
-    exportCard(app),
-    figures,
-    card("Files of the run", null, files, asFound),
-  );
+  const body = h("div", exportCard(app), figures, card("Files of the run", null, files, asFound));
   const empty = h(
-    "div",
-    { class: "empty" },
-    h("h2", {}, "Nothing to export yet"),
-    h("p", {}, "Open a finished run to save its tables, video, report and figures."),
+    "div.empty",
+    h("h2", "Nothing to export yet"),
+    h("p", "Open a finished run to save its tables, video, report and figures."),
   );
   store.follow(["results", "details"], () => {
     const { results, details } = store.state;
@@ -74,24 +67,19 @@ export function exportTab(app, stage, timeline, points) {
     });
     fill(files, rows);
   });
-  return h("div", {}, empty, body);
+  return h("div", empty, body);
 }
 
 /** Writing a file in a format. @param {App} app */
 function exportCard({ store, session }) {
-  const made = h("ul", { class: "files", testid: "exports" });
-  const error = h("p", {
-    class: "form-error",
-    role: "alert",
-    hidden: true,
-    testid: "export-error",
-  });
+  const made = h("ul.files", { testid: "exports" });
+  const error = h("p.form-error", { role: "alert", hidden: true, testid: "export-error" });
   const format = h("select", { testid: "format" });
   const whole = h("input", { type: "radio", name: "span", value: "all", checked: true });
   const radio = { type: "radio", name: "span", value: "range", testid: "export-range" };
   const part = h("input", radio);
-  const partText = h("span", {});
-  const text = h("span", {}, "Export");
+  const partText = h("span");
+  const text = h("span", "Export");
   const submit = button(text, null, {
     type: "submit",
     icon: "download",
@@ -101,20 +89,13 @@ function exportCard({ store, session }) {
   const mark = (/** @type {"first"|"last"} */ end, /** @type {string} */ label) =>
     button(label, () => session.mark(end), { class: "plain small", testid: `mark-${end}` });
   const form = h(
-    "form",
-    { class: "export-form" },
+    "form.export-form",
     field("Format", format),
     h(
-      "fieldset",
-      { class: "field" },
-      h("legend", {}, "Frames"),
-      h(
-        "div",
-        { class: "checks" },
-        h("label", {}, whole, h("span", {}, "All")),
-        h("label", {}, part, partText),
-      ),
-      h("div", { class: "marks" }, mark("first", "Starts here (i)"), mark("last", "Ends here (o)")),
+      "fieldset.field",
+      h("legend", "Frames"),
+      h("div.checks", h("label", whole, h("span", "All")), h("label", part, partText)),
+      h("div.marks", mark("first", "Starts here (i)"), mark("last", "Ends here (o)")),
     ),
     error,
     submit,
@@ -173,12 +154,11 @@ function fileRow(name, bytes, open, download) {
   const props = { class: "quiet square tiny", href: download, download: name };
   return h(
     "li",
-    {},
     icon("file"),
     viewable
       ? h("a", { href: open, target: "_blank", rel: "noopener" }, name)
-      : h("span", { class: "file-name" }, name),
-    h("span", { class: "soft numeric" }, fileSize(bytes)),
+      : h("span.file-name", name),
+    h("span.soft.numeric", fileSize(bytes)),
     h("a", { ...props, "aria-label": label, title: label }, icon("download")),
   );
 }
@@ -207,8 +187,8 @@ function figuresCard({ store }, stage, timeline, points) {
         "aria-label": `${label} as ${kind.toUpperCase()}`,
       }),
     );
-    const group = h("span", { class: "group" }, buttons);
-    return h("div", { class: "figure-row" }, h("span", {}, label), group);
+    const group = h("span.group", buttons);
+    return h("div.figure-row", h("span", label), group);
   };
   const lines = row("Time lines, as shown", "figure-timeline", (kind) => {
     const { model } = timeline;
@@ -234,6 +214,6 @@ function figuresCard({ store }, stage, timeline, points) {
     const canvas = stage.main.snapshot();
     if (canvas) saveCanvas(canvas, nameOf(`frame ${stage.main.shown}`));
   }
-  store.follow(["results", "details"], () => (curve.hidden = !store.state.records.length));
+  store.follow(["records"], () => (curve.hidden = !store.state.records.length));
   return card("Figures", null, lines, scatter, curve, frame);
 }

@@ -130,19 +130,18 @@ export function listenToKeys(app, viewport, timeline) {
 function fillHelp(groups) {
   const dialog = /** @type {HTMLDialogElement} */ (byId("help"));
   const close = iconButton("close", "Close", () => dialog.close(), { testid: "help-close" });
-  const kbd = (/** @type {string} */ part) => (part === "–" ? " – " : h("kbd", {}, part));
+  const kbd = (/** @type {string} */ part) => (part === "–" ? " – " : h("kbd", part));
   const sections = Object.entries(groups).map(([group, keys]) => {
     const rows = keys.map(([, shown, text]) =>
-      h("div", {}, h("dt", {}, shown.split(" ").map(kbd)), h("dd", {}, text)),
+      h("div", h("dt", shown.split(" ").map(kbd)), h("dd", text)),
     );
-    return h("section", {}, h("h3", {}, group), h("dl", {}, rows));
+    return h("section", h("h3", group), h("dl", rows));
   });
   dialog.append(
-    h("header", {}, h("h2", {}, "Keyboard"), close),
-    h("div", { class: "help-groups" }, sections),
+    h("header", h("h2", "Keyboard"), close),
+    h("div.help-groups", sections),
     h(
-      "p",
-      { class: "note" },
+      "p.note",
       "In the picture, the wheel or a pinch zooms, dragging pans, and shift with the wheel steps through frames. In the time lines, the wheel zooms, dragging moves in time, and dragging with shift marks a range.",
     ),
   );

@@ -38,38 +38,36 @@ function learnForm({ store, session }) {
   const end = typed({ placeholder: "End", testid: "end" });
   const watch = h("input", { type: "checkbox", testid: "kind-watch" });
   const masks = h("input", { type: "checkbox", testid: "masks" });
-  const error = h("p", { class: "form-error", role: "alert", hidden: true, testid: "form-error" });
+  const error = h("p.form-error", { role: "alert", hidden: true, testid: "form-error" });
   const submit = button("Learn from this video", null, {
     type: "submit",
     class: "primary wide",
     icon: "learn",
     testid: "learn",
   });
-  const others = h("div", { class: "checks" });
-  const othersField = h("fieldset", { class: "field" }, h("legend", {}, "Together with"), others);
+  const others = h("div.checks");
+  const othersField = h("fieldset.field", h("legend", "Together with"), others);
   const objectsField = field("Number of objects", objects);
   const outputsField = field("Number of outputs", outputs);
   const tasks = TASKS.map(([value, title, text]) => {
     const checked = value === "locate";
     const choice = { type: "radio", name: "task", value, checked, testid: `task-${value}` };
-    const texts = h("span", {}, h("strong", {}, title), h("small", {}, text));
-    return h("label", { class: "choice" }, h("input", choice), texts);
+    const texts = h("span", h("strong", title), h("small", text));
+    return h("label.choice", h("input", choice), texts);
   });
   const check = (/** @type {HTMLElement} */ box, /** @type {string} */ text) =>
-    h("label", {}, box, h("span", {}, text));
+    h("label", box, h("span", text));
   const form = h(
-    "form",
-    { class: "learn-form", novalidate: true },
-    h("fieldset", { class: "field" }, h("legend", {}, "What to learn"), tasks),
-    h("div", { class: "pair" }, objectsField, outputsField, field("Name of the run", name)),
+    "form.learn-form",
+    { novalidate: true },
+    h("fieldset.field", h("legend", "What to learn"), tasks),
+    h("div.pair", objectsField, outputsField, field("Name of the run", name)),
     h(
-      "details",
-      { class: "more" },
-      h("summary", {}, "More settings"),
-      h("div", { class: "pair" }, field("From (m:ss)", start), field("To (m:ss)", end)),
+      "details.more",
+      h("summary", "More settings"),
+      h("div.pair", field("From (m:ss)", start), field("To (m:ss)", end)),
       h(
-        "div",
-        { class: "checks" },
+        "div.checks",
         check(watch, "Learn while watching, in one pass"),
         check(masks, "Write masks as images"),
       ),
@@ -170,19 +168,18 @@ function time(control, what) {
 export function learnTab(app) {
   const { store } = app;
   const form = learnForm(app);
-  const status = h("section", { class: "card status", testid: "status" });
-  const stage = h("h2", {});
-  const facts = h("div", {});
+  const status = h("section.card.status", { testid: "status" });
+  const stage = h("h2");
+  const facts = h("div");
   let shownStatus = ""; // what its buttons were made for
   /** @type {Map<string, Promise<string>>} How much runs changed, by their ids. */
   const sentences = new Map();
   const scatter = scatterCard(app);
   const cards = [curveCard(store), meterCard(store), scatter, kernelCard(store)];
   const empty = h(
-    "div",
-    { class: "empty" },
-    h("h2", {}, "Nothing is open"),
-    h("p", {}, "Open a video to learn from it, or a run to inspect its results."),
+    "div.empty",
+    h("h2", "Nothing is open"),
+    h("p", "Open a video to learn from it, or a run to inspect its results."),
   );
 
   /** @param {(Node|null)[]} content */
@@ -201,7 +198,7 @@ export function learnTab(app) {
     const found = [results?.objects.length, results?.unsure.length, details?.summary?.frames];
     const key = [run.id, run.state, run.error, run.trusted, ...found].join();
     if (shownStatus !== key) {
-      if (isAtWork(run)) show(h("header", {}, stage, run.opened ? null : stopButton(run)), facts);
+      if (isAtWork(run)) show(h("header", stage, run.opened ? null : stopButton(run)), facts);
       else show(...(run.state === "done" ? verdict(store, run) : ended(run)), changes(run));
       shownStatus = key;
     }
@@ -213,7 +210,7 @@ export function learnTab(app) {
   const changes = (run) => {
     const parent = store.state.runs.find((entry) => entry.id === run.parent);
     if (!parent || run.state !== "done") return null;
-    const text = h("p", { class: "note", testid: "changes" }, "Comparing …");
+    const text = h("p.note", { testid: "changes" }, "Comparing …");
     const sentence =
       sentences.get(run.id) ?? api.changes(run.id, parent.id).then((answer) => answer.sentence);
     sentences.set(run.id, sentence);
@@ -225,9 +222,8 @@ export function learnTab(app) {
       },
     );
     return h(
-      "div",
-      { class: "changes" },
-      h("h3", {}, `Learned from corrections of ${parent.name}`),
+      "div.changes",
+      h("h3", `Learned from corrections of ${parent.name}`),
       text,
       button("Compare side by side", () => app.session.compare(parent.id), {
         icon: "compare",
@@ -245,11 +241,11 @@ export function learnTab(app) {
     status.hidden = open.kind === "none" || (open.kind === "source" && !source?.error);
     if (run) showRun(run);
     else if (open.kind === "camera") show(...camera(store));
-    else if (source?.error) show(h("p", { class: "form-error" }, source.error));
+    else if (source?.error) show(h("p.form-error", source.error));
     for (const { update } of cards) update();
   });
   const elements = cards.map(({ element }) => element);
-  return { element: h("div", {}, empty, form, status, elements), points: scatter.points };
+  return { element: h("div", empty, form, status, elements), points: scatter.points };
 }
 
 /** @param {Run} run */
@@ -268,7 +264,7 @@ function queueNote(store, run) {
     other.state === "running" || (other.state === "queued" && other.created < run.created);
   const ahead = store.state.runs.filter(before).length;
   const text = ahead ? `It starts after ${counted(ahead, "other run")}.` : "It starts in a moment.";
-  return [h("p", { class: "note" }, text)];
+  return [h("p.note", text)];
 }
 
 /** How far a run at work is. @param {Store} store @param {Run} run */
@@ -301,7 +297,7 @@ function verdict(store, run) {
       good ? "check" : "warning",
       good ? "Finished" : "Finished, but check the results",
     ),
-    ...(run.reasons ?? []).map((reason) => h("p", { class: "note" }, reason)),
+    ...(run.reasons ?? []).map((reason) => h("p.note", reason)),
     factList([
       frames === undefined ? null : ["Frames", whole(frames)],
       tracks && ["Objects", whole(tracks.objects.length)],
@@ -329,14 +325,14 @@ function ended(run) {
   });
   return [
     statusHeader(failed ? "bad" : "", failed ? "warning" : "pause", runSentence(run)),
-    h("p", { class: "note", testid: "run-error" }, text),
-    run.opened ? null : h("div", { class: "buttons" }, again),
+    h("p.note", { testid: "run-error" }, text),
+    run.opened ? null : h("div.buttons", again),
   ];
 }
 
 /** @param {string} kind @param {Parameters<typeof icon>[0]} name @param {string} text */
 function statusHeader(kind, name, text) {
-  return h("header", {}, h("h2", { class: kind }, icon(name), text));
+  return h("header", h("h2", { class: kind }, icon(name), text));
 }
 
 /** @param {Store} store */
@@ -344,8 +340,8 @@ function camera(store) {
   const { live } = store.state;
   const text = "Move something in front of the camera. Stop saves the recording and the run.";
   return [
-    h("header", {}, h("h2", {}, "Learning from the camera")),
-    h("p", { class: "note" }, text),
+    h("header", h("h2", "Learning from the camera")),
+    h("p.note", text),
     live &&
       factList([
         ["Frames", whole(live.done ?? 0)],
@@ -357,10 +353,9 @@ function camera(store) {
 /** @param {([string, string]|null)[]} entries */
 function factList(entries) {
   const rows = entries.map(
-    (entry) =>
-      entry && h("div", {}, h("dt", {}, entry[0]), h("dd", { class: "numeric" }, entry[1])),
+    (entry) => entry && h("div", h("dt", entry[0]), h("dd.numeric", entry[1])),
   );
-  return h("dl", { class: "facts" }, rows);
+  return h("dl.facts", rows);
 }
 
 /** @param {Run} run */
@@ -380,13 +375,13 @@ function stepper(stage) {
     const kind = place < now ? "past" : place === now ? "now" : "";
     return h("li", { class: kind, "aria-current": place === now ? "step" : false }, label);
   });
-  return h("ol", { class: "stepper" }, items);
+  return h("ol.stepper", items);
 }
 
 /** J of every trial. @param {Store} store */
 function curveCard(store) {
-  const value = h("span", { class: "value numeric", testid: "objective" });
-  const note = h("p", { class: "note" });
+  const value = h("span.value.numeric", { testid: "objective" });
+  const note = h("p.note");
   const chart = new Chart("J of every training step; lower is better", "curve", (sheet) =>
     drawObjective(sheet, store.state.records, store.stepUnit),
   );
@@ -410,11 +405,11 @@ function curveCard(store) {
 
 /** The collapse meter: in how many directions the output varies. @param {Store} store */
 function meterCard(store) {
-  const value = h("span", { class: "value numeric" });
-  const note = h("p", { class: "note" });
+  const value = h("span.value.numeric");
+  const note = h("p.note");
   const filling = h("span");
   const role = { role: "meter", "aria-label": "Collapse meter", testid: "meter" };
-  const meter = h("div", { class: "meter", ...role, "aria-valuemin": 0 }, filling);
+  const meter = h("div.meter", { ...role, "aria-valuemin": 0 }, filling);
   const draw = (/** @type {Parameters<typeof drawRank>[0]} */ sheet) =>
     drawRank(sheet, store.state.records);
   const chart = new Chart("Rank of the output over time", "rank", draw, "chart spark");
@@ -443,8 +438,8 @@ function meterCard(store) {
 function scatterCard({ store, session, playhead }) {
   /** @type {[number, number]} */
   let axes = [0, 1];
-  const title = h("span", {});
-  const selects = h("div", { class: "axes", hidden: true });
+  const title = h("span");
+  const selects = h("div.axes", { hidden: true });
   const points = () => {
     const { results, hidden } = store.state;
     if (results) return resultsPoints(results, axes, hidden);
@@ -454,15 +449,14 @@ function scatterCard({ store, session, playhead }) {
     return livePoints(session.path, code, aspect);
   };
   const scatter = new Scatter(points, playhead);
-  const note = h("p", { class: "note" }, "Each point is a frame. Click one to see it.");
+  const note = h("p.note", "Each point is a frame. Click one to see it.");
   const element = card(title, selects, scatter.canvas, note);
 
   /** Which number of a code is shown along an axis. @param {0|1} axis @param {string[]} columns */
   const axisSelect = (axis, columns) => {
     const select = h(
-      "select",
+      "select.quiet-select",
       {
-        class: "quiet-select",
         "aria-label": axis ? "Upwards" : "Across",
         onchange: () => {
           axes[axis] = Number(select.value);
@@ -492,11 +486,7 @@ function scatterCard({ store, session, playhead }) {
 
 /** Kernels of the first layer. @param {Store} store */
 function kernelCard(store) {
-  const image = h("img", {
-    class: "kernels",
-    alt: "Kernels of the first layer",
-    testid: "kernels",
-  });
+  const image = h("img.kernels", { alt: "Kernels of the first layer", testid: "kernels" });
   const element = card("Kernels of the first layer", null, image);
   const update = () => {
     const kernels = store.state.live?.kernels;

@@ -67,10 +67,10 @@ function sourceSentence(source) {
  * @returns {{demo: () => void}} Opens the demo.
  */
 export function buildLibrary(root, { store, session }, handlers) {
-  const sources = h("ul", { class: "items", "aria-label": "Videos", testid: "sources" });
-  const runs = h("ul", { class: "items", "aria-label": "Runs", testid: "runs" });
-  const uploads = h("ul", { class: "items", "aria-label": "Uploads", testid: "uploads" });
-  const hint = (/** @type {string} */ text) => h("p", { class: "hint" }, text);
+  const sources = h("ul.items", { "aria-label": "Videos", testid: "sources" });
+  const runs = h("ul.items", { "aria-label": "Runs", testid: "runs" });
+  const uploads = h("ul.items", { "aria-label": "Uploads", testid: "uploads" });
+  const hint = (/** @type {string} */ text) => h("p.hint", text);
   const noSources = hint("Drop a video anywhere on this page, or try the demo.");
   const noRuns = hint("Choose a video and learn from it. Runs are listed here.");
   let makingDemo = false;
@@ -100,7 +100,7 @@ export function buildLibrary(root, { store, session }, handlers) {
   const itemOf = (kind, ...content) => {
     const choose = () => open(kind, element.dataset.id ?? "");
     const choice = button(content, choose, { class: "item" });
-    const tools = h("span", { class: "item-tools" });
+    const tools = h("span.item-tools");
     const element = h("li", { testid: kind }, choice, tools);
     const mark = (/** @type {string} */ id) => {
       const { open } = store.state;
@@ -115,11 +115,11 @@ export function buildLibrary(root, { store, session }, handlers) {
   const sourceItem = () => {
     /** @type {Source} */
     let source;
-    const thumb = h("img", { class: "thumb", alt: "", loading: "lazy" });
-    const broken = h("span", { class: "thumb broken" }, icon("warning"));
-    const name = h("span", { class: "item-name" });
-    const meta = h("span", { class: "item-meta" });
-    const texts = h("span", { class: "item-text" }, name, meta);
+    const thumb = h("img.thumb", { alt: "", loading: "lazy" });
+    const broken = h("span.thumb.broken", icon("warning"));
+    const name = h("span.item-name");
+    const meta = h("span.item-meta");
+    const texts = h("span.item-text", name, meta);
     const { element, choice, tools, mark } = itemOf("source", thumb, broken, texts);
     const remove = tinyButton("trash", "Delete this video", () => deleteSource(source));
     tools.append(remove);
@@ -144,14 +144,14 @@ export function buildLibrary(root, { store, session }, handlers) {
   const runItem = () => {
     /** @type {Run} */
     let run;
-    const dot = h("span", { class: "dot", "aria-hidden": "true" });
-    const name = h("span", { class: "item-name" });
-    const when = h("time", { class: "item-meta" });
-    const meta = h("span", { class: "item-meta" });
+    const dot = h("span.dot", { "aria-hidden": "true" });
+    const name = h("span.item-name");
+    const when = h("time.item-meta");
+    const meta = h("span.item-meta");
     const filling = h("span");
-    const bar = h("span", { class: "bar", "aria-hidden": "true" }, filling);
-    const line = h("span", { class: "item-line" }, name, when);
-    const texts = h("span", { class: "item-text" }, line, meta, bar);
+    const bar = h("span.bar", { "aria-hidden": "true" }, filling);
+    const line = h("span.item-line", name, when);
+    const texts = h("span.item-text", line, meta, bar);
     const { element, choice, tools, mark } = itemOf("run", dot, texts);
     const act = (/** @type {"stop"|"resume"} */ what) => () =>
       api.act(run.id, what).catch(sayError);
@@ -179,16 +179,15 @@ export function buildLibrary(root, { store, session }, handlers) {
   };
 
   const actions = h(
-    "div",
-    { class: "library-actions" },
+    "div.library-actions",
     button("Add video", handlers.upload, { icon: "upload", class: "plain", testid: "upload" }),
     button("Camera", handlers.camera, { icon: "camera", class: "plain", testid: "camera" }),
     button("Demo", demo, { icon: "spark", class: "plain", testid: "demo" }),
   );
   root.append(
     actions,
-    h("section", {}, h("h2", {}, "Videos"), uploads, sources, noSources),
-    h("section", {}, h("h2", {}, "Runs"), runs, noRuns),
+    h("section", h("h2", "Videos"), uploads, sources, noSources),
+    h("section", h("h2", "Runs"), runs, noRuns),
   );
   const listSources = keptItems(sources, sourceItem);
   const listRuns = keptItems(runs, runItem);
@@ -234,23 +233,20 @@ function uploadItem({ name, share, error, cancel }) {
   filling.style.width = percentCss(share);
   const text = error ?? (share < 1 ? `Sending, ${percent(share)}` : "Checking");
   return h(
-    "li",
-    { class: "uploading", testid: "uploading" },
+    "li.uploading",
+    { testid: "uploading" },
     h(
-      "span",
-      { class: "item" },
-      h("span", { class: "thumb broken" }, icon(error ? "warning" : "upload")),
+      "span.item",
+      h("span.thumb.broken", icon(error ? "warning" : "upload")),
       h(
-        "span",
-        { class: "item-text" },
-        h("span", { class: "item-name" }, name),
+        "span.item-text",
+        h("span.item-name", name),
         h("span", { class: `item-meta${error ? " bad" : ""}` }, text),
-        error ? null : h("span", { class: "bar" }, filling),
+        error ? null : h("span.bar", filling),
       ),
     ),
     h(
-      "span",
-      { class: "item-tools always" },
+      "span.item-tools.always",
       tinyButton("close", error ? "Close" : "Cancel this upload", cancel),
     ),
   );

@@ -160,8 +160,8 @@ async function openRecording({ run, source, error }) {
 function emptyContent() {
   const { open, loaded, sources, runs } = store.state;
   const text = (/** @type {string} */ title, /** @type {string} */ words) =>
-    h("div", { class: "empty-stage" }, h("h2", {}, title), h("p", {}, words));
-  if (!loaded) return h("div", { class: "empty-stage" });
+    h("div.empty-stage", h("h2", title), h("p", words));
+  if (!loaded) return h("div.empty-stage");
   if (open.kind === "source" && store.openSource?.kind === "live")
     return text("A camera of this computer", "Start learning to see its picture here.");
   if (open.kind === "source")
@@ -180,8 +180,7 @@ function emptyContent() {
   const plain = /** @type {const} */ ({ class: "plain" });
   welcome.append(
     h(
-      "div",
-      { class: "row" },
+      "div.row",
       button("Add a video", chooseFiles, {
         icon: "upload",
         class: "primary",

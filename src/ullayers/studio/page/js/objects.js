@@ -212,10 +212,10 @@ function correctionSentence({ op, object, objects, first, last, frame }) {
 /** @param {App} app */
 export function objectsTab(app) {
   const { store, session, corrector, playhead } = app;
-  const empty = h("div", { class: "empty" });
+  const empty = h("div.empty");
   const list = objectList(app);
-  const body = h("div", {}, list.element, correctCard(app), historyCard(app));
-  const element = h("div", {}, empty, body);
+  const body = h("div", list.element, correctCard(app), historyCard(app));
+  const element = h("div", empty, body);
   store.follow(["results", "open"], () => {
     const { results, open } = store.state;
     body.hidden = results?.kind !== "tracks";
@@ -227,15 +227,15 @@ export function objectsTab(app) {
         ? "They are listed here when the run is finished."
         : "Open a finished run to see its objects, and to correct them.";
     const title = code ? "A code has no objects" : "No objects yet";
-    fill(empty, h("h2", {}, title), h("p", {}, text));
+    fill(empty, h("h2", title), h("p", text));
   });
   return element;
 }
 
 /** The objects, where they are in this frame, and which are selected or hidden. @param {App} app */
 function objectList({ store, session, playhead }) {
-  const list = h("ul", { class: "objects", "aria-label": "Objects", testid: "objects-list" });
-  const count = h("span", { class: "value" });
+  const list = h("ul.objects", { "aria-label": "Objects", testid: "objects-list" });
+  const count = h("span.value");
   const element = card("Objects", count, list);
   /** @type {Map<number, ReturnType<typeof makeRow>>} */
   const rows = new Map();
@@ -245,16 +245,16 @@ function objectList({ store, session, playhead }) {
   const makeRow = (object) => {
     const swatch = h("span", { class: `swatch ${identityMarker(object)}`, "aria-hidden": "true" });
     swatch.style.background = css(identityColour(object));
-    const place = h("span", { class: "place numeric" });
-    const meta = h("span", { class: "item-meta" });
-    const name = h("span", { class: "item-name" }, `Object ${object}`);
+    const place = h("span.place.numeric");
+    const meta = h("span.item-meta");
+    const name = h("span.item-name", `Object ${object}`);
     const pick = (/** @type {MouseEvent} */ event) => {
       const touched = event instanceof PointerEvent && event.pointerType === "touch";
       // Without a keyboard, a tap adds a second object.
       const more = touched && store.state.picked.length === 1;
       session.pick(object, event.shiftKey || event.ctrlKey || event.metaKey || more);
     };
-    const texts = h("span", { class: "item-text" }, name, meta);
+    const texts = h("span.item-text", name, meta);
     const props = { class: "object", testid: `object-${object}` };
     const choice = button([swatch, texts, place], pick, props);
     const toggle = () => {
@@ -263,7 +263,7 @@ function objectList({ store, session, playhead }) {
       store.set({ hidden: shown ? [...others, object] : others });
     };
     const eye = iconButton("eye", "", toggle, { class: "tiny" });
-    return { element: h("li", {}, choice, eye), choice, place, eye, meta };
+    return { element: h("li", choice, eye), choice, place, eye, meta };
   };
   const mark = () => {
     const { picked, hidden } = store.state;
@@ -317,12 +317,12 @@ function objectList({ store, session, playhead }) {
 
 /** @param {App} app */
 function correctCard({ store, corrector }) {
-  const hint = h("p", { class: "note", role: "status", testid: "correct-hint" });
+  const hint = h("p.note", { role: "status", testid: "correct-hint" });
   const undo = iconButton("undo", "Undo (z)", () => corrector.undo(), { testid: "undo" });
   const redo = iconButton("redo", "Redo (shift+z)", () => corrector.redo(), { testid: "redo" });
   const tools = TOOLS.map(([name, method, label, title]) => {
     const props = { icon: name, class: "tool", title, testid: `correct-${name}` };
-    return button(h("span", {}, label), () => corrector[method](), props);
+    return button(h("span", label), () => corrector[method](), props);
   });
   const [swap, merge, split, move, remove, nothing] = tools;
   store.follow(["picked", "moving", "range", "results"], () => {
@@ -341,7 +341,7 @@ function correctCard({ store, corrector }) {
     undo.disabled = !corrections?.applied.length;
     redo.disabled = !corrections?.undone.length;
   });
-  const group = h("span", { class: "group" }, undo, redo);
+  const group = h("span.group", undo, redo);
   const row = { class: "tools", role: "group", "aria-label": "Corrections" };
   return card("Correct", group, h("div", row, tools), hint);
 }
@@ -366,10 +366,9 @@ function hintText(count, only, moving, range) {
 
 /** What was corrected, and learning from it. @param {App} app */
 function historyCard({ store, session, playhead }) {
-  const history = h("ol", { class: "history", "aria-label": "Corrections", testid: "history" });
+  const history = h("ol.history", { "aria-label": "Corrections", testid: "history" });
   const none = h(
-    "p",
-    { class: "note" },
+    "p.note",
     "Corrections are stored beside the run and apply to tables and exports. The original results are never overwritten.",
   );
   const learn = async () => {

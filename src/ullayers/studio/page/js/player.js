@@ -216,9 +216,9 @@ export function buildTransport(root, { store, playhead, session }) {
     { testid: "step-forward" },
   );
   const input = frameInput(playhead);
-  const total = h("span", { class: "soft numeric", testid: "frame-total" });
-  const time = h("span", { class: "numeric", testid: "time" });
-  const end = h("span", { class: "numeric roomy" });
+  const total = h("span.soft.numeric", { testid: "frame-total" });
+  const time = h("span.numeric", { testid: "time" });
+  const end = h("span.numeric.roomy");
   const speed = h(
     "select",
     {
@@ -232,14 +232,14 @@ export function buildTransport(root, { store, playhead, session }) {
   );
   const doubts = jumpButton("doubt", "uncertain stretch", "u", (way) => session.jumpUnsure(way));
   const crossings = jumpButton("crossing", "crossing", "c", (way) => session.jumpCrossing(way));
-  const label = h("span", { class: "soft roomy" }, "Frame");
+  const label = h("span.soft.roomy", "Frame");
   root.append(
-    h("div", { class: "group" }, back, play, forward),
-    h("label", { class: "group frame-field" }, label, input, total),
-    h("span", { class: "time" }, time, " ", end),
-    h("span", { class: "spacer" }),
+    h("div.group", back, play, forward),
+    h("label.group.frame-field", label, input, total),
+    h("span.time", time, " ", end),
+    h("span.spacer"),
     rangeChip(store),
-    h("div", { class: "group" }, doubts.element, crossings.element),
+    h("div.group", doubts.element, crossings.element),
     speed,
   );
 
@@ -306,7 +306,7 @@ function frameInput(playhead) {
  * @param {(direction: 1|-1) => void} jump
  */
 function jumpButton(name, what, key, jump) {
-  const count = h("span", { class: "count numeric" });
+  const count = h("span.count.numeric");
   const element = button(count, (event) => jump(event.shiftKey ? -1 : 1), {
     icon: name,
     class: `quiet jump ${name}`,
@@ -327,10 +327,10 @@ function jumpButton(name, what, key, jump) {
 
 /** @param {Store} store */
 function rangeChip(store) {
-  const text = h("span", { class: "numeric" });
+  const text = h("span.numeric");
   const clear = () => store.set({ range: null });
   const remove = iconButton("close", "Clear the marked range (x)", clear, { class: "tiny" });
-  const chip = h("span", { class: "chip", hidden: true, testid: "range" }, text, remove);
+  const chip = h("span.chip", { hidden: true, testid: "range" }, text, remove);
   store.follow(["range"], () => {
     const { range } = store.state;
     chip.hidden = !range;
@@ -348,9 +348,9 @@ function rangeChip(store) {
  */
 export function buildOverview(root, { store, playhead }, timeline) {
   const canvas = h("canvas", { "aria-hidden": "true" });
-  const knob = h("div", { class: "knob", "aria-hidden": "true" });
+  const knob = h("div.knob", { "aria-hidden": "true" });
   const slider = { role: "slider", tabindex: "0", "aria-label": "Frame", testid: "scrubber" };
-  const element = h("div", { class: "overview", ...slider }, canvas, knob);
+  const element = h("div.overview", { ...slider }, canvas, knob);
   root.append(element);
 
   /** @param {number} frame @param {number} width */

@@ -135,8 +135,8 @@ export function buildTabs(root, store, panels) {
     return { id, panel, control };
   });
   const list = h(
-    "div",
-    { class: "tabs", role: "tablist", "aria-label": "Inspector" },
+    "div.tabs",
+    { role: "tablist", "aria-label": "Inspector" },
     tabs.map(({ control }) => control),
   );
   list.addEventListener("keydown", (event) => {

@@ -255,14 +255,14 @@ export class Stage {
  * @param {Viewport} viewport
  */
 export function buildViewbar(root, { store, session }, viewport) {
-  const title = h("h2", { class: "view-title", testid: "title" });
+  const title = h("h2.view-title", { testid: "title" });
   const sequences = h("select", {
     "aria-label": "Sequence",
     class: "quiet-select",
     testid: "sequence",
     onchange: () => session.openSequence(sequences.value),
   });
-  const pulse = h("span", { class: "pulse", "aria-hidden": "true" });
+  const pulse = h("span.pulse", { "aria-hidden": "true" });
   const follow = () => store.set({ follow: true });
   const live = button([pulse, "Live"], follow, { class: "live-pill", testid: "live" });
   const zoom = button("", () => viewport.fit(), {
@@ -275,12 +275,11 @@ export function buildViewbar(root, { store, session }, viewport) {
     title,
     sequences,
     live,
-    h("span", { class: "spacer" }),
+    h("span.spacer"),
     compareSelect(store, session),
     layerMenu(store),
     h(
-      "div",
-      { class: "group" },
+      "div.group",
       iconButton("minus", "Zoom out (-)", () => viewport.zoomAt(1 / 1.5), wide),
       zoom,
       iconButton("plus", "Zoom in (+)", () => viewport.zoomAt(1.5), wide),
@@ -323,12 +322,12 @@ function layerMenu(store) {
     const onchange = () => toggleLayer(store, name);
     const box = h("input", { type: "checkbox", testid: `layer-${name}`, onchange });
     store.follow(["layers"], () => (box.checked = store.state.layers[name]));
-    return h("label", {}, box, h("span", {}, label), h("kbd", {}, key));
+    return h("label", box, h("span", label), h("kbd", key));
   });
-  const text = h("span", { class: "wide-only" }, "Show");
-  const summary = h("summary", { class: "quiet", title: "What is drawn" }, icon("eye"), text);
+  const text = h("span.wide-only", "Show");
+  const summary = h("summary.quiet", { title: "What is drawn" }, icon("eye"), text);
   const body = { class: "menu-body", role: "group", "aria-label": "What is drawn" };
-  const menu = h("details", { class: "menu" }, summary, h("div", body, boxes));
+  const menu = h("details.menu", summary, h("div", body, boxes));
   addEventListener("pointerdown", (event) => {
     if (menu.open && !menu.contains(/** @type {Node} */ (event.target))) menu.open = false;
   });
@@ -343,8 +342,7 @@ function layerMenu(store) {
 
 /** @param {Store} store @param {App["session"]} session */
 function compareSelect(store, session) {
-  const select = h("select", {
-    class: "quiet-select compare",
+  const select = h("select.quiet-select.compare", {
     "aria-label": "Compare with",
     title: "Compare with another run (v)",
     testid: "compare",

@@ -41,10 +41,10 @@ export class Timeline {
     /** @type {[number, number]} */
     this.window = [0, 1];
     const label = { role: "img", "aria-label": "Time lines", testid: "timeline" };
-    this.canvas = h("canvas", { class: "lanes", ...label });
-    this.needle = h("div", { class: "needle", "aria-hidden": "true" });
-    this.tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
-    this.hint = h("p", { class: "lanes-hint" });
+    this.canvas = h("canvas.lanes", { ...label });
+    this.needle = h("div.needle", { "aria-hidden": "true" });
+    this.tip = h("div.tip", { hidden: true, "aria-hidden": "true" });
+    this.hint = h("p.lanes-hint");
     this.onwindow = () => {};
     /** @type {Tile[]} Tiles that are drawn. */
     this.drawn = [];

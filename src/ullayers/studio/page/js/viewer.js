@@ -94,10 +94,10 @@ export class Viewer {
     this.still = null;
     this.timer = 0; // until the spinner
     this.canvas = pictureCanvas("Video frame", "picture");
-    this.label = h("div", { class: "pane-label", hidden: true });
-    this.spinner = h("div", { class: "spinner", "aria-hidden": "true", hidden: true });
-    this.message = h("div", { class: "pane-message", role: "status", hidden: true });
-    this.element = h("div", { class: "pane" }, this.canvas, this.label, this.spinner, this.message);
+    this.label = h("div.pane-label", { hidden: true });
+    this.spinner = h("div.spinner", { "aria-hidden": "true", hidden: true });
+    this.message = h("div.pane-message", { role: "status", hidden: true });
+    this.element = h("div.pane", this.canvas, this.label, this.spinner, this.message);
     this.schedule = beforeRepaint(() => this.draw());
     frames.listeners.add((wish) => this.arrived(wish));
     viewport.addEventListener("change", this.schedule);
@@ -278,7 +278,7 @@ export class Viewer {
 
 /** @param {string} label @param {string} testid */
 export function pictureCanvas(label, testid) {
-  return h("canvas", { class: "picture", role: "img", "aria-label": label, testid });
+  return h("canvas.picture", { role: "img", "aria-label": label, testid });
 }
 
 /** How much a wheel, or a pinch on a touchpad, zooms. @param {WheelEvent} event */
