@@ -1,6 +1,8 @@
-/** Requests to the server and its WebSocket. Failed requests are errors with one sentence for the user. */
+/** Requests to the server, whose errors say one sentence to the user, and its WebSocket. */
 
 /** @import {Correction, Details, Run, Source} from "./store.js" */
+
+/** @typedef {"stop"|"resume"|"relearn"|"corrections/undo"|"corrections/redo"} Action */
 
 const FIRST_WAIT = 500; // ms until the socket connects again
 const LONGEST_WAIT = 8000;
@@ -60,7 +62,7 @@ export const api = {
   deleteSource: (id) => request(`/api/sources/${part(id)}`, { method: "DELETE" }),
   /** @param {any} body @returns {Promise<Run>} */
   startRun: (body) => post("/api/runs", body),
-  /** @param {string} id @param {"stop"|"resume"|"relearn"|"corrections/undo"|"corrections/redo"} what */
+  /** @param {string} id @param {Action} what */
   act: (id, what) => post(`${run(id)}/${what}`),
   /** @param {string} id */
   deleteRun: (id) => request(run(id), { method: "DELETE" }),

@@ -7,9 +7,12 @@ import { chartColour, css, PAPER, screenPalette } from "./colours.js";
 import { beforeRepaint, h } from "./dom.js";
 
 /** @import {Palette} from "./colours.js" */
-/** @typedef {{context: any, width: number, height: number, palette: Palette}} Sheet Of a canvas or of an SVG file. */
+/** @typedef {{context: any, width: number, height: number, palette: Palette}} Sheet */
 /** @typedef {(sheet: Sheet) => void} Paint */
-/** @typedef {{trial: number, step: number, objective: number, rank: number, features: number, held_out: number|null}} Step Of training. */
+/**
+ * @typedef {{trial: number, step: number, objective: number, rank: number, features: number,
+ *     held_out: number|null}} Step Of training.
+ */
 
 const LEFT = 38;
 const BOTTOM = 20;
@@ -17,7 +20,7 @@ const TOP = 8;
 const ENTRY = { width: 86, height: 20, line: 16 }; // of a legend
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make a canvas as sharp as the screen, to draw on in CSS pixels. @param {HTMLCanvasElement} canvas */
+/** Make a canvas as sharp as the screen, for CSS pixels. @param {HTMLCanvasElement} canvas */
 export function sharpen(canvas) {
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   const ratio = devicePixelRatio;
@@ -53,15 +56,21 @@ export class Chart {
   }
 }
 
-/** @param {any} context @param {number} x0 @param {number} y0 @param {number} x1 @param {number} y1 */
-export function line(context, x0, y0, x1, y1) {
+/** @param {any} context @param {[number, number]} from @param {[number, number]} to */
+export function line(context, from, to) {
   context.beginPath();
-  context.moveTo(x0, y0);
-  context.lineTo(x1, y1);
+  context.moveTo(...from);
+  context.lineTo(...to);
   context.stroke();
 }
 
-/** Round numbers between two values. @param {number} low @param {number} high @param {number} count About. */
+/**
+ * Round numbers between two values.
+ *
+ * @param {number} low
+ * @param {number} high
+ * @param {number} count About how many.
+ */
 export function ticks(low, high, count) {
   const span = high - low;
   if (!(span > 0) || !Number.isFinite(span)) return [];
@@ -148,7 +157,8 @@ function drawAxes({ context, width, height, palette }, { x, y, low, high, steps,
   context.fillStyle = palette.soft;
   context.textAlign = "right";
   for (const value of ticks(low, high, 4)) {
-    line(context, LEFT, Math.round(y(value)) + 0.5, width - 8, Math.round(y(value)) + 0.5);
+    const down = Math.round(y(value)) + 0.5;
+    line(context, [LEFT, down], [width - 8, down]);
     const short = String(Number(value.toFixed(4))).replace("-", "−");
     context.fillText(short, LEFT - 6, y(value));
   }
@@ -315,10 +325,11 @@ class SvgContext {
     this.path += `M${number(x)} ${number(y)}h${number(width)}v${number(height)}h${number(-width)}Z`;
   }
 
-  /** A whole circle; no figure needs less. @param {number} x @param {number} y @param {number} radius */
+  /** A whole circle. @param {number} x @param {number} y @param {number} radius */
   arc(x, y, radius) {
-    const size = `${number(radius)} ${number(radius)} 0 1 0`;
-    this.path += `M${number(x - radius)} ${number(y)}a${size} ${number(2 * radius)} 0a${size} ${number(-2 * radius)} 0Z`;
+    const half = `a${number(radius)} ${number(radius)} 0 1 0 `;
+    this.moveTo(x - radius, y);
+    this.path += `${half}${number(2 * radius)} 0${half}${number(-2 * radius)} 0Z`;
   }
 
   stroke() {

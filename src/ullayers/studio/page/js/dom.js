@@ -1,6 +1,6 @@
 /**
- * Elements, icons, messages and questions. Text always becomes text nodes, so nothing that a file or
- * a server says can turn into markup.
+ * Elements, icons, messages and questions. Text always becomes text nodes, so nothing that a file
+ * or a server says can turn into markup.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -109,7 +109,7 @@ export function field(label, control) {
   return h("label.field", h("span", label), control);
 }
 
-/** The options of a menu. @param {HTMLSelectElement} select @param {(string|number)[][]} options Their values and texts. */
+/** @param {HTMLSelectElement} select @param {(string|number)[][]} options Values and texts. */
 export function fillOptions(select, options) {
   fill(
     select,
@@ -128,8 +128,8 @@ export function setText(node, text) {
 }
 
 /**
- * Put elements into a list in this order. Those that are there already are not moved: a list that is
- * built again would lose the focus and reload its pictures.
+ * Put elements into a list in this order. Those that are there already are not moved: a list that
+ * is built again would lose the focus and reload its pictures.
  *
  * @param {Element} list
  * @param {Element[]} elements

@@ -26,7 +26,7 @@ const TRACKS = [
   ["napari", "napari", "tracks layer"],
   ["parquet", "Parquet", "Arrow, DuckDB"],
 ];
-const FIRST = ["report.html", "overlay.mp4", "tracks.csv", "codes.csv"]; // files that most people want
+const FIRST = ["report.html", "overlay.mp4", "tracks.csv", "codes.csv"]; // what most people want
 
 /**
  * @param {App} app

@@ -14,7 +14,7 @@ const MOST_NEAR = 1000; // entries of a set
 const RETRY = 1500; // ms before a frame that failed is asked for again
 
 /** @typedef {{bitmap: ImageBitmap, bytes: number}} Picture */
-/** @typedef {{source: string, frame: number, width: number, near?: boolean}} Wish With `near`, a frame before it will do at first. */
+/** @typedef {{source: string, frame: number, width: number, near?: boolean}} Wish */
 
 /**
  * The width to ask for: the smallest of a few that is enough, or 0 for the video's own.

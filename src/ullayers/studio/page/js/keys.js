@@ -8,7 +8,7 @@ import { toggleLayer } from "./stage.js";
 /** @import {Timeline} from "./timeline.js" */
 /** @import {Viewport} from "./viewer.js" */
 /** @typedef {(event: KeyboardEvent) => void} Run */
-/** @typedef {[string, string, string, Run]} Key Its names, as they are shown, what it does, and how. */
+/** @typedef {[string, string, string, Run]} Key Names, as shown, what it does, how. */
 
 /**
  * Keys by their groups. The names are those of the browser, with spaces between them.

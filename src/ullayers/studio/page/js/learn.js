@@ -1,6 +1,6 @@
 /**
- * The tab "Learn": what to learn from a video, and then where the run stands, its verdict, and cards
- * of what it learns.
+ * The tab "Learn": what to learn from a video, and then where the run stands, its verdict, and
+ * cards of what it learns.
  */
 
 import { api } from "./api.js";
@@ -27,7 +27,7 @@ const STEPS = [
   ["report", "Report"],
 ];
 
-/** What to learn from a video. It keeps what was typed while the rest of the page changes. @param {App} app */
+/** What to learn from a video. It keeps what was typed. @param {App} app */
 function learnForm({ store, session }) {
   const typed = (/** @type {Record<string, any>} */ props) =>
     h("input", { type: "text", autocomplete: "off", ...props });

@@ -1,4 +1,4 @@
-/** The list of videos and runs on the left, and sending files: by its button, or dropped anywhere. */
+/** The list of videos and runs on the left, and sending files, which may be dropped anywhere. */
 
 import { api, upload } from "./api.js";
 import { arrange, ask, button, byId, fill, h, icon, iconButton } from "./dom.js";
@@ -7,6 +7,7 @@ import { clock, duration, fileSize, moment, percent, whole } from "./format.js";
 import { isAtWork } from "./store.js";
 
 /** @import {App, Run, Source, Upload} from "./store.js" */
+/** @typedef {"source"|"run"} Kind */
 /** @typedef {{element: HTMLElement, update: (entry: any) => void}} Item */
 
 const STAGES = {
@@ -90,13 +91,13 @@ export function buildLibrary(root, { store, session }, handlers) {
       makingDemo = false;
     }
   };
-  /** @param {"source"|"run"} kind @param {string} id */
+  /** @param {Kind} kind @param {string} id */
   const open = (kind, id) => {
     if (kind === "source") session.openSource(id);
     else session.openRun(id);
     handlers.opened();
   };
-  /** A listed video or run, which opens with a click. @param {"source"|"run"} kind @param {...Node} content */
+  /** A listed thing, which opens with a click. @param {Kind} kind @param {...Node} content */
   const itemOf = (kind, ...content) => {
     const choose = () => open(kind, element.dataset.id ?? "");
     const choice = button(content, choose, { class: "item" });
@@ -205,7 +206,7 @@ export function buildLibrary(root, { store, session }, handlers) {
   return { demo };
 }
 
-/** A function that lists entries in items, which are kept. @param {Element} list @param {() => Item} make */
+/** Makes a function that lists entries. @param {Element} list @param {() => Item} make */
 function keptItems(list, make) {
   /** @type {Map<string, Item>} */
   const items = new Map();
@@ -342,7 +343,7 @@ export function addUploads({ store, session }) {
     if (store.state.open.kind === "none") open();
     else say(`${source.name} was added.`, { label: "Open", run: open });
   };
-  /** One after the other: together they would only be slower. @param {FileList|null|undefined} files */
+  /** One after the other: together would only be slower. @param {FileList|null} [files] */
   const send = async (files) => {
     for (const { file, key } of [...(files ?? [])].map(enter)) {
       const entry = store.state.uploads.find((upload) => upload.key === key);

@@ -15,7 +15,7 @@ import { timeOf } from "./results.js";
 const STARVED = 1000; // ms without a new picture after which the clock waits
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
 
-/** @typedef {[number, number, number, number]} Range First and last frame, frame rate, and frame to start from. */
+/** @typedef {[number, number, number, number]} Range First, last, frame rate, and where to start. */
 
 export class Playhead extends EventTarget {
   constructor() {
@@ -58,7 +58,7 @@ export class Playhead extends EventTarget {
     this.frame = this.due = Math.min(this.last, Math.max(first, frame));
   }
 
-  /** Go to a frame, because the user wants to. @param {number} frame @param {boolean} [scrubbing] */
+  /** The user wants to see a frame. @param {number} frame @param {boolean} [scrubbing] */
   seek(frame, scrubbing = false) {
     this.dispatchEvent(new Event("sought"));
     this.place(frame, scrubbing);
@@ -161,7 +161,7 @@ export class Playhead extends EventTarget {
     return this.frame;
   }
 
-  /** Ask for fewer frames if pictures come late, and for more again if not. @param {number} ready */
+  /** Ask for fewer frames if pictures come late, else for more again. @param {number} ready */
   adapt(ready) {
     this.balance += this.due - ready >= this.stride ? -2 : 1;
     if (this.balance < -8) {
@@ -340,7 +340,7 @@ function rangeChip(store) {
 }
 
 /**
- * The whole video as one strip: scrub in it, see what is marked, and which part the time lines show.
+ * The whole video as one strip: scrub in it, see what is marked, and what the time lines show.
  *
  * @param {Element} root
  * @param {App} app
@@ -384,7 +384,7 @@ export function buildOverview(root, { store, playhead }, timeline) {
     for (const [from, to] of results?.unsure ?? []) bar([from, to + 1], 4);
     context.fillStyle = palette.mark;
     for (const { first_frame } of results?.crossings ?? [])
-      diamond(context, x(first_frame, width), 5, 3.5);
+      diamond(context, x(first_frame, width), 5);
     if (range) {
       context.fillStyle = palette.ink;
       context.globalAlpha = 0.18;
@@ -438,8 +438,8 @@ export function buildOverview(root, { store, playhead }, timeline) {
   element.addEventListener("wheel", wheel, { passive: false });
 }
 
-/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} radius */
-function diamond(context, x, y, radius) {
+/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y */
+function diamond(context, x, y, radius = 3.5) {
   context.beginPath();
   context.moveTo(x, y - radius);
   context.lineTo(x + radius, y);

@@ -6,10 +6,11 @@
 import { ApiError, api } from "./api.js";
 
 /** @import {Crossing, Details, Sequence, Source} from "./store.js" */
-/** @typedef {{object: number, rows: number, columns: Record<string, Float32Array>}} Track One object, its rows sorted by frame. */
-/** @typedef {{object: number, x: number, y: number, confidence: number}} Place In pixels of the video. */
+/** @typedef {Record<string, Float32Array>} Columns Of one object, sorted by frame. */
+/** @typedef {{object: number, rows: number, columns: Columns}} Track */
+/** @typedef {{object: number, x: number, y: number, confidence: number}} Place In pixels. */
 /** @typedef {{object: number, first: number, last: number, sure: number|null}} Found One object. */
-/** @typedef {[number, number[]]} Outline Object and its points x0, y0, x1, y1, ... in pixels of the video. */
+/** @typedef {[number, number[]]} Outline Object and its x0, y0, x1, y1, ... in pixels. */
 /** @typedef {Record<string, Outline[]>} Outlined Outlines by frame. */
 /** @typedef {Map<number, Track>} Tile Rows of each object. */
 /** @typedef {{level: number, tiles: Tile[]}} View Consecutive tiles that cover some frames. */
@@ -90,7 +91,7 @@ export async function loadResults(details, given, sources, frame) {
   };
 }
 
-/** A sequence with what its run does not say, but its video does. @param {Sequence} sequence @param {Source[]} sources @returns {Sequence} */
+/** What a run does not say, its video does. @param {Sequence} sequence @param {Source[]} sources */
 function complete(sequence, sources) {
   const source = sources.find(({ id }) => id === sequence.source);
   return {
@@ -147,7 +148,7 @@ function readTable(buffer) {
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   let offset = 8 * Math.ceil((4 + length) / 8);
   return head.objects.map((/** @type {{object: number, rows: number}} */ { object, rows }) => {
-    /** @type {Track["columns"]} */
+    /** @type {Columns} */
     const columns = {};
     for (const name of head.columns) {
       columns[name] = new Float32Array(buffer, offset, rows);
@@ -157,7 +158,7 @@ function readTable(buffer) {
   });
 }
 
-/** Index of the first entry that is at least a value. @param {Float32Array} sorted @param {number} value */
+/** Index of the first value that is not less. @param {Float32Array} sorted @param {number} value */
 export function lowerBound(sorted, value) {
   let low = 0;
   let high = sorted.length;
@@ -287,7 +288,7 @@ class Chunks {
   }
 }
 
-/** Outlines around the frames that are looked at. @param {string} run @param {string} sequence @param {number} last */
+/** @param {string} run @param {string} sequence @param {number} last Last frame. */
 function outlinesOf(run, sequence, last) {
   return new Chunks(OUTLINES_SIDE, last, OUTLINES_BUDGET, async (_, number) => {
     const first = number * OUTLINES_SIDE;
@@ -306,9 +307,9 @@ function outlinesOf(run, sequence, last) {
 }
 
 /**
- * The table of a sequence in tiles, as maps have them. Tiles of level 0 have the rows of some frames.
- * Those of level n have the lowest and highest values of every 2^n frames, for time lines. What is
- * kept does not grow with the length of the video.
+ * The table of a sequence in tiles, as maps have them. Tiles of level 0 have the rows of some
+ * frames. Those of level n have the lowest and highest values of every 2^n frames, for time lines.
+ * What is kept does not grow with the length of the video.
  *
  * @extends {Chunks<Tile>}
  */
@@ -353,7 +354,7 @@ class Tiles extends Chunks {
     const frames = window[1] - window[0];
     const wanted = Math.ceil(Math.log2(Math.max(1, frames / (2 * pixels))));
     for (let level = Math.min(wanted, this.top); level <= this.top; level += 1) {
-      // Finer tiles than needed would be fetched for nothing, so only the wanted ones are asked for.
+      // Coarser tiles will do if they are here, but only the wanted ones are asked for.
       const tiles = this.cover(level, window, level === Math.min(wanted, this.top));
       if (tiles.every((tile) => tile)) return { level, tiles: /** @type {Tile[]} */ (tiles) };
     }

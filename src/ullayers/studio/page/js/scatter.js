@@ -98,7 +98,7 @@ function boundsOf(series) {
   return [x0 - pad, x1 + pad, y0 - pad, y1 + pad];
 }
 
-/** Where points are drawn. @param {ScatterModel} model @param {number} width @param {number} height */
+/** Places of points. @param {ScatterModel} model @param {number} width @param {number} height */
 function scales({ bounds: [x0, x1, y0, y1], picture }, width, height) {
   const across = width - PAD.left - PAD.right;
   const down = height - PAD.top - PAD.bottom;
@@ -201,7 +201,7 @@ export class Scatter {
     this.chart.schedule();
   }
 
-  /** Frame of the point nearest to a place on the canvas, or null. @param {number} px @param {number} py */
+  /** Frame of the point nearest to a place, or null. @param {number} px @param {number} py */
   nearest(px, py) {
     const model = this.model();
     if (!model) return null;
@@ -251,7 +251,7 @@ export class Scatter {
     return true;
   }
 
-  /** Rings around the points of the current frame. @param {Sheet} sheet @param {ScatterModel} model */
+  /** Rings around the points of this frame. @param {Sheet} sheet @param {ScatterModel} model */
   ring({ context, width, height, palette }, model) {
     const { x, y } = scales(model, width, height);
     for (const [across, up] of model.at(this.playhead.frame)) {

@@ -1,6 +1,6 @@
 /**
- * What a viewer draws on the frames of a source. Each kind of content (a plain video, results, a run
- * at work) is a scene, so the viewer itself knows only frames and places.
+ * What a viewer draws on the frames of a source. Each kind of content (a plain video, results, a
+ * run at work) is a scene, so the viewer itself knows only frames and places.
  */
 
 import { css, identityColour, identityMarker, textOn } from "./colours.js";
@@ -9,7 +9,8 @@ import { lowerBound, placesAt, UNSURE } from "./results.js";
 /** @import {Outline, Place, Results} from "./results.js" */
 /** @import {Source} from "./store.js" */
 /** @typedef {{object: number, points: number[]}} Trail Its points x0, y0, x1, y1, ... */
-/** @typedef {{scale: number, left: number, top: number}} Placement Of the pixels of a video on a canvas. */
+/** @typedef {CanvasRenderingContext2D} Context */
+/** @typedef {{scale: number, left: number, top: number}} Placement Of a video on a canvas. */
 
 /**
  * @typedef {Object} Scene
@@ -127,7 +128,7 @@ export function previewScene(preview, source) {
 /**
  * Draw everything that a scene knows about a frame.
  *
- * @param {CanvasRenderingContext2D} context
+ * @param {Context} context
  * @param {Scene} scene
  * @param {number} frame
  * @param {Placement} placement
@@ -171,7 +172,7 @@ export function drawScene(context, scene, frame, placement, look) {
 /**
  * Stroke the path dark, then narrower in a colour, so that it stands out from any picture.
  *
- * @param {CanvasRenderingContext2D} context
+ * @param {Context} context
  * @param {[number, string]} dark Width and colour.
  * @param {[number, string]} bright
  */
@@ -183,7 +184,7 @@ function strokeTwice(context, dark, bright) {
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}} aim @param {Placement} placement */
+/** @param {Context} context @param {{x: number, y: number}} aim @param {Placement} placement */
 function drawCross(context, aim, { scale, left, top }) {
   const x = left + scale * aim.x;
   const y = top + scale * aim.y;
@@ -197,7 +198,7 @@ function drawCross(context, aim, { scale, left, top }) {
   strokeTwice(context, [4, "rgb(0 0 0 / 0.7)"], [2, "#fff"]);
 }
 
-/** @param {CanvasRenderingContext2D} context @param {number[]} points @param {Placement} placement */
+/** @param {Context} context @param {number[]} points @param {Placement} placement */
 function trace(context, points, { scale, left, top }) {
   context.beginPath();
   for (let i = 0; i < points.length; i += 2) {
@@ -205,7 +206,7 @@ function trace(context, points, { scale, left, top }) {
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Trail} trail @param {Placement} placement */
+/** @param {Context} context @param {Trail} trail @param {Placement} placement */
 function drawTrail(context, { object, points }, placement) {
   if (points.length < 4) return;
   const pieces = 4; // older pieces are fainter
@@ -221,7 +222,7 @@ function drawTrail(context, { object, points }, placement) {
 }
 
 /**
- * @param {CanvasRenderingContext2D} context
+ * @param {Context} context
  * @param {number} object
  * @param {number[]} points
  * @param {Placement} placement
@@ -242,7 +243,7 @@ function drawOutline(context, object, points, placement, picked, dashed) {
 /**
  * The marker of an object: solid if its place is sure, hollow if not.
  *
- * @param {CanvasRenderingContext2D} context
+ * @param {Context} context
  * @param {Place} place
  * @param {number} x On the canvas.
  * @param {number} y
@@ -271,7 +272,7 @@ function drawCentroid(context, { object, confidence }, x, y, radius) {
 }
 
 /**
- * @param {CanvasRenderingContext2D} context
+ * @param {Context} context
  * @param {number} object
  * @param {number} x
  * @param {number} y
@@ -298,7 +299,7 @@ function markerPath(context, object, x, y, radius) {
 }
 
 /**
- * @param {CanvasRenderingContext2D} context
+ * @param {Context} context
  * @param {number} object
  * @param {number} x
  * @param {number} y
@@ -326,7 +327,7 @@ function drawName(context, object, x, y, picked) {
   context.fillText(text, left + width / 2, top + height / 2 + 0.5);
 }
 
-/** @param {CanvasRenderingContext2D} context @param {number[]} crop @param {Placement} placement */
+/** @param {Context} context @param {number[]} crop @param {Placement} placement */
 function drawCrop(context, [x0, y0, x1, y1], { scale, left, top }) {
   context.beginPath();
   context.rect(left + scale * x0, top + scale * y0, scale * (x1 - x0), scale * (y1 - y0));

@@ -1,4 +1,4 @@
-/** What the user does with sources and runs: opening, following, comparing; and the address of a place. */
+/** What the user does with videos and runs: opening, following, comparing; and the address. */
 
 import { api } from "./api.js";
 import { say, sayError } from "./dom.js";
@@ -288,7 +288,7 @@ export class Session {
     else say(`There is no ${what} ${direction > 0 ? "after" : "before"} this frame.`);
   }
 
-  /** Select an object, or add it to the selection. @param {number|null} object @param {boolean} more */
+  /** Select an object, or also this one. @param {number|null} object @param {boolean} more */
   pick(object, more) {
     const { picked } = this.store.state;
     const others = picked.filter((other) => other !== object);

@@ -1,6 +1,6 @@
 /**
- * The frame of the page: its theme, side panels that can be hidden, the tabs of the inspector and of
- * a phone, the title, and the banner of a lost connection.
+ * The frame of the page: its theme, side panels that can be hidden, the tabs of the inspector and
+ * of a phone, the title, and the banner of a lost connection.
  */
 
 import { button, byId, h, setIcon, setText } from "./dom.js";
@@ -91,7 +91,7 @@ function addThemeSwitch(control) {
   show();
 }
 
-/** Use what the browser keeps; null where that is forbidden. @template T @param {(kept: Storage) => T} use */
+/** Null if keeping things is forbidden. @template T @param {(kept: Storage) => T} use */
 function storage(use) {
   try {
     return use(localStorage);

@@ -1,6 +1,6 @@
 /**
- * The centre of the page: one picture, or two to compare, and the line above them. Decides what they
- * show (a video, results, or what a run at work sees) and which frames are fetched.
+ * The centre of the page: one picture, or two to compare, and the line above them. Decides what
+ * they show (a video, results, or what a run at work sees) and which frames are fetched.
  */
 
 import { button, fill, fillOptions, h, icon, iconButton, setText } from "./dom.js";
@@ -248,7 +248,7 @@ export class Stage {
 }
 
 /**
- * The line above the picture: what is open, which parts are drawn, zoom, and what it is compared with.
+ * The line above the picture: what is open, what is drawn, zoom, and what it is compared with.
  *
  * @param {Element} root
  * @param {App} app

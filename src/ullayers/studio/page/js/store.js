@@ -7,7 +7,7 @@
 /** @import {Playhead} from "./player.js" */
 /** @import {Results} from "./results.js" */
 /** @import {Session} from "./session.js" */
-/** @typedef {{store: Store, playhead: Playhead, session: Session, corrector: Corrector}} App What most parts need. */
+/** @typedef {{store: Store, playhead: Playhead, session: Session, corrector: Corrector}} App */
 
 /**
  * @typedef {Object} Source
@@ -60,7 +60,7 @@
 
 /** @typedef {{op: string, sequence: string, [key: string]: any}} Correction */
 /** @typedef {{version: number, applied: Correction[], undone: Correction[]}} Corrections */
-/** @typedef {{sequence: string, first_frame: number, last_frame: number, objects: number[], confidence: number}} Crossing */
+/** @typedef {{sequence: string, first_frame: number, last_frame: number}} Crossing */
 
 /**
  * @typedef {Run & {summary: any, config: any, sequences: Sequence[], crossings: Crossing[],
@@ -68,7 +68,10 @@
  */
 
 /** @typedef {typeof initial} State */
-/** @typedef {{key: number, name: string, share: number, error: string|null, cancel: () => void}} Upload */
+/**
+ * @typedef {{key: number, name: string, share: number, error: string|null,
+ *     cancel: () => void}} Upload
+ */
 /** @typedef {{run: Run, details: Details, results: Results}} Compared */
 
 const initial = {

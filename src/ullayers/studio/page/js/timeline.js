@@ -10,7 +10,8 @@ import { wheelFactor } from "./viewer.js";
 /** @import {Sheet} from "./charts.js" */
 /** @import {Results, Tile, View} from "./results.js" */
 /** @import {App} from "./store.js" */
-/** @typedef {{column: string, pixels: number, x: (frame: number) => number, y: (value: number) => number}} Scale */
+/** @typedef {(value: number) => number} Along Place of a frame, or of a value. */
+/** @typedef {{column: string, pixels: number, x: Along, y: Along}} Scale */
 
 /**
  * @typedef {Object} TimelineModel
@@ -189,7 +190,7 @@ export class Timeline {
       fingers.delete(event.pointerId);
       if (!this.dragging || fingers.size) return;
       this.dragging = false;
-      if (rangeStart === null) playhead.seek(playhead.frame); // now the frames around it are fetched
+      if (rangeStart === null) playhead.seek(playhead.frame); // fetches the frames around it
     };
     canvas.addEventListener("pointerup", end);
     canvas.addEventListener("pointercancel", end);
@@ -198,7 +199,7 @@ export class Timeline {
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
 
-  /** Two fingers zoom into time. @param {PointerEvent} event @param {Map<number, number>} fingers */
+  /** Two fingers zoom. @param {PointerEvent} event @param {Map<number, number>} fingers */
   pinch(event, fingers) {
     const before = fingers.get(event.pointerId);
     const other = [...fingers].find(([id]) => id !== event.pointerId)?.[1];
@@ -252,7 +253,7 @@ export class Timeline {
   }
 }
 
-/** Place of a frame. @param {[number, number]} window @param {number} width @param {number} frame */
+/** @param {[number, number]} window @param {number} width @param {number} frame */
 function frameToX([first, last], width, frame) {
   return GUTTER + ((frame - first) / Math.max(1e-6, last - first)) * (width - GUTTER - MARGIN);
 }
@@ -268,7 +269,7 @@ function shownTiles({ results, other, window }, width) {
   return [results, other].flatMap((found) => found?.tiles.view(window, pixels).tiles ?? []);
 }
 
-/** The time lines as a drawing, on the screen or in a figure. @param {Sheet} sheet @param {TimelineModel} model */
+/** The time lines, anywhere. @param {Sheet} sheet @param {TimelineModel} model */
 export function drawTimeline(sheet, model) {
   const columns = model.results.columns.slice(0, MOST_LANES);
   const height = (sheet.height - AXIS) / columns.length;
@@ -293,7 +294,7 @@ function laneRange({ results, other }, column) {
  * @param {string} column
  * @param {number} top
  * @param {number} height
- * @param {Scale["x"]} x
+ * @param {Along} x
  */
 function drawLane(sheet, model, column, top, height, x) {
   const { context, width, palette } = sheet;
@@ -303,11 +304,12 @@ function drawLane(sheet, model, column, top, height, x) {
     top + height - pad - ((value - low) / (high - low)) * (height - 2 * pad);
   context.strokeStyle = palette.line;
   context.lineWidth = 1;
-  line(context, 0, Math.round(top + height) - 0.5, width, Math.round(top + height) - 0.5);
+  const bottom = Math.round(top + height) - 0.5;
+  line(context, [0, bottom], [width, bottom]);
   if (column === "confidence") {
     context.setLineDash([3, 4]);
     context.strokeStyle = palette.warn;
-    line(context, GUTTER, y(UNSURE), width, y(UNSURE));
+    line(context, [GUTTER, y(UNSURE)], [width, y(UNSURE)]);
     context.setLineDash([]);
   }
   drawLaneName(sheet, column, [low, high], top, height);
@@ -325,17 +327,17 @@ function drawLane(sheet, model, column, top, height, x) {
   context.restore();
 }
 
-/** @param {Sheet} sheet @param {TimelineModel} model @param {Results} results @param {Scale} scale */
-function drawCurves({ context, palette }, { window, picked, hidden }, results, scale) {
-  const view = results.tiles.view(window, scale.pixels);
+/** @param {Sheet} sheet @param {TimelineModel} model @param {Results} found @param {Scale} scale */
+function drawCurves({ context, palette }, { window, picked, hidden }, found, scale) {
+  const view = found.tiles.view(window, scale.pixels);
   // Selected objects last, so that nothing covers them.
-  const order = results.objects
+  const order = found.objects
     .map(({ object }) => object)
     .sort((a, b) => Number(picked.includes(a)) - Number(picked.includes(b)));
   for (const object of order) {
     if (hidden.includes(object)) continue;
     const dim = picked.length > 0 && !picked.includes(object);
-    const code = results.kind === "codes";
+    const code = found.kind === "codes";
     context.strokeStyle = code ? palette.mark : css(chartColour(object, palette), dim ? 0.35 : 1);
     context.lineWidth = dim ? 1 : 1.5;
     for (const piece of curve(view, object, scale.column, window)) {
@@ -426,7 +428,13 @@ function drawLaneName({ context, palette }, column, [low, high], top, height) {
   context.fillText(short(low), GUTTER - 6, top + height - 8);
 }
 
-/** Uncertain stretches, crossings and the marked range. @param {Sheet} sheet @param {TimelineModel} model @param {Scale["x"]} x */
+/**
+ * Uncertain stretches, crossings and the marked range.
+ *
+ * @param {Sheet} sheet
+ * @param {TimelineModel} model
+ * @param {Along} x
+ */
 function drawMarks({ context, width, height, palette }, { results, window, range }, x) {
   const band = (/** @type {number} */ first, /** @type {number} */ last) => {
     const left = Math.max(GUTTER, x(first - 0.5));
@@ -446,7 +454,7 @@ function drawMarks({ context, width, height, palette }, { results, window, range
   context.restore();
 }
 
-/** @param {Sheet} sheet @param {TimelineModel} model @param {Scale["x"]} x */
+/** @param {Sheet} sheet @param {TimelineModel} model @param {Along} x */
 function drawTimeAxis({ context, width, height, palette }, { fps, results, window }, x) {
   const { start } = results; // time of frame 0
   const [first, last] = window.map((frame) => start + frame / fps);
@@ -461,7 +469,7 @@ function drawTimeAxis({ context, width, height, palette }, { fps, results, windo
   context.fillStyle = palette.soft;
   for (const time of times) {
     const at = x((time - start) * fps);
-    line(context, Math.round(at) + 0.5, 0, Math.round(at) + 0.5, height - AXIS + 3);
+    line(context, [Math.round(at) + 0.5, 0], [Math.round(at) + 0.5, height - AXIS + 3]);
     if (at > GUTTER + 12 && at < width - 16)
       context.fillText(clock(time, step && step < 1 ? 2 : 0), at, height - AXIS / 2 + 1);
   }

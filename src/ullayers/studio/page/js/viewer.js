@@ -16,7 +16,7 @@ const PATIENCE = 150; // ms until a spinner says that a picture is on its way
 const CLICK = 5; // CSS pixels that a pointer may move in a click
 const LARGEST = 32; // zoom
 
-/** Which part of the picture is seen: shared by all viewers, so that compared runs move together. */
+/** Which part of the picture is seen: shared by all viewers, so compared runs move together. */
 export class Viewport extends EventTarget {
   constructor() {
     super();
@@ -255,7 +255,7 @@ export class Viewer {
     }
   }
 
-  /** Pixel of the video under a point of the screen. @param {number} clientX @param {number} clientY */
+  /** Pixel of the video under a point. @param {number} clientX @param {number} clientY */
   pixelAt(clientX, clientY) {
     const box = this.canvas.getBoundingClientRect();
     const { scale, left, top } = this.placement();
