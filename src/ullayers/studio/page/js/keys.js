@@ -133,7 +133,7 @@ function fillHelp(groups) {
   const kbd = (/** @type {string} */ part) => (part === "–" ? " – " : h("kbd", part));
   const sections = Object.entries(groups).map(([group, keys]) => {
     const rows = keys.map(([, shown, text]) =>
-      h("div", h("dt", shown.split(" ").map(kbd)), h("dd", text)),
+      h("div", h("dt", shown.split(" ").map(kbd)), h("dd.soft", text)),
     );
     return h("section", h("h3", group), h("dl", rows));
   });

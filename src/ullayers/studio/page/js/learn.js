@@ -380,7 +380,7 @@ function stepper(stage) {
 
 /** J of every trial. @param {Store} store */
 function curveCard(store) {
-  const value = h("span.value.numeric", { testid: "objective" });
+  const value = h("span.soft.numeric", { testid: "objective" });
   const note = h("p.note");
   const chart = new Chart("J of every training step; lower is better", "curve", (sheet) =>
     drawObjective(sheet, store.state.records, store.stepUnit),
@@ -405,7 +405,7 @@ function curveCard(store) {
 
 /** The collapse meter: in how many directions the output varies. @param {Store} store */
 function meterCard(store) {
-  const value = h("span.value.numeric");
+  const value = h("span.soft.numeric");
   const note = h("p.note");
   const filling = h("span");
   const role = { role: "meter", "aria-label": "Collapse meter", testid: "meter" };

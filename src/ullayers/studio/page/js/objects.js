@@ -235,7 +235,7 @@ export function objectsTab(app) {
 /** The objects, where they are in this frame, and which are selected or hidden. @param {App} app */
 function objectList({ store, session, playhead }) {
   const list = h("ul.objects", { "aria-label": "Objects", testid: "objects-list" });
-  const count = h("span.value");
+  const count = h("span.soft");
   const element = card("Objects", count, list);
   /** @type {Map<number, ReturnType<typeof makeRow>>} */
   const rows = new Map();

@@ -236,7 +236,7 @@ export function buildTransport(root, { store, playhead, session }) {
   root.append(
     h("div.group", back, play, forward),
     h("label.group.frame-field", label, input, total),
-    h("span.time", time, " ", end),
+    h("span.time.soft", time, " ", end),
     h("span.spacer"),
     rangeChip(store),
     h("div.group", doubts.element, crossings.element),
