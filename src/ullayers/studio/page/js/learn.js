@@ -81,25 +81,25 @@ function learnForm({ store, session }) {
   const chosenOthers = () =>
     [...others.querySelectorAll("input")].filter((box) => box.checked).map((box) => box.value);
 
-  /** What to ask the server for; throws a sentence if something typed is wrong. */
+  /** What to ask the server for, less what is undefined; throws a sentence if a text is wrong. */
   const request = () => {
     const locate = task() === "locate";
     const count = locate
       ? positive(objects, "The number of objects")
       : positive(outputs, "The number of outputs");
     const [from, to] = [time(start, "From"), time(end, "To")];
-    if (from !== null && to !== null && to <= from)
+    if (from !== undefined && to !== undefined && to <= from)
       throw new Error("The end must be later than the start.");
     return {
       sources: [store.state.open.id, ...chosenOthers()],
       kind: watch.checked ? "watch" : "learn",
       task: task(),
-      objects: locate ? count : null,
-      ...(locate || count === null ? {} : { outputs: count }),
-      ...(from === null ? {} : { start: from }),
-      ...(to === null ? {} : { end: to }),
-      ...(name.value.trim() ? { name: name.value.trim() } : {}),
-      ...(masks.checked ? { masks: true } : {}),
+      objects: locate ? (count ?? null) : null,
+      outputs: locate ? undefined : count,
+      start: from,
+      end: to,
+      name: name.value.trim() || undefined,
+      masks: masks.checked || undefined,
     };
   };
   form.addEventListener("submit", async (event) => {
@@ -143,17 +143,17 @@ function learnForm({ store, session }) {
   return form;
 }
 
-/** @param {HTMLInputElement} control @param {string} what @returns {number|null} */
+/** @param {HTMLInputElement} control @param {string} what */
 function positive(control, what) {
   const text = control.value.trim();
-  if (!text) return null;
+  if (!text) return undefined;
   if (!/^[1-9]\d{0,3}$/.test(text)) throw new Error(`${what} must be a whole number from 1 on.`);
   return Number(text);
 }
 
-/** @param {HTMLInputElement} control @param {string} what @returns {number|null} */
+/** @param {HTMLInputElement} control @param {string} what */
 function time(control, what) {
-  if (!control.value.trim()) return null;
+  if (!control.value.trim()) return undefined;
   const seconds = readClock(control.value);
   if (seconds === null) throw new Error(`${what}: write a time as 1:30, or seconds.`);
   return seconds;

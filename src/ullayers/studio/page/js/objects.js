@@ -211,10 +211,9 @@ function correctionSentence({ op, object, objects, first, last, frame }) {
 
 /** @param {App} app */
 export function objectsTab(app) {
-  const { store, session, corrector, playhead } = app;
+  const { store } = app;
   const empty = h("div.empty");
-  const list = objectList(app);
-  const body = h("div", list.element, correctCard(app), historyCard(app));
+  const body = h("div", objectList(app), correctCard(app), historyCard(app));
   const element = h("div", empty, body);
   store.follow(["results", "open"], () => {
     const { results, open } = store.state;
@@ -312,7 +311,7 @@ function objectList({ store, session, playhead }) {
   store.follow(["picked", "hidden"], mark);
   store.follow(["tab", "results", "arrived"], schedulePlaces);
   playhead.addEventListener("frame", schedulePlaces);
-  return { element };
+  return element;
 }
 
 /** @param {App} app */

@@ -5,7 +5,7 @@
  */
 
 import { prepare } from "./charts.js";
-import { beforeRepaint, button, h, icon, iconButton, setIcon, setText } from "./dom.js";
+import { beforeRepaint, button, h, iconButton, setIcon, setText } from "./dom.js";
 import { clock, whole } from "./format.js";
 import { timeOf } from "./results.js";
 

@@ -9,7 +9,6 @@ import { isAtWork } from "./store.js";
 import { Viewer, Viewport } from "./viewer.js";
 
 /** @import {Frames} from "./frames.js" */
-/** @import {Playhead} from "./player.js" */
 /** @import {Scene} from "./scene.js" */
 /** @import {App, Run, Store} from "./store.js" */
 
