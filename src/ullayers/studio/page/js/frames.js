@@ -48,41 +48,22 @@ export class Frames {
     this.listeners = new Set();
   }
 
-  /**
-   * The picture of a frame at this width, or at any other that is at hand.
-   *
-   * @param {string} source
-   * @param {number} frame
-   * @param {number} width
-   * @returns {ImageBitmap|null}
-   */
-  get(source, frame, width) {
-    for (const choice of [width, 0, ...[...WIDTHS].reverse()]) {
-      const key = keyOf({ source, frame, width: choice });
+  /** The picture of a frame at this width, or at any other that is at hand. @param {Wish} wish */
+  get(wish) {
+    for (const width of [wish.width, 0, ...WIDTHS.toReversed()]) {
+      const key = keyOf({ ...wish, width });
       const picture = this.pictures.get(key);
-      if (picture) {
-        this.pictures.delete(key);
-        this.pictures.set(key, picture);
-        return picture.bitmap;
-      }
+      if (!picture) continue;
+      this.pictures.delete(key);
+      this.pictures.set(key, picture);
+      return picture.bitmap;
     }
     return null;
   }
 
-  /** @param {string} source @param {number} frame @param {number} width */
-  has(source, frame, width) {
-    return this.pictures.has(keyOf({ source, frame, width }));
-  }
-
-  /**
-   * Why a frame could not be fetched, or null.
-   *
-   * @param {string} source
-   * @param {number} frame
-   * @param {number} width
-   */
-  error(source, frame, width) {
-    return this.failed.get(keyOf({ source, frame, width }))?.message ?? null;
+  /** Why a frame could not be fetched, or null. @param {Wish} wish */
+  error(wish) {
+    return this.failed.get(keyOf(wish))?.message ?? null;
   }
 
   /** @param {number} bytes Of one picture. */

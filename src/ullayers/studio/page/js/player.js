@@ -202,19 +202,12 @@ export class Playhead extends EventTarget {
  * @param {App} app
  */
 export function buildTransport(root, { store, playhead, session }) {
-  const play = iconButton("play", "Play (space)", () => playhead.toggle(), {
-    testid: "play",
-    class: "play",
-  });
-  const back = iconButton("stepBack", "One frame back (left arrow)", () => playhead.step(-1), {
-    testid: "step-back",
-  });
-  const forward = iconButton(
-    "stepForward",
-    "One frame forward (right arrow)",
-    () => playhead.step(1),
-    { testid: "step-forward" },
-  );
+  const step = (/** @type {1|-1} */ count) => () => playhead.step(count);
+  const toggle = () => playhead.toggle();
+  const [one, other] = ["One frame back (left arrow)", "One frame forward (right arrow)"];
+  const play = iconButton("play", "Play (space)", toggle, { testid: "play", class: "play" });
+  const back = iconButton("stepBack", one, step(-1), { testid: "step-back" });
+  const forward = iconButton("stepForward", other, step(1), { testid: "step-forward" });
   const input = frameInput(playhead);
   const total = h("span.soft.numeric", { testid: "frame-total" });
   const time = h("span.numeric", { testid: "time" });

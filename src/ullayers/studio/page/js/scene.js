@@ -10,6 +10,7 @@ import { lowerBound, placesAt, UNSURE } from "./results.js";
 /** @import {Source} from "./store.js" */
 /** @typedef {{object: number, points: number[]}} Trail Its points x0, y0, x1, y1, ... */
 /** @typedef {CanvasRenderingContext2D} Context */
+/** @typedef {Place & {picked: boolean}} Spot In pixels of the canvas. */
 /** @typedef {{scale: number, left: number, top: number}} Placement Of a video on a canvas. */
 
 /**
@@ -140,9 +141,6 @@ export function drawScene(context, scene, frame, placement, look) {
   const shown = (/** @type {{object: number}} */ { object }) => !hidden.includes(object);
   const outlines = scene.outlines(frame);
   const places = scene.places(frame).filter(shown);
-  const unsure = places
-    .filter(({ confidence }) => !(confidence >= UNSURE))
-    .map((place) => place.object);
   context.lineJoin = "round";
   context.lineCap = "round";
   if (layers.trails) {
@@ -150,20 +148,22 @@ export function drawScene(context, scene, frame, placement, look) {
       drawTrail(context, trail, placement);
   }
   if (layers.outlines) {
-    for (const [object, points] of outlines ?? []) {
-      if (!shown({ object })) continue;
-      const dashed = unsure.includes(object);
-      drawOutline(context, object, points, placement, picked.includes(object), dashed);
+    for (const outline of outlines ?? []) {
+      const [object] = outline;
+      if (hidden.includes(object)) continue;
+      const place = places.find((each) => each.object === object);
+      const sure = !place || place.confidence >= UNSURE;
+      drawOutline(context, outline, placement, picked.includes(object), sure);
     }
   }
   const crop = scene.crop(frame);
   if (crop) drawCrop(context, crop, placement);
   for (const place of places) {
-    const strong = picked.includes(place.object);
     const x = placement.left + placement.scale * place.x;
     const y = placement.top + placement.scale * place.y;
-    if (layers.centroids || strong) drawCentroid(context, place, x, y, strong ? 6 : 4.5);
-    if (layers.names && scene.several) drawName(context, place.object, x, y, strong);
+    const spot = { ...place, x, y, picked: picked.includes(place.object) };
+    if (layers.centroids || spot.picked) drawCentroid(context, spot);
+    if (layers.names && scene.several) drawName(context, spot);
   }
   if (aim) drawCross(context, aim, placement);
   return outlines !== null;
@@ -223,62 +223,42 @@ function drawTrail(context, { object, points }, placement) {
 
 /**
  * @param {Context} context
- * @param {number} object
- * @param {number[]} points
+ * @param {Outline} outline
  * @param {Placement} placement
  * @param {boolean} picked
- * @param {boolean} dashed
+ * @param {boolean} sure
  */
-function drawOutline(context, object, points, placement, picked, dashed) {
+function drawOutline(context, [object, points], placement, picked, sure) {
   const colour = identityColour(object);
   // The first point again instead of closePath, whose last side has no end to dash from.
   trace(context, [...points, points[0], points[1]], placement);
   context.fillStyle = css(colour, picked ? 0.3 : 0.12);
   context.fill();
-  if (dashed) context.setLineDash([5, 5]);
+  if (!sure) context.setLineDash([5, 5]);
   strokeTwice(context, [picked ? 5 : 3.5, "rgb(0 0 0 / 0.55)"], [picked ? 3 : 2, css(colour)]);
   context.setLineDash([]);
 }
 
-/**
- * The marker of an object: solid if its place is sure, hollow if not.
- *
- * @param {Context} context
- * @param {Place} place
- * @param {number} x On the canvas.
- * @param {number} y
- * @param {number} radius
- */
-function drawCentroid(context, { object, confidence }, x, y, radius) {
-  const sure = confidence >= UNSURE;
-  const colour = css(identityColour(object));
-  for (const [size, shade] of /** @type {[number, string][]} */ ([
-    [radius + 2.2, "rgb(0 0 0 / 0.7)"],
-    [radius + 1.2, "#fff"],
-  ])) {
-    context.fillStyle = shade;
-    markerPath(context, object, x, y, size);
-    context.fill();
-  }
-  markerPath(context, object, x, y, radius - (sure ? 0 : 0.8));
-  if (sure) {
-    context.fillStyle = colour;
-    context.fill();
-  } else {
-    context.strokeStyle = colour;
-    context.lineWidth = 2;
-    context.stroke();
-  }
+/** The marker of an object: solid if sure, else hollow. @param {Context} context @param {Spot} spot */
+function drawCentroid(context, spot) {
+  const radius = spot.picked ? 6 : 4.5;
+  const sure = spot.confidence >= UNSURE;
+  const colour = css(identityColour(spot.object));
+  context.fillStyle = "rgb(0 0 0 / 0.7)";
+  markerPath(context, spot, radius + 2.2);
+  context.fill();
+  context.fillStyle = "#fff";
+  markerPath(context, spot, radius + 1.2);
+  context.fill();
+  markerPath(context, spot, radius - (sure ? 0 : 0.8));
+  context.fillStyle = context.strokeStyle = colour;
+  context.lineWidth = 2;
+  if (sure) context.fill();
+  else context.stroke();
 }
 
-/**
- * @param {Context} context
- * @param {number} object
- * @param {number} x
- * @param {number} y
- * @param {number} radius
- */
-function markerPath(context, object, x, y, radius) {
+/** @param {Context} context @param {Spot} spot @param {number} radius */
+function markerPath(context, { object, x, y }, radius) {
   const marker = identityMarker(object);
   context.beginPath();
   if (marker === "circle") {
@@ -298,14 +278,8 @@ function markerPath(context, object, x, y, radius) {
   context.closePath();
 }
 
-/**
- * @param {Context} context
- * @param {number} object
- * @param {number} x
- * @param {number} y
- * @param {boolean} picked
- */
-function drawName(context, object, x, y, picked) {
+/** The number of an object. @param {Context} context @param {Spot} spot */
+function drawName(context, { object, x, y, picked }) {
   const colour = identityColour(object);
   const text = String(object);
   context.font = `600 ${picked ? 14 : 12}px system-ui, sans-serif`;

@@ -11,6 +11,7 @@ import { wheelFactor } from "./viewer.js";
 /** @import {Results, Tile, View} from "./results.js" */
 /** @import {App} from "./store.js" */
 /** @typedef {(value: number) => number} Along Place of a frame, or of a value. */
+/** @typedef {{column: string, top: number, height: number, low: number, high: number}} Lane */
 /** @typedef {{column: string, pixels: number, x: Along, y: Along}} Scale */
 
 /**
@@ -276,7 +277,10 @@ export function drawTimeline(sheet, model) {
   const x = (/** @type {number} */ frame) => frameToX(model.window, sheet.width, frame);
   drawTimeAxis(sheet, model, x);
   drawMarks(sheet, model, x);
-  columns.forEach((column, index) => drawLane(sheet, model, column, index * height, height, x));
+  columns.forEach((column, index) => {
+    const [low, high] = laneRange(model, column);
+    drawLane(sheet, model, { column, top: index * height, height, low, high }, x);
+  });
 }
 
 /** Values that a lane shows. @param {TimelineModel} model @param {string} column */
@@ -288,23 +292,16 @@ function laneRange({ results, other }, column) {
   return from === to ? [from - 1, to + 1] : [from, to];
 }
 
-/**
- * @param {Sheet} sheet
- * @param {TimelineModel} model
- * @param {string} column
- * @param {number} top
- * @param {number} height
- * @param {Along} x
- */
-function drawLane(sheet, model, column, top, height, x) {
+/** @param {Sheet} sheet @param {TimelineModel} model @param {Lane} lane @param {Along} x */
+function drawLane(sheet, model, lane, x) {
   const { context, width, palette } = sheet;
-  const [low, high] = laneRange(model, column);
+  const { column, top, height, low, high } = lane;
   const pad = Math.min(6, height / 6);
   const y = (/** @type {number} */ value) =>
     top + height - pad - ((value - low) / (high - low)) * (height - 2 * pad);
+  const bottom = Math.round(top + height) - 0.5;
   context.strokeStyle = palette.line;
   context.lineWidth = 1;
-  const bottom = Math.round(top + height) - 0.5;
   line(context, [0, bottom], [width, bottom]);
   if (column === "confidence") {
     context.setLineDash([3, 4]);
@@ -312,7 +309,7 @@ function drawLane(sheet, model, column, top, height, x) {
     line(context, [GUTTER, y(UNSURE)], [width, y(UNSURE)]);
     context.setLineDash([]);
   }
-  drawLaneName(sheet, column, [low, high], top, height);
+  drawLaneName(sheet, lane);
   context.save();
   context.beginPath();
   context.rect(GUTTER, top, width - GUTTER, height);
@@ -404,14 +401,8 @@ function usualGap(frames) {
   return end < 1 ? Infinity : Math.min(frames[1] - frames[0], frames[end] - frames[end - 1]);
 }
 
-/**
- * @param {Sheet} sheet
- * @param {string} column
- * @param {number[]} range
- * @param {number} top
- * @param {number} height
- */
-function drawLaneName({ context, palette }, column, [low, high], top, height) {
+/** @param {Sheet} sheet @param {Lane} lane */
+function drawLaneName({ context, palette }, { column, top, height, low, high }) {
   const [name, unit] = NAMES[column] ?? [column, ""];
   context.textAlign = "left";
   context.textBaseline = "middle";

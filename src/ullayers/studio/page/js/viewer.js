@@ -222,7 +222,7 @@ export class Viewer {
     if (scene.source === null || frame > scene.last) return null;
     const still = scene.image();
     if (still) return this.still?.url === still ? this.still.bitmap : null;
-    return this.frames.get(scene.source, frame, this.width);
+    return this.frames.get({ source: scene.source, frame, width: this.width });
   }
 
   /** @param {string} url */
@@ -243,7 +243,8 @@ export class Viewer {
   /** @param {boolean} waiting */
   wait(waiting) {
     const source = waiting ? this.scene?.source : null;
-    const error = source ? this.frames.error(source, this.wanted, this.width) : null;
+    const { wanted: frame, width } = this;
+    const error = source ? this.frames.error({ source, frame, width }) : null;
     this.message.hidden = !error;
     setText(this.message, error ?? "");
     if (waiting && !error) {
