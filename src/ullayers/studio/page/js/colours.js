@@ -1,6 +1,6 @@
 /**
  * Colours of canvases, and a colour and a marker for each object: the same as in the overlay and in
- * the report (output/identity_colours.py), so that an object looks the same everywhere.
+ * the report (tracks/masks.py), so that an object looks the same everywhere.
  */
 
 /** @typedef {[number, number, number]} Colour */
