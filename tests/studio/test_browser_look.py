@@ -320,6 +320,12 @@ def test_time_lines_get_finer_when_their_rows_arrive(
         server.kill()
 
 
+# Messages of the server come late, after the tables of a run.
+LATE_MESSAGES = """Object.defineProperty(WebSocket.prototype, "onmessage", {
+  set(take) { this.addEventListener("message", (event) => setTimeout(() => take(event), 1500)); },
+})"""
+
+
 def test_the_learning_curve_can_be_saved_when_it_has_come(
     tmp_path: Path, numbered: Path, open_tab: OpenTab
 ) -> None:
@@ -330,7 +336,10 @@ def test_the_learning_curve_can_be_saved_when_it_has_come(
     server = LocalServer(tmp_path / "studio", run)
     try:
         tab = open_tab(server)
+        tab.page.add_init_script(LATE_MESSAGES)
+        tab.page.reload()
         tab.wait("ulStudio.objects.length > 0 && ulStudio.ready")
+        tab.part("objective").wait_for()
         tab.part("tab-export").click()
         with tab.page.expect_download() as download:
             tab.part("figure-curve-svg").click()
