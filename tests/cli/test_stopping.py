@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.command import (
     QUICK,
@@ -39,6 +40,8 @@ from tests.films import (
     write_ball,
     write_film,
 )
+from tests.tracks.growing import change_rows
+from ullayers.tracks.store import finished_sequences
 
 
 def lines_without_time(run: Path) -> list[dict[str, Any]]:
@@ -135,12 +138,11 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
     assert (STOPPED if begun else "nothing was finished; start again") in said
     inputs = (film, long)
     with start("apply", place / "run", *inputs, "--out", out, "--overlay", "--quiet") as process:
-        wait_until(process, (out / "tracks.partial.json").exists)
+        wait_until(process, lambda: bool(finished_sequences(out)))
         process.send_signal(signal.SIGINT)
         check_stopped(process)
-    started = {"tracks.partial.csv", "tracks.partial.json", "outlines.partial.sqlite"}
-    assert files_in(out) == started
-    assert {row["sequence"] for row in read_table(out / "tracks.partial.csv")} == {"ball"}
+    assert files_in(out) == {"tracks.partial.sqlite", "outlines.partial.sqlite"}
+    assert finished_sequences(out) == {"ball"}
     done = here("apply", place / "run", *inputs, "--out", out, "--resume", "--quiet")
     assert done == (0, "", "")
     rows = [row["sequence"] for row in read_table(out / "tracks.csv")]
@@ -153,17 +155,22 @@ def test_results_that_are_stopped_resume(place: Path, tmp_path: Path, here: UlCo
     long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (5, 1, 1, 1)))
     run, asked = tmp_path / "run", (place / "ball.mp4", long, *QUICK)
     with start("learn", *asked, "--out", run, "--stride", "8") as process:
-        wait_until(process, (run / "tracks.partial.json").exists)
+        wait_until(process, lambda: bool(finished_sequences(run)))
         process.send_signal(signal.SIGTERM)
         check_stopped(process)
-    partial = run / "tracks.partial.csv"
-    partial.write_text(partial.read_text().replace("ball,0,1,0.000000", "ball,0,1,0.123456"))
+    change_rows(run / "tracks.partial.sqlite", later)
     assert here("learn", "--out", run, "--resume", "--quiet") == (0, "", "")
     rows = read_table(run / "tracks.csv")
     assert [row["sequence"] for row in rows] == ["ball"] * 40 + ["long"] * 200
     assert rows[0]["time"] == "0.123456", "a finished sequence is not done again"
     assert {"overlay.mp4", "report.html"} <= files_in(run)
     assert not list(run.glob("*.partial.*"))
+
+
+def later(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Change the time of the first row: frame, time, ..."""
+    rows[0, rows[0].tolist().index(0.0, 1)] = 0.123456
+    return rows
 
 
 DYING = """
