@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.files import from_json, read_regular, replacing
-from ullayers.tracks.measures import Motion, motion_between
+from ullayers.tracks.measures import Motion, motion_between, speed
 from ullayers.tracks.reading import Track, read_sequences, read_tracks
 from ullayers.tracks.table import SURE, read_frame
 from ullayers.video.reader import Info, Source
@@ -324,12 +324,19 @@ def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Sce
     # With a stride, the numbers of consecutive frames are not consecutive.
     rows = [np.searchsorted(every, track.frame) for track in tracks]
     motions = [
-        motion_between(place, track.time, row, known)
+        motion_between(_speeds(place, track, known), track.time, row, known)
         for place, track, row, known in zip(places, tracks, rows, sure, strict=True)
     ]
     nearest = _nearest(len(every), rows, places, sure)
     durations = [_durations(track.time, row) for track, row in zip(tracks, rows, strict=True)]
     return Scene(sequence, width, height, tracks, sure, durations, motions, nearest)
+
+
+def _speeds(place: Floats, track: Track, sure: NDArray[np.bool_]) -> Floats:
+    """Return the speeds in the table, or those of the positions in a table without speeds."""
+    if np.isfinite(track.speed).any():
+        return track.speed
+    return speed(*np.where(sure, place.T, np.nan), track.time)
 
 
 def _durations(time: Floats, rows: NDArray[np.int64]) -> Floats:

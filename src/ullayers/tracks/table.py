@@ -127,6 +127,7 @@ class Answer:
             self,
             seconds=self.seconds.round(DIGITS),
             values=self.values.round(DIGITS),
+            shapes=None if self.shapes is None else self.shapes.round(2),
             several=None if self.several is None else self.several.as_written(),
         )
 
