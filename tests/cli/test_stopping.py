@@ -176,41 +176,53 @@ def later(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 DYING = """
 import os
 import sys
+from contextlib import contextmanager
 from ullayers.cli.main import main
+from ullayers.tracks.store import Database
 
 last, *arguments = sys.argv[1:]
-renamed = 0
-replace = os.replace
+steps = 0
+replace, changing = os.replace, Database.changing
+
+def step():
+    global steps
+    steps += 1
+    if steps == int(last):
+        os._exit(9)  # like kill -9
 
 def dying(*paths):
-    global renamed
-    renamed += 1
-    if renamed == int(last):
-        os._exit(9)  # like kill -9
+    step()
     replace(*paths)
 
+@contextmanager
+def dying_changing(self):
+    with changing(self) as database:
+        yield database
+        step()  # before the change is committed
+
 os.replace = dying
+Database.changing = dying_changing
 sys.exit(main(arguments))
 """
 
 
 @pytest.mark.long
-def test_an_export_that_is_killed_before_any_rename_resumes(
+def test_an_export_that_is_killed_at_any_step_resumes(
     place: Path, tmp_path: Path, here: UlCommand
 ) -> None:
     """Until the last file is written, everything that is needed to continue is kept."""
     command = ("apply", place / "run", place / "ball.mp4", "--max-frames", "8", "--quiet", "--out")
     assert here(*command, tmp_path / "whole")[0] == 0
-    for number in range(1, 20):
+    for number in range(1, 60):
         out = tmp_path / str(number)
         code, *_ = run_code(DYING, str(number), *map(str, command), str(out))
         assert code == (9 if code else 0)
         status, _, errors = here(*command, out, "--resume")
         assert (status, "already finished" in errors) == (0, code == 0)
-        assert contents(out) == contents(tmp_path / "whole"), f"killed before rename {number}"
+        assert contents(out) == contents(tmp_path / "whole"), f"killed before step {number}"
         if code == 0:
             break
-    assert number > 5
+    assert 15 < number < 59
 
 
 def test_a_resumed_run_has_its_own_options(place: Path, here: UlCommand) -> None:
@@ -267,7 +279,7 @@ def test_a_full_disk(
     assert WRITTEN <= files_in(run)
 
 
-@pytest.mark.parametrize(("size", "is_begun"), [("16k", False), ("280k", True)])
+@pytest.mark.parametrize(("size", "is_begun"), [("16k", False), ("440k", True)])
 def test_a_disk_that_is_full_while_results_are_written(
     place: Path,
     tmp_path: Path,

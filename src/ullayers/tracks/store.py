@@ -239,7 +239,7 @@ class GrowingTable:
 
         Those of a finished sequence are of the main object; the rows of all are in `several`.
         """
-        rows = Answer.join(list(self._parts(sequence)))
+        [rows] = self._parts(sequence, whole=True)
         return rows if rows.objects is None else main_object(rows)
 
     def end(self, answer: Answer, note: Any) -> None:
@@ -271,8 +271,8 @@ class GrowingTable:
         ).fetchall()
         database.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, last + 1, content))
 
-    def _parts(self, sequence: str) -> Iterator[Answer]:
-        """Yield the rows of a sequence in parts."""
+    def _parts(self, sequence: str, *, whole: bool = False) -> Iterator[Answer]:
+        """Yield the rows of a sequence in parts, or all at once."""
         with self._database.changing() as database:
             [[number, layout]] = database.execute(
                 "SELECT id, layout FROM sequences WHERE name = ?", (sequence,)
@@ -282,8 +282,8 @@ class GrowingTable:
             )
             try:
                 like, widths = _from_layout(sequence, layout)
-                for (content,) in rows:
-                    table = np.frombuffer(content).reshape(-1, sum(widths.values()))
+                blocks = (np.frombuffer(b).reshape(-1, sum(widths.values())) for (b,) in rows)
+                for table in [np.concatenate(list(blocks))] if whole else blocks:
                     yield _with_arrays(like, widths, table)
             except (ValueError, TypeError, KeyError, OverflowError) as error:
                 raise self._damaged() from error
