@@ -18,10 +18,11 @@ from ullayers.learn.footage import count_frames, open_sources
 from ullayers.run.folder import check_apart, check_free, clear_parts
 from ullayers.run.plan import Run, check_region, load_run
 from ullayers.run.summary import Exported, Results
-from ullayers.run.write import ExportOptions, export, has_partial_tables, unfinished_sources
+from ullayers.run.write import ExportOptions, export, unfinished_sources
 from ullayers.tracks.behaviour import check_measures, measure_folder, write_behaviour
 from ullayers.tracks.corrections import CORRECTIONS
 from ullayers.tracks.masks import OUTLINES
+from ullayers.tracks.store import has_partial_tables
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading
 
@@ -77,7 +78,7 @@ def _check(arguments: Namespace, applied: Run) -> None:
     out = Path(arguments.out)
     if arguments.resume and has_parts(out) and arguments.ray is None:
         raise UserError(f"{out}: was started with --ray; continue it with --ray")
-    if arguments.resume and any(out.glob("*.partial.json")) and arguments.ray is not None:
+    if arguments.resume and has_partial_tables(out) and arguments.ray is not None:
         raise UserError(f"{out}: was started without --ray; continue it without")
     if not (arguments.resume and _is_started(arguments)):
         check_free(out, arguments.force)

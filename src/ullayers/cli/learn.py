@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,7 +21,6 @@ from ullayers.cli.progress import Progress
 from ullayers.cli.signals import StopFlag, stop_at_checks
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
-from ullayers.files import open_regular
 from ullayers.learn.footage import expected_frames
 from ullayers.learn.training import Learner, Record
 from ullayers.run.plan import Run, csv_name, load_run, plan_run, sources_of
@@ -136,9 +134,7 @@ def _report_finished(arguments: Namespace, run: Run, truth: Path | None) -> None
     if arguments.quiet:
         return
     if truth is not None:
-        table = open_regular(run.folder / csv_name(run))
-        with io.TextIOWrapper(table, encoding="utf-8", newline="") as lines:
-            track = read_answers(lines)[0]
+        track = read_answers(run.folder / csv_name(run))[0]
         for name, value in score(run, sources_of(run)[0], track, truth):
             print(f"{name:50} {value:>8}")
     print(f"{run.folder}: already finished; open {run.folder / 'report.html'}")

@@ -19,8 +19,9 @@ from ullayers.run.plan import Run, csv_name, fresh_net
 from ullayers.run.summary import (
     Exported,
 )
-from ullayers.run.write import ExportOptions, export, has_partial_tables, unfinished_sources
+from ullayers.run.write import ExportOptions, export, unfinished_sources
 from ullayers.tracks.behaviour import measure_folder, write_behaviour
+from ullayers.tracks.store import has_partial_tables
 from ullayers.tracks.table import Answer
 from ullayers.video.reader import Source
 

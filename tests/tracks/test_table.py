@@ -1,5 +1,6 @@
-"""Reading tracks.csv with one object or several."""
+"""Reading the table of a results folder."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from tests.output.made_tracks import wanderers, write_tables
 from ullayers.errors import UserError
 from ullayers.tracks.corrections import read_corrections
-from ullayers.tracks.reading import NAMES, Track, read_tracks
+from ullayers.tracks.reading import NAMES, read_tracks
+from ullayers.tracks.table import read_table
 from ullayers.tracks.tracked_video import read_videos
 
 SEVERAL = """sequence,frame,object,time,x,y,confidence,x_px,y_px,speed,heading,length,width,area
@@ -40,7 +42,7 @@ def test_names_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     quoted = SEVERAL.replace('"b, c"', '"b ""\n\n c"')
     expected = read_tracks(table(tmp_path, plain))
     for lines in (1, 2, 3, 100):
-        monkeypatch.setattr("ullayers.tracks.reading.ROWS_AT_ONCE", lines)
+        monkeypatch.setattr("ullayers.tracks.table.ROWS_PER_PART", lines)
         found = read_tracks(table(tmp_path, quoted))
         assert [track.sequence for track in found] == ['b "\n\n c'] * 2
         for one, other in zip(expected, found, strict=True):
@@ -49,10 +51,8 @@ def test_names_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("change", ["", "returns", "no end", "quotes", "exponent", "digits"])
-def test_long_tables_are_read_as_short_ones(
-    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fast way gives exactly the same numbers, and leaves to the other what it cannot read."""
+def test_numbers_are_exact(tmp_path: Path, change: str) -> None:
+    """Numbers are those that `float` reads, however the table is written."""
     write_tables(tmp_path, wanderers(3, 200)[0] + wanderers(2, 200, "☃", 1)[0], [])
     path = tmp_path / "tracks.csv"
     text = path.read_text()
@@ -66,17 +66,40 @@ def test_long_tables_are_read_as_short_ones(
         "digits": text.replace(row, f"{row}-{'0' * 15}"),
     }[change]
     path.write_text(text, newline="")
-    expected = read_tracks(path)
-    monkeypatch.setattr("ullayers.tracks.reading.LONG", 0)
-    monkeypatch.setattr("ullayers.tracks.reading.BLOCK_BYTES", 5000)
-    assert_same(read_tracks(path), expected)
-
-
-def assert_same(found: list[Track], expected: list[Track]) -> None:
-    assert [(t.sequence, t.object) for t in found] == [(t.sequence, t.object) for t in expected]
-    for one, other in zip(found, expected, strict=True):
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    tracks = read_tracks(path)
+    assert sum(len(track.frame) for track in tracks) == len(rows)
+    for track in tracks:
+        own = [
+            r for r in rows if (r["sequence"], int(r["object"])) == (track.sequence, track.object)
+        ]
         for name in ("frame", *NAMES):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            expected = [float(row.get(name) or "nan") for row in own]
+            np.testing.assert_array_equal(getattr(track, name), expected)
+
+
+def test_data_frames(tmp_path: Path) -> None:
+    """They have the rows of the table in its order, with numbers of objects and empty cells."""
+    table(tmp_path, SEVERAL)
+    tracks = read_table(tmp_path).tracks
+    assert list(tracks.columns) == SEVERAL.partition("\n")[0].split(",")
+    assert tracks["sequence"].tolist() == ["b, c"] * 3
+    assert tracks["object"].tolist() == [2, 1, 1]
+    assert tracks["heading"].isna().tolist() == [False, False, True]
+    assert not len(read_table(tmp_path).crossings)
+
+
+def test_data_frames_of_an_older_version(tmp_path: Path) -> None:
+    table(tmp_path, "sequence,frame,time,x,y,confidence\nNA,3,0.1,0.5,0.5,1\n")
+    tracks = read_table(tmp_path).tracks
+    assert list(tracks.columns[:4]) == ["sequence", "frame", "object", "time"]
+    assert tracks.iloc[0].tolist() == ["NA", 3, 1, 0.1, 0.5, 0.5, 1.0]
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no results; write it with ul learn or ul apply"):
+        read_table(tmp_path)
 
 
 def test_one_object_of_an_older_version(tmp_path: Path) -> None:
@@ -100,7 +123,10 @@ def test_one_object_of_an_older_version(tmp_path: Path) -> None:
         (SEVERAL.replace('"b, c",1,1', '"b, c",0.5,1'), "number of a frame"),
         (SEVERAL.replace('"b, c",0,2', '"b, c",nan,2'), "number of a frame"),
         (SEVERAL.replace('"b, c",0,2', '"b, c",-1,2'), "number of a frame"),
-        (SEVERAL + "a,1\n", "damaged"),
+        (SEVERAL + "a,1\n", "expected 14 cells"),
+        (SEVERAL + "a,1,1,0,0,0,0,0,0,0\n", "expected 14 cells"),
+        (SEVERAL + "a,1,1,0,0,0,0,0,0,0,0,0,0,0,0\n", "expected 14 cells"),
+        (SEVERAL.replace(",40\n", ",40,1\n"), "damaged"),
     ],
 )
 def test_damaged_tables(tmp_path: Path, text: str, message: str) -> None:
@@ -133,7 +159,7 @@ def test_a_summary_with_huge_numbers_is_damaged(tmp_path: Path, entry: str, valu
         read_videos(tmp_path)
 
 
-@pytest.mark.parametrize("begun", ["config.json", "tracks.partial.csv"])
+@pytest.mark.parametrize("begun", ["config.json", "tracks.partial.sqlite"])
 def test_results_that_are_not_finished(tmp_path: Path, begun: str) -> None:
     (tmp_path / begun).touch()
     with pytest.raises(
