@@ -57,12 +57,12 @@ $(VENV)/.peers: $(READY)
 	touch $@
 
 bench: $(VENV)/.peers
-	mkdir -p benchmarks/out
-	$(VENV)/bin/ul bench all --json benchmarks/out/bench.json --plots benchmarks/out
-	$(PY) benchmarks/closed_form.py
+	mkdir -p experiments/out
+	$(PY) -m experiments.bench all --json experiments/out/bench.json --plots experiments/out
+	$(PY) -m experiments.studies.closed_form
 
 results: $(READY)
-	$(VENV)/bin/ul reproduce all --data $(DATA) --out docs --force
+	$(PY) -m experiments all --data $(DATA) --out docs --force
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
