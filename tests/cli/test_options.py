@@ -13,7 +13,7 @@ from ullayers.cli.parser import make_parser
 from ullayers.errors import UserError
 from ullayers.learn.config import Config, default_of, setting
 
-COMMANDS = ("demo", "learn", "apply", "watch", "export", "score", "reproduce", "bench")
+COMMANDS = ("demo", "learn", "apply", "watch", "export", "score")
 LEARN_OPTIONS = {each.name for each in fields(Config)} - {"trial_steps", "batch", "clip", "local"}
 
 

@@ -285,7 +285,7 @@ def load_parquet() -> ModuleType:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            "Parquet files need the package pyarrow: pip install 'ullayers[ray]'"
+            "Parquet files need the package pyarrow: pip install 'ullayers[parquet]'"
         ) from error
     module: ModuleType = pyarrow.parquet
     return module
