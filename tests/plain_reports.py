@@ -11,12 +11,10 @@ import pytest
 
 import ullayers.report.behaviour as behaviour_charts
 import ullayers.report.charts as charts
-import ullayers.report.charts as training_charts
 import ullayers.report.overlay as display
 
 FUNCTIONS: dict[ModuleType, tuple[str, ...]] = {
-    charts: ("time_chart", "speed_chart", "scatter_chart"),
-    training_charts: ("training_chart", "held_out_chart"),
+    charts: ("time_chart", "speed_chart", "scatter_chart", "training_chart", "held_out_chart"),
     behaviour_charts: ("presence_chart", "speed_distribution", "nearest_chart"),
 }
 REAL = {(module, name): getattr(module, name) for module in FUNCTIONS for name in FUNCTIONS[module]}

@@ -104,17 +104,19 @@ def test_bad_values_are_refused_in_one_line(option: str, place: Path, here: UlCo
 
 
 @pytest.mark.parametrize(
+    ("command", "program"),
+    [("reproduce", "python -m experiments;"), ("bench", "python -m experiments.bench;")],
+)
+def test_a_command_that_has_moved_is_named(command: str, program: str, here: UlCommand) -> None:
+    check_refused(here(command, "all", "--quick"), f"in the repository, run {program}")
+
+
+@pytest.mark.parametrize(
     "command",
     [
         ["demo", "--seed", "-1"],
         ["apply", "run", "a.mp4", "--stride", "0"],
         ["watch", "a.mp4", "--every", "nan"],
-        ["reproduce", "synthetic", "--seed", "-1"],
-        ["reproduce", "synthetic", "--seeds", "0"],
-        ["reproduce", "walk", "--data", "nowhere"],
-        ["bench", "--threads", "99999"],
-        ["bench", "--json", "/nowhere/a.json"],
-        ["bench", "video", "--quick", "--video", "nowhere.mp4"],
     ],
     ids=" ".join,
 )

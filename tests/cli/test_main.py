@@ -38,7 +38,7 @@ from ullayers.video.reader import find_sources, read_all
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["demo"], ["learn"], ["apply"], ["watch"], ["export"], ["reproduce"], ["bench"]],
+    [[], ["demo"], ["learn"], ["apply"], ["watch"], ["export"]],
     ids=str,
 )
 def test_help_needs_no_torch(command: list[str]) -> None:

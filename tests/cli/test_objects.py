@@ -146,7 +146,7 @@ def test_one_object_on_request(run: Path, film: str, tmp_path: Path, here: UlCom
     assert "track several with --objects" in errors
     with open(out / "tracks.csv") as file:
         rows = list(csv.reader(file))
-    assert "object" not in rows[0]
+    assert {row[2] for row in rows} == {"object", "1"}
     assert len(rows) == 150 + 1
     assert not (out / "crossings.csv").exists()
 
@@ -237,7 +237,7 @@ def test_watching_one_is_not_continued_with_several(
     watch = "watch", film, "--size", "16", "--max-frames", "5", "--out", out
     status, table, _ = here(*watch, "--objects", "1")
     assert status == 0
-    assert table.startswith("sequence,frame,time,x,y,confidence,x_px,y_px\n")
+    assert table.startswith("sequence,frame,object,time,x,y,confidence,x_px,y_px\n")
     check_refused(here(*watch, "--resume", "--objects", "auto"), "leave --objects auto out")
     check_refused(here(*watch, "--force", "--task", "orient", "--objects", "auto"), "locate")
 

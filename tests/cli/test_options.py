@@ -13,7 +13,7 @@ from ullayers.cli.parser import make_parser
 from ullayers.errors import UserError
 from ullayers.learn.config import OPTIONS, Config, default_of, kind_of, option_name, setting
 
-COMMANDS = ("demo", "learn", "apply", "watch", "export", "score", "reproduce", "bench")
+COMMANDS = ("demo", "learn", "apply", "watch", "export", "score")
 LEARN_OPTIONS = {name for name in OPTIONS if setting(name).group is not None}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.command import UlCommand
 from tests.films import ball, write_ball, write_pictures, write_raw
+from tests.tracks.growing import begin
 from ullayers.learn.footage import count_frames
 from ullayers.run.progress import Progress
 from ullayers.run.write import unfinished_sources
@@ -57,16 +57,16 @@ def test_no_total_if_a_header_has_none(films: Path, tmp_path: Path) -> None:
 def test_finished_sequences_are_not_counted(films: Path, tmp_path: Path) -> None:
     sources = find_sources([str(films)])
     assert unfinished_sources(sources, tmp_path, masks=False) == sources
-    places = {sources[0].name: sources[0].path}
-    note = {"asked": [], "bytes": 0, "places": places, "masks": False}
-    (tmp_path / "tracks.partial.json").write_text(json.dumps(note))
+    begin(tmp_path / "tracks.csv", sources[0].name)
     assert unfinished_sources(sources, tmp_path, masks=False) == sources[1:]
     assert unfinished_sources(sources, tmp_path, masks=True) == sources, "their masks are missing"
-    for damage in ("[", 200_000 * "[", json.dumps({**note, "places": [5]})):
-        (tmp_path / "tracks.partial.json").write_text(damage)
+    partial = tmp_path / "tracks.partial.sqlite"
+    whole = partial.read_bytes()
+    for damage in (b"", b"[", whole[:100], whole[:5000]):
+        partial.write_bytes(damage)
         assert unfinished_sources(sources, tmp_path, masks=False) == sources
-    (tmp_path / "tracks.partial.json").unlink()
-    os.mkfifo(tmp_path / "tracks.partial.json")
+    partial.unlink()
+    os.mkfifo(partial)
     assert unfinished_sources(sources, tmp_path, masks=False) == sources
 
 

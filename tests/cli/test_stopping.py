@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.command import (
     QUICK,
@@ -39,6 +40,8 @@ from tests.films import (
     write_ball,
     write_film,
 )
+from tests.tracks.growing import change_rows
+from ullayers.tracks.store import finished_sequences
 
 
 def lines_without_time(run: Path) -> list[dict[str, Any]]:
@@ -135,12 +138,11 @@ def test_ctrl_c_while_it_loads_reads_and_applies(
     assert (STOPPED if begun else "nothing was finished; start again") in said
     inputs = (film, long)
     with start("apply", place / "run", *inputs, "--out", out, "--overlay", "--quiet") as process:
-        wait_until(process, (out / "tracks.partial.json").exists)
+        wait_until(process, lambda: bool(finished_sequences(out)))
         process.send_signal(signal.SIGINT)
         check_stopped(process)
-    started = {"tracks.partial.csv", "tracks.partial.json", "outlines.partial.sqlite"}
-    assert files_in(out) == started
-    assert {row["sequence"] for row in read_table(out / "tracks.partial.csv")} == {"ball"}
+    assert files_in(out) == {"tracks.partial.sqlite", "outlines.partial.sqlite"}
+    assert finished_sequences(out) == {"ball"}
     done = here("apply", place / "run", *inputs, "--out", out, "--resume", "--quiet")
     assert done == (0, "", "")
     rows = [row["sequence"] for row in read_table(out / "tracks.csv")]
@@ -153,11 +155,10 @@ def test_results_that_are_stopped_resume(place: Path, tmp_path: Path, here: UlCo
     long = write_film(tmp_path / "long.mp4", np.tile(ball(40, 16, 24)[0], (5, 1, 1, 1)))
     run, asked = tmp_path / "run", (place / "ball.mp4", long, *QUICK)
     with start("learn", *asked, "--out", run, "--stride", "8") as process:
-        wait_until(process, (run / "tracks.partial.json").exists)
+        wait_until(process, lambda: bool(finished_sequences(run)))
         process.send_signal(signal.SIGTERM)
         check_stopped(process)
-    partial = run / "tracks.partial.csv"
-    partial.write_text(partial.read_text().replace("ball,0,1,0.000000", "ball,0,1,0.123456"))
+    change_rows(run / "tracks.partial.sqlite", later)
     assert here("learn", "--out", run, "--resume", "--quiet") == (0, "", "")
     rows = read_table(run / "tracks.csv")
     assert [row["sequence"] for row in rows] == ["ball"] * 40 + ["long"] * 200
@@ -166,44 +167,62 @@ def test_results_that_are_stopped_resume(place: Path, tmp_path: Path, here: UlCo
     assert not list(run.glob("*.partial.*"))
 
 
+def later(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Change the time of the first row: frame, time, ..."""
+    rows[0, rows[0].tolist().index(0.0, 1)] = 0.123456
+    return rows
+
+
 DYING = """
 import os
 import sys
+from contextlib import contextmanager
 from ullayers.cli.main import main
+from ullayers.tracks.store import Database
 
 last, *arguments = sys.argv[1:]
-renamed = 0
-replace = os.replace
+steps = 0
+replace, changing = os.replace, Database.changing
+
+def step():
+    global steps
+    steps += 1
+    if steps == int(last):
+        os._exit(9)  # like kill -9
 
 def dying(*paths):
-    global renamed
-    renamed += 1
-    if renamed == int(last):
-        os._exit(9)  # like kill -9
+    step()
     replace(*paths)
 
+@contextmanager
+def dying_changing(self):
+    with changing(self) as database:
+        yield database
+        step()  # before the change is committed
+
 os.replace = dying
+Database.changing = dying_changing
 sys.exit(main(arguments))
 """
 
 
 @pytest.mark.long
-def test_an_export_that_is_killed_before_any_rename_resumes(
+def test_an_export_that_is_killed_at_any_step_resumes(
     place: Path, tmp_path: Path, here: UlCommand
 ) -> None:
     """Until the last file is written, everything that is needed to continue is kept."""
     command = ("apply", place / "run", place / "ball.mp4", "--max-frames", "8", "--quiet", "--out")
     assert here(*command, tmp_path / "whole")[0] == 0
-    for number in range(1, 20):
+    for number in range(1, 60):
         out = tmp_path / str(number)
         code, *_ = run_code(DYING, str(number), *map(str, command), str(out))
         assert code == (9 if code else 0)
         status, _, errors = here(*command, out, "--resume")
         assert (status, "already finished" in errors) == (0, code == 0)
-        assert contents(out) == contents(tmp_path / "whole"), f"killed before rename {number}"
+        assert contents(out) == contents(tmp_path / "whole"), f"killed before step {number}"
         if code == 0:
             break
-    assert number > 5
+    assert 15 < number < 59
 
 
 def test_a_resumed_run_has_its_own_options(place: Path, here: UlCommand) -> None:
@@ -260,7 +279,7 @@ def test_a_full_disk(
     assert WRITTEN <= files_in(run)
 
 
-@pytest.mark.parametrize(("size", "is_begun"), [("16k", False), ("280k", True)])
+@pytest.mark.parametrize(("size", "is_begun"), [("16k", False), ("440k", True)])
 def test_a_disk_that_is_full_while_results_are_written(
     place: Path,
     tmp_path: Path,

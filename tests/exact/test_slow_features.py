@@ -23,6 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ullayers.exact.slow_features as estimator
 import ullayers.exact.slow_moments as slow_moments
+from tests.command import run_code
 from ullayers.exact.slow_features import Floats, RankError, SlowFeatures
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -464,3 +465,16 @@ def test_components_without_the_estimator_refuse_the_same() -> None:
             slow_moments.slowest_components(bad, 1)
     with pytest.raises(ValueError, match="need at least one array"):
         slow_moments.slowest_components([], 1)
+
+
+def test_a_missing_scikit_learn_is_named() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['sklearn'] = None\n"
+        "import ullayers as ul\n"
+        "try: ul.SlowFeatures\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+    )
+    found = run_code(code, bare=True)
+    expected = "SlowFeatures needs the package scikit-learn: pip install 'ullayers[sklearn]'\n"
+    assert found[:2] == (0, expected)

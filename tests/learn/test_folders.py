@@ -45,7 +45,7 @@ def run(learned: Path, tmp_path: Path) -> Path:
 def outside(tmp_path: Path) -> Path:
     """Files of somebody else that are named like those of a run."""
     folder = tmp_path / "outside"
-    names = ("000001.png", "a.safetensors", "state.json", "tracks.partial.csv", "metrics.jsonl")
+    names = ("000001.png", "a.safetensors", "state.json", "tracks.partial.sqlite", "metrics.jsonl")
     for name in (*names, "tracks.csv", "events.out.tfevents.1", "ball/000001.png"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
@@ -68,7 +68,7 @@ LINKS: dict[str, Callable[[Path, Path], None]] = {
     "new metrics": lambda run, outside: link(run / "metrics.jsonl", outside / "new.jsonl"),
     "table": lambda run, outside: link(run / "tracks.csv", outside / "tracks.csv"),
     "partial table": lambda run, outside: link(
-        run / "tracks.partial.csv", outside / "tracks.partial.csv"
+        run / "tracks.partial.sqlite", outside / "tracks.partial.sqlite"
     ),
 }
 

@@ -235,7 +235,7 @@ def test_lines_for_a_pipe(scene: Path, here: UlCommand) -> None:
     code, out, errors = here("watch", *film, "--max-frames", "5")
     assert (code, errors) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "sequence,frame,time,x,y,confidence,x_px,y_px"
+    assert lines[0] == "sequence,frame,object,time,x,y,confidence,x_px,y_px"
     assert [line.split(",")[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
     with start("watch", *film) as process:
         assert process.stdout is not None

@@ -120,7 +120,7 @@ def test_a_spoilt_run_can_be_replaced(
     finished: Path, film: str, tmp_path: Path, spoil: Spoil
 ) -> None:
     folder = copy(finished, tmp_path)
-    for name in ("config.json", "metrics.jsonl", "tracks.partial.csv", "tracks.partial.json"):
+    for name in ("config.json", "metrics.jsonl", "tracks.partial.sqlite"):
         spoil(folder / name)
     if spoil is device:
         with pytest.raises(RunError, match="is a link that leads out"):

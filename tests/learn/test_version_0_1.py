@@ -49,8 +49,7 @@ def test_a_learned_run_can_be_applied(name: str, frames: str, tmp_path: Path) ->
     run = load_run(copied(name, tmp_path / "run", frames))
     [source] = sources_of(run)
     found = Answer.join(list(answers(run, source)))
-    with open(run.folder / csv_name(run), encoding="utf-8") as file:
-        [saved] = read_answers(file)
+    [saved] = read_answers(run.folder / csv_name(run))
     assert found.columns == saved.columns
     assert np.array_equal(found.index, saved.index)
     if name == "orient":

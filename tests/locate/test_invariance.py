@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from experiments.datasets import walking
 from tests.real_data import DATA
 from ullayers.locate.moving.segment import segment_motion
 from ullayers.locate.paths import fill_gaps
-from ullayers.research.datasets import walking
 
 # A still camera and two that pan; the last person was lost in frames of 48 x 144 pixels.
 SCENES = ("0_DaSide0811-seq2-119", "1_DaSide0811-seq10-396", "0_DaSide0811-seq4-110")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.tracks.reading import CROSSING_NAMES as CROSSING_NAMES
 from ullayers.tracks.reading import Crossing, Track
+from ullayers.tracks.table import CROSSING_NAMES as CROSSING_NAMES
 
 FPS = 25
 WIDTH, HEIGHT = 640, 480

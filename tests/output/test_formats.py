@@ -17,7 +17,8 @@ from ullayers.run.reports import write_corrected
 from ullayers.tracks.corrections import Corrections, MarkEmpty, Split, Swap, write_corrections
 from ullayers.tracks.formats.names import FORMATS
 from ullayers.tracks.formats.write import plan_files, write_files
-from ullayers.tracks.reading import CROSSINGS, NAMES, read_crossings, read_tracks, write_crossings
+from ullayers.tracks.reading import NAMES, read_crossings, read_tracks, write_crossings
+from ullayers.tracks.table import CROSSINGS
 
 # Other packages warn about themselves.
 pytestmark = [
@@ -38,7 +39,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One object in two videos: every second frame from frame 10 on, and from frame 0 on."""
     videos = {"a": walk(1, first=10, step=2), "b": walk(1, count=5)}
-    columns = ("sequence", "frame", *NAMES)
+    columns = ("sequence", "frame", "object", *NAMES)
     return write_results(tmp_path_factory.mktemp("one") / "run", videos, columns=columns)
 
 

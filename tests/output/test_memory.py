@@ -18,11 +18,12 @@ import ullayers.tracks.table as results
 from tests.films import write_ball
 from ullayers.run.apply import EVERY, returning_memory
 from ullayers.run.plan import Run
-from ullayers.run.write import ExportOptions, PartialTable, export
+from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.masks import Spool
 from ullayers.tracks.reading import read_tracks
+from ullayers.tracks.store import GrowingTable
 from ullayers.tracks.table import TRACK, Answer
-from ullayers.video.reader import Source, find_sources
+from ullayers.video.reader import find_sources
 
 ROWS = 8_000
 
@@ -107,15 +108,20 @@ def test_tables_are_written_and_read_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = long_track()
-    source = Source("a", str(tmp_path / "a.mp4"), "video")
     monkeypatch.setattr(results, "ROWS_AT_ONCE", 200)
-    monkeypatch.setattr("ullayers.tracks.reading.ROWS_AT_ONCE", 200)
-    table = PartialTable(tmp_path / "tracks.csv", [], TRACK, resume=False)
-    with table, traced() as writing:
-        table.write(answer, source)
+    monkeypatch.setattr(results, "ROWS_PER_PART", 200)
+    table = GrowingTable(tmp_path / "tracks.csv", [], resume=False)
+    with traced() as growing:
+        for part in answer.in_parts():
+            table.append(part)
+        table.end(answer, {})
+    with traced() as writing:
+        table.__exit__(None)
+    read_tracks(tmp_path / "tracks.csv")  # loads pandas
     with traced() as reading:
         [track] = read_tracks(tmp_path / "tracks.csv")
     assert np.allclose(track.x, answer.values[:, 0], atol=1e-6)
+    assert growing.bytes < 8 * 11 * ROWS
     assert writing.bytes < 1e6
     numbers = 8 * 12 * ROWS
     assert reading.bytes < 2 * numbers + 1e6, "parts, and their concatenation"

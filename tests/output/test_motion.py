@@ -11,8 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ullayers.report.charts import speed_curve
-from ullayers.tracks.measures import Motion, measure_motion, velocity
+from ullayers.tracks.behaviour import measure_scenes
+from ullayers.tracks.measures import Motion, complete, measure_motion, to_tracks, velocity
 from ullayers.tracks.table import TRACK, Answer
+from ullayers.video.reader import Info
 
 WIDTH, HEIGHT = 640, 480
 Floats = NDArray[np.floating[Any]]
@@ -43,9 +45,10 @@ def test_a_known_path(rate: float) -> None:
     seconds = 20
     motion = measure(track(circle(int(seconds * rate) + 1, rate), rate))
     speed = 2 * np.pi * 100 * 0.25
-    assert motion.distance == pytest.approx(seconds * speed, rel=0.03)
+    close = 0.03 if rate > 5 else 0.05  # at 5 frames per second, a speed is that over 0.8 seconds
+    assert motion.distance == pytest.approx(seconds * speed, rel=close)
     for found in (motion.mean_speed, motion.speed_quantile(0.5), motion.speed_quantile(0.95)):
-        assert found == pytest.approx(speed, rel=0.03)
+        assert found == pytest.approx(speed, rel=close)
     assert motion.durations.sum() == pytest.approx(seconds)
 
 
@@ -92,6 +95,23 @@ def test_nothing_is_known_without_two_sure_frames_in_a_row(sure: list[int]) -> N
     assert (motion.distance, motion.mean_speed, motion.speed_quantile(0.5)) == (None, None, None)
 
 
+def test_the_table_has_the_same_speed() -> None:
+    """Behaviour is measured with the column `speed`; a lost object has none."""
+    confidence = np.ones(200)
+    confidence[50:80] = 0.2
+    noise = np.random.default_rng(0).normal(0, 1, (200, 2))
+    moments = np.tile([25.0, 0, 4, 60, 25, 0, 4], (200, 1))
+    found = replace(track(circle(200, 25) + noise, confidence=confidence), moments=moments)
+    info = Info(WIDTH, HEIGHT, 25.0, 200)
+    done = complete(found, info)
+    assert done.shapes is not None
+    assert np.isnan(done.shapes[:, 0]).tolist() == (confidence < 0.5).tolist()
+    written, positions = measure(done), measure(found)
+    assert np.array_equal(written.speeds, positions.speeds)
+    [scene] = measure_scenes(to_tracks(done), {"a": (WIDTH, HEIGHT)})
+    assert scene.motions[0].distance == written.distance
+
+
 def test_two_frames_are_enough() -> None:
     motion = measure(track(np.array([[10.0, 10], [13, 14]])))
     assert motion.distance == pytest.approx(5)
@@ -99,13 +119,13 @@ def test_two_frames_are_enough() -> None:
 
 
 def test_uneven_and_repeated_times() -> None:
-    """The speed follows from the times in the file; frames at the same time have none."""
+    """The speed follows from the times in the file; a frame between two gaps has none."""
     seconds = np.array([0, 0.1, 0.2, 0.6, 0.6, 0.7, 0.8])
     path = np.column_stack([100 * seconds, np.zeros(7)])
     motion = measure(replace(track(path), seconds=seconds))
     assert np.isfinite(motion.speeds).all()
-    assert len(motion.speeds) == 5
-    assert motion.mean_speed == pytest.approx(100, rel=0.25)
+    assert len(motion.speeds) == 4
+    assert motion.mean_speed == pytest.approx(100)
 
 
 def test_positions_that_are_not_there() -> None:

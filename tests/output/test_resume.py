@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.exports import broken_middle, sources_in, with_metrics
 from tests.films import (
@@ -22,12 +22,15 @@ from tests.films import (
     write_ball,
     write_truncated,
 )
+from tests.tracks.growing import change_rows, execute, leave_unfinished
 from ullayers.errors import RunError
 from ullayers.run.plan import Run
 from ullayers.run.reports import report_run
-from ullayers.run.write import ExportOptions, PartialTable, export
-from ullayers.tracks.table import PIXELS, SHAPE, TRACK, Answer
+from ullayers.run.write import ExportOptions, export
+from ullayers.tracks.table import TRACK
 from ullayers.video.reader import Source, VideoError, find_sources, read_all
+
+Damage = Callable[[Path], object]  # of a growing table
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,8 @@ def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: 
     sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
     with pytest.raises(VideoError):
         export(either, sources, out, ExportOptions())
-    [partial] = out.glob("*.partial.csv")
-    with open(partial, "a") as file:  # killed while it wrote the next sequence
-        file.write("film1,0,0.000000,0.5,0.5,0.5\nfilm1,1,0.04")
+    [partial] = [path for path in out.glob("*.partial.sqlite") if "outlines" not in path.name]
+    leave_unfinished(partial, "film9")
     write_ball(tmp_path / "in" / "film1.mp4", 12, *BALL, seed=1)
     seen: list[int] = []
     export(either, sources, out, ExportOptions(resume=True), seen.append)
@@ -154,123 +156,79 @@ def test_resuming_something_else_is_refused(run: Run, begun: Begun, tmp_path: Pa
             export(run, sources, out, other)
     with pytest.raises(RunError, match="was started with another run"):
         export(replace(run, folder=tmp_path), sources, out, ExportOptions(resume=True))
-    note = out / "tracks.partial.json"
-    content = json.loads(note.read_text())
-    more = {**content["places"], "film9": "film9.mp4"}
-    for damage in (
-        "{",
-        "[]",
-        "{}",
-        "[" * 200_000,
-        json.dumps({**content, "bytes": 10**9}),
-        json.dumps({**content, "bytes": -1}),
-        json.dumps({**content, "bytes": math.inf}),
-        json.dumps({**content, "bytes": 1e308}),
-        json.dumps({**content, "bytes": 10**30}),
-        json.dumps({**content, "bytes": "12"}),
-        json.dumps({**content, "asked": {}}),
-        json.dumps({**content, "masks": "no"}),
-        json.dumps({**content, "places": [["film0", "film0.mp4"]]}),
-        json.dumps({**content, "places": {"film0": 5}}),
-        json.dumps({**content, "places": more}),
-    ):
-        note.write_text(damage)
-        with pytest.raises(RunError, match="damaged; start again with --force"):
-            export(run, sources, out, ExportOptions(resume=True))
 
 
-def test_rows_of_another_file_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
-    first, other = (Source("c", str(tmp_path / place / "c.mp4"), "video") for place in "xy")
-    answer = Answer("c", np.arange(2), np.zeros(2), TRACK, np.zeros((2, 3)))
-    table = PartialTable(tmp_path / "tracks.csv", [], TRACK, resume=False)
-    table.__enter__().write(answer, first)
-    table.__exit__(KeyboardInterrupt, None, None)
-    again = PartialTable(tmp_path / "tracks.csv", [], TRACK, resume=True)
-    assert again.has(first)
-    with pytest.raises(RunError, match="use the same inputs"):
-        again.has(other)
+def test_rows_of_another_file_of_the_same_name_are_not_taken(
+    run: Run, begun: Begun, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    begun.copy_to(out)
+    others = sources_in(tmp_path / "in", 12, 12, 12)
+    with pytest.raises(RunError, match=r"has film0 from .*; use the same inputs"):
+        export(run, others, out, ExportOptions(resume=True))
 
 
-def test_tables_begun_without_pixels_are_finished_as_they_began(run: Run, tmp_path: Path) -> None:
-    sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(VideoError):
-        export(run, sources, out, ExportOptions())
-    partial, note = out / "tracks.partial.csv", out / "tracks.partial.json"
-    rows = [
-        line.rsplit(",", len(PIXELS + SHAPE))[0] + "\n" for line in partial.read_text().splitlines()
-    ]
-    partial.write_text("".join(rows))
-    content = json.loads(note.read_text())
-    note.write_text(json.dumps({**content, "bytes": partial.stat().st_size}))
-    write_ball(tmp_path / "in" / "film1.mp4", 12, *BALL, seed=1)
-    done = export(run, sources, out, ExportOptions(resume=True))
-    assert [answer.columns for answer in done.answers] == [TRACK] * 3
-    table = read_table(out / "tracks.csv")
-    assert list(table[0]) == ["sequence", "frame", "time", *TRACK]
-    assert len(table) == 36
+def set_note(note: object) -> Damage:
+    return lambda path: execute(path, "UPDATE sequences SET note = ?", json.dumps(note))
 
 
-def cut(line: str, cells: int) -> str:
-    return ",".join(line.split(",")[:cells])
+def set_layout(**changes: object) -> Damage:
+    layout = {"columns": TRACK, "size": None, "box": None}
+    widths = {"index": 1, "seconds": 1, "values": 3, "shapes": 5, "others": 1}
+    content = json.dumps({**layout, "widths": widths, **changes})
+    return lambda path: execute(path, "UPDATE sequences SET layout = ?", content)
 
 
-TABLES: dict[str, Callable[[list[str]], list[str]]] = {
-    "no results": lambda lines: [cut(line, 3) for line in lines],
-    "fewer results": lambda lines: [cut(line, 5) for line in lines],
-    "fewer cells": lambda lines: [lines[0], *(cut(line, 4) for line in lines[1:])],
-    "more cells": lambda lines: [lines[0], *(f"{line},1" for line in lines[1:])],
-    "one row with fewer cells": lambda lines: [*lines[:-1], cut(lines[-1], 4)],
-    "an empty row": lambda lines: [lines[0], "", *lines[1:]],
-    "other columns": lambda lines: [lines[0].replace("confidence", "y0"), *lines[1:]],
-    "no header": lambda lines: lines[1:],
-    "nothing": lambda lines: [],
-    "only a header": lambda lines: lines[:1],
-    "a sequence twice": lambda lines: [*lines, lines[1].replace("film0", "film9"), lines[1]],
-} | {
-    f"frame {number}": lambda lines, number=number: [
-        lines[0],
-        *(",".join(["film0", number, *line.split(",")[2:]]) for line in lines[1:]),
-    ]
-    for number in ("nan", "inf", "1e300", "x", "")
-}
+def set_frame(number: float) -> Damage:
+    def change(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        rows[0, 0] = number
+        return rows
+
+    return lambda path: change_rows(path, change)
 
 
-@pytest.mark.parametrize("damage", TABLES)
+def cut_bytes(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+DAMAGES: dict[str, Damage] = {
+    "no table": lambda path: path.write_bytes(b"sequence,frame,object,time"),
+    "cut": cut_bytes,
+    "fewer columns": lambda path: change_rows(path, lambda rows: rows[:, :-1]),
+    "no rows": lambda path: execute(path, "DELETE FROM rows"),
+    "text instead of rows": lambda path: execute(path, "UPDATE rows SET columns = 'a'"),
+    "other tables": lambda path: execute(path, "CREATE TABLE more (x)"),
+    "a view": lambda path: execute(path, "CREATE VIEW more AS SELECT * FROM rows"),
+    "layout without columns": set_layout(columns=None),
+    "layout of another kind": set_layout(widths={"index": 1, "seconds": 1, "values": 2}),
+    "layout with other arrays": set_layout(widths={"masks": 11}),
+    "layout with a huge width": set_layout(widths={"index": 1, "seconds": 1, "values": 10**12}),
+    "layout of another size": set_layout(size=5),
+    "no note": set_note({}),
+    "note with other types": set_note({"path": 5}),
+    "note as text": lambda path: execute(path, "UPDATE sequences SET note = '[['"),
+    "note as bytes": lambda path: execute(path, "UPDATE sequences SET note = x'ff'"),
+} | {f"frame {number}": set_frame(number) for number in (-1.0, np.nan, np.inf, 1e300)}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.filterwarnings("error")
 def test_damaged_tables_are_refused_and_left_alone(
     run: Run, begun: Begun, tmp_path: Path, damage: str
 ) -> None:
     out = tmp_path / "out"
     sources = begun.copy_to(out)
-    partial, note = out / "tracks.partial.csv", out / "tracks.partial.json"
-    lines = TABLES[damage](partial.read_text().splitlines())
-    partial.write_text("".join(f"{line}\n" for line in lines))
-    content = json.loads(note.read_text())
-    places = {**content["places"], "film9": "9"} if "twice" in damage else content["places"]
-    size = partial.stat().st_size
-    note.write_text(json.dumps({**content, "bytes": size, "places": places}))
+    DAMAGES[damage](out / "tracks.partial.sqlite")
     before = contents(out)
-    with pytest.raises(RunError, match=r"partial\.csv: is damaged; start again with --force"):
+    with pytest.raises(RunError, match=r"partial\.sqlite: is damaged; start again with --force"):
         export(run, sources, out, ExportOptions(resume=True))
     assert contents(out) == before
 
 
-def test_a_table_of_codes_needs_all_of_them(codes: Run, tmp_path: Path) -> None:
-    started = begin(codes, tmp_path)
-    sources, out = started.sources, started.folder
-    partial, note = out / "codes.partial.csv", out / "codes.partial.json"
-    rows = partial.read_text().splitlines()
-    partial.write_text("".join(f"{cut(row, 4)}\n" for row in rows))
-    content = json.loads(note.read_text())
-    note.write_text(json.dumps({**content, "bytes": partial.stat().st_size}))
-    with pytest.raises(RunError, match=r"partial\.csv: is damaged; start again with --force"):
-        export(codes, sources, out, ExportOptions(resume=True))
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["tracks.partial.csv", "tracks.partial.json"])
-def test_a_partial_table_that_is_a_pipe(run: Run, begun: Begun, tmp_path: Path, name: str) -> None:
+def test_a_partial_table_that_is_a_pipe(run: Run, begun: Begun, tmp_path: Path) -> None:
+    name = "tracks.partial.sqlite"
     out = tmp_path / "out"
     sources = begun.copy_to(out)
     (out / name).unlink()
@@ -287,11 +245,10 @@ def test_hard_links_are_not_written_through(
 ) -> None:
     out = tmp_path / "out"
     sources = begun.copy_to(out)
-    with open(out / "tracks.partial.csv", "a") as file:  # killed while it wrote the next sequence
-        file.write("film1,0,0.04")
+    leave_unfinished(out / "tracks.partial.sqlite", "film9")
     kept = tmp_path / "kept"
     kept.mkdir()
-    for name in ("tracks.partial.csv", "tracks.partial.json"):
+    for name in ("tracks.partial.sqlite", "outlines.partial.sqlite"):
         os.link(out / name, kept / name)
     before = contents(kept)
     export(run, sources, out, ExportOptions(resume=resume, skip_bad=True))
@@ -322,12 +279,11 @@ def test_links_in_masks_are_not_followed(run: Run, tmp_path: Path, link: str, ma
     assert (out / link).is_symlink()
 
 
-@pytest.mark.parametrize("name", ["tracks.partial.csv", "tracks.partial.json"])
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_partial_table_that_is_a_link_is_not_followed(
-    run: Run, begun: Begun, tmp_path: Path, name: str, resume: bool
+    run: Run, begun: Begun, tmp_path: Path, resume: bool
 ) -> None:
-    out = tmp_path / "out"
+    out, name = tmp_path / "out", "tracks.partial.sqlite"
     sources = begun.copy_to(out)
     target = tmp_path / "target"
     (out / name).rename(target)

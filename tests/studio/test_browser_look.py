@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import replace
@@ -34,8 +35,7 @@ SCATTER_PAD = (2, 2, 4, 20)  # left, right, top, bottom
 
 # Pixels of the time lines in the colour of an object, and where the needle is, as a share.
 TIME_LINES = """async (object) => {
-  const {chartColour} = await import("/js/colours.js");
-  const {screenPalette} = await import("/js/palette.js");
+  const {chartColour, screenPalette} = await import("/js/colours.js");
   const [red, green, blue] = chartColour(object, screenPalette());
   const canvas = document.querySelector("[data-testid=timeline]");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
@@ -316,6 +316,34 @@ def test_time_lines_get_finer_when_their_rows_arrive(
         times = [text for text in tab.get("drawnTexts") if text.startswith("1:0")]
         assert len(times) > 2  # the axis has the times of the table, which begins after an hour
         assert tab.part("time").inner_text().startswith("1:0")
+    finally:
+        server.kill()
+
+
+# Messages of the server come late, after the tables of a run.
+LATE_MESSAGES = """Object.defineProperty(WebSocket.prototype, "onmessage", {
+  set(take) { this.addEventListener("message", (event) => setTimeout(() => take(event), 1500)); },
+})"""
+
+
+def test_the_learning_curve_can_be_saved_when_it_has_come(
+    tmp_path: Path, numbered: Path, open_tab: OpenTab
+) -> None:
+    run = write_run(tmp_path / "learned", numbered)
+    record = {"trial": 0, "step": 1, "objective": -0.5, "rank": 2.0, "features": 2}
+    lines = [json.dumps(record | {"step": step, "held_out": None}) for step in (1, 2, 3)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    server = LocalServer(tmp_path / "studio", run)
+    try:
+        tab = open_tab(server)
+        tab.page.add_init_script(LATE_MESSAGES)
+        tab.page.reload()
+        tab.wait("ulStudio.objects.length > 0 && ulStudio.ready")
+        tab.part("objective").wait_for()
+        tab.part("tab-export").click()
+        with tab.page.expect_download() as download:
+            tab.part("figure-curve-svg").click()
+        assert ">step<" in Path(download.value.path()).read_text(encoding="utf-8")
     finally:
         server.kill()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.studio.browser import NARROW, LocalServer, OpenTab, Server, Tab
+from tests.studio.browser import NARROW, NEXT_PAINT, LocalServer, OpenTab, Server, Tab
 from tests.studio.numbered import OBJECTS, write_run
 
 HOSTILE = '<img src=x onerror="window.injected=1"><script>window.injected=1</script>'
@@ -211,8 +211,7 @@ def check_narrow(tab: Tab) -> None:
 
 # The least contrast of the colours of 32 objects with the paper that charts are drawn on.
 LINE_CONTRAST = """async () => {
-  const {chartColour} = await import("/js/colours.js");
-  const {PAPER, screenPalette} = await import("/js/palette.js");
+  const {chartColour, PAPER, screenPalette} = await import("/js/colours.js");
   const luminance = (colour) => {
     const [r, g, b] = colour.map((v) => v / 255)
       .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
@@ -252,6 +251,26 @@ def test_names_and_contrast(gallery: Server, open_tab: OpenTab, scheme: str) -> 
     tab.page.reload()  # the choice is kept
     tab.wait("ulStudio.ready")
     assert tab.get("getComputedStyle(document.body).backgroundColor") != background
+
+
+# Brightness of the strip below the picture, where nothing is marked.
+STRIP = """() => {
+  const canvas = document.querySelector(".overview canvas");
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+  copy.drawImage(canvas, 0, 0);
+  return copy.getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data[0];
+}"""
+
+
+def test_canvases_follow_the_theme(gallery: Server, open_tab: OpenTab) -> None:
+    tab = open_tab(gallery, color_scheme="light")
+    tab.part("source").first.locator("button.item").click()
+    tab.wait_for_frame(0)
+    tab.get(NEXT_PAINT)
+    assert tab.get(STRIP) > 150
+    tab.part("theme").click()
+    tab.get(NEXT_PAINT)
+    assert tab.get(STRIP) < 100
 
 
 def test_nothing_moves_that_need_not(gallery: Server, open_tab: OpenTab) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ullayers.studio.table_file as table_file
-import ullayers.tracks.reading as track_table
+import ullayers.tracks.table as track_table
 from tests.output.made_tracks import wanderers, write_tables
 from ullayers.errors import UserError
 from ullayers.studio.table_file import STEP, ObjectRows, extremes, read_rows
@@ -25,8 +25,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tracks = wanderers(3, FRAMES)[0] + wanderers(2, FRAMES, "b", 1)[0]
     write_tables(tmp_path, tracks, [])
     monkeypatch.setattr(table_file, "LONG", 0)
-    monkeypatch.setattr(track_table, "LONG", 0)
-    monkeypatch.setattr(track_table, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(track_table, "ROWS_PER_PART", 500)
     table_file._read.cache_clear()
     return tmp_path / "tracks.csv"
 

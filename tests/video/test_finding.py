@@ -147,7 +147,7 @@ RESULTS = {
     "damaged run": {"config.json": "{", "metrics.jsonl": ""},
     "tracks": {"tracks.csv": "sequence,frame,time,x,y,confidence\n"},
     "codes": {"codes.csv": "sequence,frame,time,code0\n"},
-    "interrupted": {"codes.partial.csv": "sequence,frame,time,code0\n"},
+    "interrupted": {"codes.partial.sqlite": "SQLite format 3\0"},
     "summary": {"summary.json": "{}"},
 }
 

@@ -99,7 +99,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         find_sources(["s3://bucket/a.mp4"])[0].probe()
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingPackageError, match=r"fsspec: pip install"):
+    with pytest.raises(MissingPackageError, match=r"fsspec: pip install 'ullayers\[remote\]'"):
         find_sources(["memory://a/*.mp4"])
 
 

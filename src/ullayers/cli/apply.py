@@ -16,7 +16,7 @@ from ullayers.run.pipeline import apply_run, check_masks, check_out, follow, rem
 from ullayers.run.plan import Run, load_run, load_zones
 from ullayers.run.progress import Bars
 from ullayers.run.summary import Results
-from ullayers.run.write import has_partial_tables
+from ullayers.tracks.store import has_partial_tables
 
 
 def run(arguments: Namespace) -> None:
@@ -83,7 +83,7 @@ def _check_started(arguments: Namespace, out: Path) -> None:
     """Refuse to continue results that were started differently."""
     if arguments.resume and has_parts(out) and arguments.ray is None:
         raise UserError(f"{out}: was started with --ray; continue it with --ray")
-    if arguments.resume and any(out.glob("*.partial.json")) and arguments.ray is not None:
+    if arguments.resume and has_partial_tables(out) and arguments.ray is not None:
         raise UserError(f"{out}: was started without --ray; continue it without")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 SUCCESS = 0
-BUG = 1  # also the exit code of `ul reproduce` if a result misses its goal
+BUG = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 

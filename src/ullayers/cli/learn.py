@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from ullayers.cli.checks import given_options
 from ullayers.cli.failures import resumable, say
 from ullayers.cli.processes import writes_results
 from ullayers.cli.summary import print_summary
-from ullayers.files import open_regular
 from ullayers.run.pipeline import follow, learn_run, work
 from ullayers.run.plan import Run, csv_name, has_progress, plan, sources_of
 from ullayers.run.progress import Bars
@@ -51,9 +49,7 @@ def _report_finished(arguments: Namespace, run: Run, truth: Path | None) -> None
     if arguments.quiet:
         return
     if truth is not None:
-        table = open_regular(run.folder / csv_name(run))
-        with io.TextIOWrapper(table, encoding="utf-8", newline="") as lines:
-            track = read_answers(lines)[0]
+        track = read_answers(run.folder / csv_name(run))[0]
         for name, value in score(run, sources_of(run)[0], track, truth):
             print(f"{name:50} {value:>8}")
     print(f"{run.folder}: already finished; open {run.folder / 'report.html'}")

@@ -26,8 +26,6 @@ COMMANDS = {
     "export": "ullayers.cli.export",
     "score": "ullayers.cli.score",
     "studio": "ullayers.cli.studio",
-    "reproduce": "ullayers.cli.reproduce",
-    "bench": "ullayers.cli.bench",
 }
 
 
@@ -38,18 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line without the program name; None for `sys.argv`.
 
     Returns:
-        The exit code: 0 for success, 1 for a bug or a missed goal of `ul reproduce`, 2 for an error
-        that the user can fix, 130 if the command was stopped.
+        The exit code: 0 for success, 1 for a bug, 2 for an error that the user can fix, 130 if
+        the command was stopped.
     """
     _prepare_streams()
     # A harmless warning of PyTorch on a GPU: its backward thread starts without a CUDA context.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
     parsed = make_parser().parse_args(arguments)
-    if parsed.command != "bench":  # benchmarks must run under the same conditions as other programs
-        # Waiting threads must sleep: on a busy machine, spinning makes training ten times slower.
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-        # Frames are processed in two threads already; OpenCV's own threads would wait in a loop.
-        os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+    # Waiting threads must sleep: on a busy machine, spinning makes training ten times slower.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Frames are processed in two threads already; OpenCV's own threads would wait in a loop.
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     try:
         with stop_with_interrupt(), together(parsed), _lock(parsed):
             return _function(parsed.command)(parsed) or 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ullayers import __version__
@@ -21,8 +20,6 @@ from ullayers.cli.options import (
     seconds,
     whole_number,
 )
-from ullayers.research.bench.names import PARTS
-from ullayers.research.experiments.names import NAMES
 from ullayers.tracks.formats.names import FORMATS
 
 DESCRIPTION = """\
@@ -76,6 +73,8 @@ Compare tracks.csv with true positions. TRUTH is one of:
 The comparison uses all processed frames of the truth; positions with a
 confidence below 0.5 count as not found. docs/formats.md explains the scores."""
 
+MOVED = {"reproduce": "python -m experiments", "bench": "python -m experiments.bench"}
+
 WATCH_SETTINGS = (
     "outputs",
     "mu",
@@ -98,6 +97,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with code 2."""
+        for name, program in MOVED.items():
+            if message.startswith(f"argument COMMAND: invalid choice: {name!r}"):
+                message = f"{name} is not installed any more; in the repository, run {program}"
         _, _, unknown = message.partition("unrecognized arguments: ")
         if any(os.path.exists(name) for name in unknown.split()):
             message += " (write ./-NAME for a file whose name begins with a dash)"
@@ -121,8 +123,6 @@ def make_parser() -> Parser:
     _add_export(commands)
     _add_score(commands)
     _add_studio(commands)
-    _add_reproduce(commands)
-    _add_bench(commands)
     return parser
 
 
@@ -285,120 +285,6 @@ you press Ctrl-C. Shows a live view on a terminal and prints CSV lines otherwise
         "frame used."
     )
     add_options(parser, "general", resume={"text": resume})
-
-
-def _add_reproduce(commands: Any) -> None:
-    parser = add_command(
-        commands,
-        "reproduce",
-        help="run the experiments of the paper on the real data",
-        description="""\
-Run experiments of the paper and further ones, compare with other methods, and
-write results.md with tables and figures. Labels are used for scores only, except
-in rows that say otherwise. The exit code is 1 if a result misses its goal.""",
-        examples="""\
-  ul reproduce synthetic
-  ul reproduce walk pan --data data --out found
-  ul reproduce all --data data --quick""",
-    )
-    parser.add_argument(
-        "names",
-        nargs="+",
-        choices=[*NAMES, "all"],
-        metavar="NAME",
-        help=f"{', '.join(NAMES)}, or all",
-    )
-    parser.add_argument(
-        "--data",
-        type=path,
-        default=os.environ.get("ULLAYERS_DATA") or None,
-        metavar="DIR",
-        help="Folder of the data sets. (default: $ULLAYERS_DATA)",
-    )
-    add_out_option(parser, "reproduced", "DIR")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="Run small versions, which only check that learning works.",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=whole_number,
-        metavar="N",
-        help="Number of seeds per row. (default: 5, or 1 with --quick)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="First seed. (default: %(default)s)"
-    )
-    for name in ("quiet", "force"):
-        add_option(parser, name)
-    add_option(parser, "resume", text="Keep experiments that are finished.")
-
-
-def _add_bench(commands: Any) -> None:
-    parser = add_command(
-        commands,
-        "bench",
-        help="measure speed, memory and quality, compared with other packages",
-        description="""\
-Compare this package with others in one run: all candidates alternate, and the
-fastest round counts. Ratios can be compared between machines; times cannot.
-  layers  forward and backward pass, against batch norm, layer norm, convolution
-  growth  time and memory by the size of each input, with fitted exponents
-  peers   SlowFeatures and learning, against deeptime, sklearn-sfa, scikit-learn
-          and CEBRA (pip install 'ullayers[peers]')
-  video   decoding and locating, against OpenCV; profile of `ul learn`
-  all     everything""",
-        examples="""\
-  ul bench --device cuda
-  ul bench growth --plots charts
-  ul bench all --quick --json bench.json""",
-    )
-    parser.add_argument(
-        "what",
-        nargs="?",
-        choices=[*PARTS, "all"],
-        default=PARTS[0],
-        metavar="PART",
-        help=f"{', '.join(PARTS)}, or all (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="Device of the layers, such as cpu or cuda; auto is cuda if there is one, cpu "
-        "otherwise. (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--threads",
-        type=whole_number,
-        default=1,
-        metavar="N",
-        help="Number of CPU threads. (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="Run a few small steps, as a test; the numbers mean little.",
-    )
-    parser.add_argument(
-        "--json", type=path, metavar="FILE", help="Also write all numbers to this file."
-    )
-    parser.add_argument(
-        "--plots", type=Path, metavar="DIR", help="Draw the charts of growth into this folder."
-    )
-    parser.add_argument(
-        "--video",
-        type=path,
-        metavar="FILE",
-        help="Video to measure on. (default: the mouse of $ULLAYERS_DATA, or the demo's scene)",
-    )
-    parser.add_argument(
-        "--mdp",
-        type=path,
-        metavar="PYTHON",
-        help="Python interpreter that has MDP, which needs an old numpy.",
-    )
-    parser.set_defaults(out=None, resume=False)
 
 
 def _add_export(commands: Any) -> None:

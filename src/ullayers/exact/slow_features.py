@@ -15,14 +15,21 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import NotFittedError
-from sklearn.preprocessing import PolynomialFeatures
-from sklearn.utils.validation import assert_all_finite, validate_data
 
+from ullayers.errors import MissingPackageError
 from ullayers.exact.slow_moments import TOL, Bools, Moments, Solution, absorb, solve
 from ullayers.exact.slow_moments import Floats as Floats
 from ullayers.exact.slow_moments import RankError as RankError
+
+try:
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.exceptions import NotFittedError
+    from sklearn.preprocessing import PolynomialFeatures
+    from sklearn.utils.validation import assert_all_finite, validate_data
+except ModuleNotFoundError as error:
+    raise MissingPackageError(
+        "SlowFeatures needs the package scikit-learn: pip install 'ullayers[sklearn]'"
+    ) from error
 
 Rows = tuple[Floats, Bools]  # rows, and which of them start a sequence
 

@@ -1,9 +1,8 @@
-"""Drawing primitives of the overlay: masks, dots, fading trails and a panel of codes."""
+"""Results drawn onto frames: masks, positions, trails, numbers, and a panel of codes."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,33 +11,34 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from ullayers.tracks.masks import Colour, Marker, identity_colour, identity_marker, text_colour
+from ullayers.locate.tracking.settle import in_whole_frame
+from ullayers.tracks.masks import (
+    EDGE,
+    Colour,
+    Marker,
+    identity_colour,
+    identity_marker,
+    text_colour,
+)
 from ullayers.tracks.reading import Crossing, Track
-from ullayers.tracks.table import SURE
+from ullayers.tracks.table import SURE, Answer
 from ullayers.video.parallel import in_parallel
-from ullayers.video.region import Box, Cut, resize, to_pixels
+from ullayers.video.region import Cut, resize
 
 Pixels = NDArray[np.uint8]
 AnyFloats = NDArray[np.floating[Any]]
-Alpha = NDArray[np.float32]
-Window = tuple[slice, slice]  # rows and columns of a picture
-NOWHERE: Window = (slice(0, 0), slice(0, 0))
+Floats = NDArray[np.float64]
+Labels = NDArray[np.uint8] | NDArray[np.uint16]
 TRAIL_FRAMES = 40  # frames after which a position has faded
+TRAIL_OPACITIES = (0.15, 0.3, 0.5, 0.7, 0.9)  # from the oldest fifth of a trail to the newest
 MASK_COLOUR = (0, 232, 204)  # rare in videos, and far from the colour of the dot
 DOT_COLOUR = (255, 172, 28)
 PANEL_COLOUR, AXIS_COLOUR = (18, 21, 26), (52, 57, 66)
 CODE_COLOUR, TEXT_COLOUR = (150, 156, 166), (120, 126, 136)
-MASK_OPACITY = 0.26
-MASK_THRESHOLD = 0.2  # level below which a mask is invisible
-FLAT_SLOPE = 0.004  # change of the level per pixel below which no outline is drawn
-Floats = NDArray[np.float64]
-Labels = NDArray[np.uint8] | NDArray[np.uint16]
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 FILL_OPACITY = 0.26
-TRAIL_OPACITIES = (0.15, 0.3, 0.5, 0.7, 0.9)  # from the oldest fifth of a trail to the newest
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 UP_RIGHT = np.array([1.0, -1.0])
 MIN_RADIUS = 3.0  # of a dot, in pixels
@@ -56,199 +56,130 @@ def dot_radius(height: int, width: int) -> float:
     return max(2.25, min(height, width) / 60)
 
 
-class MaskPainter:
-    """Paints masks of one size onto pictures of another.
+def draw_track(frames: Pixels, answer: Answer, trail: AnyFloats | None = None) -> Pixels:
+    """Draw masks, positions and the trail of recent positions.
 
     Args:
-        mask_size: (height, width) of the masks.
-        size: (height, width) of the pictures.
-        box: Part of the pictures that the masks cover; None for all of it.
-    """
+        frames: (time, height, width, 3) uint8.
+        answer: Results with the columns `TRACK`; a position with low
+            confidence is a hollow circle.
+        trail: (k, 2) positions before these frames, oldest first, or (k, 3) with confidence.
 
-    def __init__(
-        self, mask_size: tuple[int, ...], size: tuple[int, int], box: Box | None = None
-    ) -> None:
-        left, top, width, height = to_pixels(box, size[1], size[0])
-        self.part = slice(top, top + height), slice(left, left + width)
-        self.radius = max(0.75, line_radius(*size) / 2)
-        size = height, width
-        self.rows = _resize_matrix(mask_size[0], size[0])
-        self.columns = _resize_matrix(mask_size[1], size[1])
-        self.colour = _filled(*size, MASK_COLOUR)
-
-    def paint(self, canvas: Tensor, mask: Pixels) -> None:
-        """Tint the inside of the mask and draw its outline, in place.
-
-        Args:
-            canvas: (height, width, 3) float.
-            mask: uint8, 255 where the object is.
-        """
-        found = self._visible(mask)
-        if found is None:
-            return
-        box, (rows, columns) = found
-        canvas = canvas[self.part]
-        levels = torch.from_numpy(mask[box]).float() / 255
-        level = self.rows[rows, box[0]] @ levels @ self.columns[columns, box[1]].T
-        _blend(canvas[rows, columns], self.colour[rows, columns], self._alpha(level))
-
-    def reach(self, mask: Pixels) -> Window:
-        """Return the window of the picture that `paint` changes."""
-        found = self._visible(mask)
-        if found is None:
-            return NOWHERE
-        down, across = (
-            slice(part.start + own.start, part.start + own.stop)
-            for part, own in zip(self.part, found[1], strict=True)
-        )
-        return down, across
-
-    def _visible(self, mask: Pixels) -> tuple[Window, Window] | None:
-        """Return the box of a mask, and the part of the canvas on which it is visible."""
-        left, top, width, height = cv2.boundingRect(mask)
-        box = slice(top, top + height), slice(left, left + width)
-        clear = mask[box] > 255 * MASK_THRESHOLD / 2
-        column, row, wide, high = cv2.boundingRect(clear.view(np.uint8))
-        if not wide:
-            return None
-        rows = _window(top + row, top + row + high - 1, len(mask), self.colour.shape[0])
-        across = left + column
-        columns = _window(across, across + wide - 1, mask.shape[1], self.colour.shape[1])
-        return box, (rows, columns)
-
-    def _alpha(self, level: Tensor) -> Tensor:
-        down, right = torch.gradient(level)
-        slope = (down.square_() + right.square_()).sqrt_()
-        distance = (level - 0.5).abs_().div_(slope.clamp(min=FLAT_SLOPE))  # to the outline
-        outline = (self.radius + 0.5 - distance).clamp_(0, 1)
-        outline.mul_(slope.div_(FLAT_SLOPE).clamp_(max=1))  # a constant level has no edge
-        fill = level.sub_(MASK_THRESHOLD).mul_(MASK_OPACITY / 0.4).clamp_(0, MASK_OPACITY)
-        return fill + outline.mul_(1 - fill)
-
-
-class Outline:
-    """The outline of a region of interest: a thin white line with a dark outer edge.
-
-    Args:
-        cut: The region in the frames of a video.
-        size: (height, width) of the pictures to paint on.
+    Returns:
+        New frames of the same shape.
 
     Example:
-        >>> from ullayers.video.region import Rectangle
-        >>> frames = torch.full((1, 3, 24, 32), 100, dtype=torch.uint8)
-        >>> Outline(Rectangle(16, 8, 32, 24).fit(height=48, width=64), (24, 32)).paint(frames)
-        >>> frames[0, 0, 4, 6:12].tolist()
-        [100, 50, 255, 255, 255, 255]
+        >>> frames = np.zeros((1, 48, 64, 3), np.uint8)
+        >>> names, found = ("x", "y", "confidence"), np.array([[0.25, 0.5, 1.0]])
+        >>> drawn = draw_track(frames, Answer("a", np.arange(1), np.zeros(1), names, found))
+        >>> drawn[0, 24, 16].tolist(), drawn[0, 24, 48].tolist()
+        ([255, 172, 28], [0, 0, 0])
     """
+    _check_answer(frames, answer)
+    height, width = frames.shape[1:3]
+    before = np.zeros((0, 3)) if trail is None else trail[-TRAIL_FRAMES:]
+    if before.shape[1] == 2:
+        before = np.column_stack([before, np.ones(len(before))])
+    values = np.concatenate([before, answer.values])
+    places = values[:, :2] * (width, height) - 0.5
+    path = _Path.single(places, values[:, 2], len(before), (height, width))
+    masks = answer.masks
+    if masks is not None:
+        masks = in_whole_frame(masks, answer.box)
+    drawn = frames.copy()
 
-    def __init__(self, cut: Cut, size: tuple[int, int]) -> None:
-        inside = torch.from_numpy(resize(cut.whole(), size) >= 128).float()
-        # The area beyond the edges of the picture is outside, so that the line is closed.
-        outside = F.pad(1 - inside, (1, 1, 1, 1), value=1.0)[None]
-        line = inside * F.max_pool2d(outside, 3, 1)[0]
-        edges = F.max_pool2d(line[None], 3, 1, 1)[0] * (1 - inside)
-        self.line, self.edges = line.bool(), edges.bool()
+    def draw(n: int) -> None:
+        if masks is not None:
+            _paint_masks(drawn[n], [(MASK_COLOUR, masks[n])])
+        _paint_trails(drawn[n], [path], n)
+        path.paint(drawn[n], n)
 
-    def paint(self, frames: Tensor) -> None:
-        """Paint the outline onto uint8 frames (time, 3, height, width), in place."""
-        frames[:, :, self.edges] //= 2
-        frames[:, :, self.line] = 255
+    in_parallel(draw, range(len(drawn)))
+    return drawn
 
 
-class Trail:
-    """The fading trail of a moving point.
+def draw_crops(frames: Pixels, crops: AnyFloats) -> Pixels:
+    """Outline the used part of each frame.
 
     Args:
-        height: Height of the pictures.
-        width: Width of the pictures.
+        frames: (time, height, width, 3) uint8.
+        crops: (time, 4) left, top, right and bottom in 0..1 of the frame.
+
+    Returns:
+        New frames of the same shape.
+
+    Example:
+        >>> frames = np.zeros((1, 48, 64, 3), np.uint8)
+        >>> drawn = draw_crops(frames, np.array([[0.25, 0.25, 0.75, 0.75]]))
+        >>> drawn[0, 24, 16].any(), drawn[0, 24, 32].any()
+        (np.True_, np.False_)
     """
-
-    def __init__(self, height: int, width: int) -> None:
-        self.alpha: Alpha = np.zeros((height, width), np.float32)
-        self.radius = 0.8 * line_radius(height, width)
-        self.last = np.full(2, np.nan)
-        self.colour = _filled(height, width, DOT_COLOUR)
-        self._recent: deque[Window] = deque(maxlen=TRAIL_FRAMES + 2)  # no older one is visible
-
-    def follow(self, positions: AnyFloats, opacities: AnyFloats) -> None:
-        """Move along several positions."""
-        for position, opacity in zip(positions, opacities, strict=True):
-            self.move(position, opacity)
-
-    def move(self, position: AnyFloats, opacity: float) -> None:
-        """Move to a position in pixels; positions with low confidence interrupt the line."""
-        if opacity < SURE:
-            position = np.full(2, np.nan)
-        part = self.reach()
-        fading = self.alpha[part]
-        fading -= np.float32(1 / TRAIL_FRAMES)
-        np.maximum(fading, 0, out=fading)
-        self._recent.append(NOWHERE)
-        if np.isfinite([self.last, position]).all():
-            reach = self.radius + 1
-            window, distance = _distance(self.alpha.shape, self.last, position, reach)
-            fresh = opacity * (self.radius + 0.5 - distance).clip(0, 1)
-            np.maximum(self.alpha[window], fresh, out=self.alpha[window])
-            self._recent[-1] = window
-        self.last = position
-
-    def reach(self) -> Window:
-        """Return the window of the picture that the line is in."""
-        return around(self._recent)
-
-    def paint(self, canvas: Tensor) -> None:
-        """Paint the line onto a (height, width, 3) float picture, in place."""
-        part = self.reach()
-        _blend(canvas[part], self.colour[part], torch.from_numpy(self.alpha)[part])
+    drawn = frames.copy()
+    height, width = frames.shape[1:3]
+    thickness = max(1, round(2 * line_radius(height, width)))
+    for picture, crop in zip(drawn, crops, strict=True):
+        if np.isfinite(crop).all():
+            low, high = _fixed(crop.reshape(2, 2) * (width, height) - 0.5).tolist()
+            for line, colour in ((thickness + 2, BLACK), (thickness, MASK_COLOUR)):
+                cv2.rectangle(picture, low, high, colour, line, cv2.LINE_AA, SHIFT)
+    return drawn
 
 
-def paint_dot(canvas: Tensor, position: AnyFloats, opacity: float) -> None:
-    """Paint a dot in a white ring; a dark edge keeps the ring visible on white."""
-    if dot_reach(canvas.shape, position, opacity) == NOWHERE:
-        return
-    pixels = canvas.numpy()
-    radius = dot_radius(*pixels.shape[:2])
-    window, distance = _distance(pixels.shape, position, position, 2 * radius)
-    part = pixels[window]
-    from_ring = np.abs(distance - 1.35 * radius)
-    for colour, strength, inside in (
-        ((0, 0, 0), 0.45, 0.45 * radius - from_ring),
-        ((255, 255, 255), 1.0, 0.2 * radius - from_ring),
-        (DOT_COLOUR, 1.0, 0.75 * radius - distance),
-    ):
-        alpha = (opacity * strength * (inside + 0.5).clip(0, 1))[:, :, None]
-        part += alpha * (np.array(colour, np.float32) - part)
+def draw_code(
+    frames: Pixels,
+    answer: Answer,
+    cloud: AnyFloats,
+    trail: AnyFloats | None = None,
+    first: int | None = None,
+) -> Pixels:
+    """Add a square panel at the right with all codes in grey and the current one as a dot.
 
-
-def dot_reach(shape: Sequence[int], position: AnyFloats, opacity: float) -> Window:
-    """Return the window of a picture that `paint_dot` changes."""
-    if not np.isfinite(position).all() or opacity <= 0:
-        return NOWHERE
-    return _near(shape, position, position, 2 * dot_radius(*shape[:2]))
-
-
-def paint_box(canvas: Tensor, box: AnyFloats) -> None:
-    """Outline a box; a dark edge keeps the line visible on any background.
+    The panel shows the first two values of the code, or a single one against the frame number.
 
     Args:
-        canvas: (height, width, 3) float picture, changed in place.
-        box: Left, top, right and bottom in 0..1; it may extend beyond the picture.
+        frames: (time, height, width, 3) uint8.
+        answer: Codes of these frames.
+        cloud: (n, d) all codes.
+        trail: (k, d) codes of the frames before these, oldest first.
+        first: Row of `cloud` of the first frame; None for its frame number.
+
+    Returns:
+        New frames (time, height, width + height, 3).
+
+    Example:
+        >>> frames, turn = np.zeros((1, 48, 64, 3), np.uint8), np.linspace(0, 6.28, 100)
+        >>> cloud = np.c_[np.cos(turn), np.sin(turn)]
+        >>> answer = Answer("a", np.arange(1), np.zeros(1), ("y0", "y1"), cloud[:1])
+        >>> draw_code(frames, answer, cloud).shape
+        (1, 48, 112, 3)
     """
-    if not np.isfinite(box).all():
-        return
-    height, width = canvas.shape[:2]
-    radius = line_radius(height, width)
-    low, high = (box.reshape(2, 2) * (width, height) - 0.5).clip(-1e6, 1e6)
-    x = torch.arange(width)
-    y = torch.arange(height)[:, None]
-    # The largest distance to a side is the distance to the outline, negative inside.
-    outside = torch.maximum(
-        torch.maximum(low[0] - x, x - high[0]), torch.maximum(low[1] - y, y - high[1])
-    )
-    distance = outside.abs().float()
-    for colour, strength, reach in (((0, 0, 0), 0.45, 2 * radius), (MASK_COLOUR, 1.0, radius)):
-        alpha = strength * (reach + 0.5 - distance).clamp(0, 1)
-        _blend(canvas, _filled(height, width, colour), alpha)
+    _check_answer(frames, answer)
+    if cloud.ndim != 2 or cloud.shape[1] != answer.values.shape[1]:
+        columns = answer.values.shape[1]
+        raise ValueError(f"expected a cloud of shape (n, {columns}), got {cloud.shape}")
+    if first is None:
+        first = int(answer.index[0]) if len(answer.index) else 0
+    before = cloud[:0] if trail is None else trail[-TRAIL_FRAMES:]
+    side, width = frames.shape[1:3]
+    axes = CodeAxes.around(_to_plane(cloud), side, single=cloud.shape[1] == 1)
+    panel = axes.panel(_to_plane(cloud))
+    places = axes(_to_plane(np.concatenate([before, answer.values]), first - len(before)))
+    path = _Path.single(places, np.ones(len(places)), len(before), (side, side))
+    drawn = np.empty((len(frames), side, width + side, 3), np.uint8)
+    drawn[:, :, :width] = frames
+    for n in range(len(frames)):
+        canvas = panel.copy()
+        _paint_trails(canvas, [path], n)
+        path.paint(canvas, n)
+        drawn[n, :, width:] = canvas
+    return drawn
+
+
+def _to_plane(codes: AnyFloats, first: int = 0) -> AnyFloats:
+    """Return the first two values of each code, or the row number and the only value."""
+    if codes.shape[1] > 1:
+        return codes[:, :2]
+    return np.column_stack([first + np.arange(len(codes)), codes[:, 0]])
 
 
 @dataclass(frozen=True)
@@ -283,98 +214,60 @@ class CodeAxes:
         inside = ((points - self.centre) / self.reach).clip(-1.1, 1.1)
         return (self.side - 1) / 2 * (1 + 0.84 * inside * (1, -1))
 
-    def panel(self, cloud: AnyFloats) -> Tensor:
+    def panel(self, cloud: AnyFloats) -> Pixels:
         """Draw the axes and all codes in grey, denser where there are many."""
-        picture = Image.new("RGB", (self.side, self.side), PANEL_COLOUR)
-        self._draw_axes(ImageDraw.Draw(picture))
+        picture = np.full((self.side, self.side, 3), PANEL_COLOUR, np.uint8)
+        self._draw_axes(picture)
         points = self(cloud[np.isfinite(cloud).all(1)]).round().astype(int)
         count = np.zeros((self.side, self.side), np.float32)
         np.add.at(count, (points[:, 1], points[:, 0]), 1)
-        alpha = _density(torch.from_numpy(count), line_radius(self.side, self.side))
-        canvas = torch.from_numpy(np.array(picture)).float()
-        _blend(canvas, _filled(self.side, self.side, CODE_COLOUR), alpha)
-        return canvas
+        radius = line_radius(self.side, self.side)
+        reach = np.arange(-np.ceil(radius), np.ceil(radius) + 1)
+        disc = (radius + 0.5 - np.hypot(reach[:, None], reach)).clip(0, 1)
+        density = cv2.filter2D(count, -1, disc, borderType=cv2.BORDER_CONSTANT)
+        alpha = (0.75 * (1 - np.exp(-0.8 * density)))[:, :, None]
+        mixed: AnyFloats = picture + alpha * (np.array(CODE_COLOUR) - picture)
+        return mixed.round().astype(np.uint8)
 
-    def _draw_axes(self, draw: ImageDraw.ImageDraw) -> None:
-        near = 0.03 * self.side
+    def _draw_axes(self, picture: Pixels) -> None:
+        near = round(0.03 * self.side)
         far = self.side - near
-        font = ImageFont.load_default(max(9, 0.042 * self.side))
-        draw.text((far, far), self.names[0], TEXT_COLOUR, font, anchor="rd")
-        draw.text((near, near), self.names[1], TEXT_COLOUR, font, anchor="la")
-        draw.line([(near, 4 * near), (near, far), (far - 5 * near, far)], AXIS_COLOUR)
+        scale = max(0.3, self.side / 800)
+        (wide, high), _ = cv2.getTextSize(self.names[0], FONT, scale, 1)
+        below, above = (far - wide, far), (near, near + high)
+        for name, place in zip(self.names, (below, above), strict=True):
+            cv2.putText(picture, name, place, FONT, scale, TEXT_COLOUR, 1, cv2.LINE_AA)
+        corner = [(near, near + 2 * high), (near, far), (far - wide - 2 * near, far)]
+        cv2.polylines(picture, [np.array(corner)], False, AXIS_COLOUR, 1)
 
 
-def around(windows: Iterable[Window]) -> Window:
-    """Return the smallest window around windows, some of which may be empty.
+class Outline:
+    """The outline of a region of interest: a thin white line with a dark outer edge.
 
-    >>> around([NOWHERE, (slice(1, 3), slice(2, 9)), (slice(0, 2), slice(4, 5))])
-    (slice(0, 3, None), slice(2, 9, None))
+    Args:
+        cut: The region in the frames of a video.
+        size: (height, width) of the pictures to paint on.
+
+    Example:
+        >>> from ullayers.video.region import Rectangle
+        >>> frames = torch.full((1, 3, 24, 32), 100, dtype=torch.uint8)
+        >>> Outline(Rectangle(16, 8, 32, 24).fit(height=48, width=64), (24, 32)).paint(frames)
+        >>> frames[0, 0, 4, 6:12].tolist()
+        [100, 50, 255, 255, 255, 255]
     """
-    some = [window for window in windows if window != NOWHERE]
-    if not some:
-        return NOWHERE
-    down, across = (
-        slice(min(each.start for each in sides), max(each.stop for each in sides))
-        for sides in zip(*some, strict=True)
-    )
-    return down, across
 
+    def __init__(self, cut: Cut, size: tuple[int, int]) -> None:
+        inside = torch.from_numpy(resize(cut.whole(), size) >= 128).float()
+        # The area beyond the edges of the picture is outside, so that the line is closed.
+        outside = F.pad(1 - inside, (1, 1, 1, 1), value=1.0)[None]
+        line = inside * F.max_pool2d(outside, 3, 1)[0]
+        edges = F.max_pool2d(line[None], 3, 1, 1)[0] * (1 - inside)
+        self.line, self.edges = line.bool(), edges.bool()
 
-def _window(first: int, last: int, count: int, size: int) -> slice:
-    """Return the pixels that visible entries, and three around them, are resized to."""
-    scale = size / count
-    low = int((first - 3) * scale)
-    high = int((last + 4) * scale) + 1
-    return slice(max(0, low), min(size, high))
-
-
-def _filled(height: int, width: int, colour: Colour) -> Tensor:
-    return torch.tensor(colour).float().repeat(height, width, 1)
-
-
-def _blend(canvas: Tensor, colour: Tensor, alpha: Tensor) -> None:
-    """Blend `colour` into `canvas`, in place."""
-    # A contiguous copy of alpha for all channels is six times as fast as broadcasting it.
-    canvas.lerp_(colour, alpha[:, :, None].expand(-1, -1, 3).contiguous())
-
-
-def _resize_matrix(small: int, large: int) -> Tensor:
-    """Return the (large, small) matrix that resizes one axis.
-
-    Two matrix products are faster than resizing every mask.
-    """
-    identity = torch.eye(small)[None, None]
-    return F.interpolate(identity, (large, small), mode="bicubic", antialias=True)[0, 0]
-
-
-def _distance(
-    shape: tuple[int, ...], start: AnyFloats, end: AnyFloats, reach: float
-) -> tuple[tuple[slice, slice], Alpha]:
-    """Return a window around the line from start to end, and its pixels' distance to the line."""
-    rows, columns = _near(shape, start, end, reach)
-    x = np.arange(columns.start, columns.stop, dtype=np.float32)[None] - np.float32(start[0])
-    y = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] - np.float32(start[1])
-    dx, dy = (end - start).astype(np.float32)
-    along = ((x * dx + y * dy) / max(dx * dx + dy * dy, np.float32(1e-9))).clip(0, 1)
-    distance = np.sqrt((x - along * dx) ** 2 + (y - along * dy) ** 2)
-    return (rows, columns), distance
-
-
-def _near(shape: Sequence[int], start: AnyFloats, end: AnyFloats, reach: float) -> Window:
-    """Return a window around the line from start to end."""
-    limit = np.array(shape[1::-1])
-    low = np.floor(np.minimum(start, end) - reach).clip(0, limit).astype(int).tolist()
-    high = np.ceil(np.maximum(start, end) + reach + 1).clip(low, limit).astype(int).tolist()
-    return slice(low[1], high[1]), slice(low[0], high[0])
-
-
-def _density(count: Tensor, radius: float) -> Tensor:
-    """Return the opacity of each pixel if every point is a small disc."""
-    reach = int(np.ceil(radius))
-    row = torch.arange(-reach, reach + 1.0)
-    disc = (radius + 0.5 - torch.hypot(row[:, None], row[None])).clamp(0, 1)
-    total = F.conv2d(count[None, None], disc[None, None], padding=reach)[0, 0]
-    return 0.75 * (1 - torch.exp(-0.8 * total))
+    def paint(self, frames: Tensor) -> None:
+        """Paint the outline onto uint8 frames (time, 3, height, width), in place."""
+        frames[:, :, self.edges] //= 2
+        frames[:, :, self.line] = 255
 
 
 def draw_objects(
@@ -414,7 +307,9 @@ def draw_objects(
 
     def draw(n: int) -> None:
         if labels is not None:
-            _paint_masks(drawn[n], labels[n], objects)
+            numbers = [(path.colour, path.number) for path in objects]
+            masks = [(colour, cv2.inRange(labels[n], each, each)) for colour, each in numbers]
+            _paint_masks(drawn[n], masks)
         _paint_trails(drawn[n], objects, n)
         crossed = _crossed(crossings, int(frame_numbers[n]))
         for path in objects:
@@ -441,10 +336,11 @@ class _Path:
     number: int
     colour: Colour
     marker: Marker
-    places: Floats  # (TRAIL_FRAMES + n, 2), whose whole numbers are centres of pixels
+    places: AnyFloats  # (TRAIL_FRAMES + n, 2), whose whole numbers are centres of pixels
     sure: NDArray[np.bool_]
     radius: float  # of the dot
     reach: float  # radius of a ring around the object
+    has_number: bool = True
 
     @classmethod
     def of(cls, track: Track, numbers: NDArray[np.int64], size: tuple[int, ...]) -> _Path:
@@ -469,7 +365,27 @@ class _Path:
         look = identity_colour(number), identity_marker(number)
         return cls(number, *look, places, sure, radius, reach)
 
-    def trail(self, n: int, part: int) -> list[Floats]:
+    @classmethod
+    def single(
+        cls, places: AnyFloats, confidence: AnyFloats, before: int, size: tuple[int, int]
+    ) -> _Path:
+        """Return the path of the only object, or of a code.
+
+        Args:
+            places: (before + n, 2) in pixels.
+            confidence: (before + n,) of each; 0 where nothing was found.
+            before: Number of places before the first frame, at most `TRAIL_FRAMES`.
+            size: (height, width) of the frames.
+        """
+        padding = np.full((TRAIL_FRAMES - before, 2), np.nan)
+        confidence = np.concatenate([np.zeros(len(padding)), np.nan_to_num(confidence)])
+        places = np.concatenate([padding, places])
+        places[confidence <= 0] = np.nan
+        sure = np.isfinite(places).all(1) & (confidence >= SURE)
+        radius = dot_radius(*size)
+        return cls(1, DOT_COLOUR, "o", places, sure, radius, 2.2 * radius, has_number=False)
+
+    def trail(self, n: int, part: int) -> list[AnyFloats]:
         """Return the unbroken lines of one part of the trail of a frame, oldest part first."""
         share = TRAIL_FRAMES // len(TRAIL_OPACITIES)
         rows = np.arange(n + part * share, n + (part + 1) * share + 1)
@@ -477,7 +393,7 @@ class _Path:
         pieces = np.split(rows, np.unique([*breaks, *(breaks + 1)]))
         return [self.places[piece] for piece in pieces if len(piece) > 1]
 
-    def paint(self, picture: Pixels, n: int, crossed: bool) -> None:
+    def paint(self, picture: Pixels, n: int, crossed: bool = False) -> None:
         """Paint position, ring and number."""
         row = n + TRAIL_FRAMES
         place = self.places[row]
@@ -489,16 +405,17 @@ class _Path:
             _circle(picture, place, self.reach, WHITE, thickness)
         if self.sure[row]:
             _paint_marker(picture, place, 0.85 * self.radius, self.colour, self.marker)
-            _paint_number(picture, place + 0.75 * self.reach * UP_RIGHT, self.number, self.colour)
+            if self.has_number:
+                corner = place + 0.75 * self.reach * UP_RIGHT
+                _paint_number(picture, corner, self.number, self.colour)
         else:
             _circle(picture, place, 0.85 * self.radius, BLACK, 3)
             _circle(picture, place, 0.85 * self.radius, self.colour, 1)
 
 
-def _paint_masks(picture: Pixels, labels: Labels, objects: Sequence[_Path]) -> None:
-    height, width = picture.shape[:2]
-    scale = np.array([width / labels.shape[1], height / labels.shape[0]])
-    outlines = [(path.colour, _outlines(labels, path.number, scale)) for path in objects]
+def _paint_masks(picture: Pixels, masks: Sequence[tuple[Colour, cv2.typing.MatLike]]) -> None:
+    """Tint masks, 255 inside, and draw their outlines in their colours."""
+    outlines = [(colour, _outlines(mask, picture.shape)) for colour, mask in masks]
     part, corner = _around([each for _, contours in outlines for each in contours], picture, 1)
     if not part.size:
         return
@@ -506,15 +423,15 @@ def _paint_masks(picture: Pixels, labels: Labels, objects: Sequence[_Path]) -> N
     for colour, contours in outlines:
         cv2.fillPoly(tinted, [each - corner for each in contours], colour, cv2.LINE_8, SHIFT)
     cv2.addWeighted(tinted, FILL_OPACITY, part, 1 - FILL_OPACITY, 0, dst=part)
-    thickness = max(1, round(line_radius(height, width)))
+    thickness = max(1, round(line_radius(*picture.shape[:2])))
     for colour, contours in outlines:
         for line, shade in ((thickness + 2, BLACK), (thickness, colour)):
             cv2.polylines(picture, contours, True, shade, line, cv2.LINE_AA, SHIFT)
 
 
-def _outlines(labels: Labels, number: int, scale: Floats) -> list[NDArray[np.int32]]:
-    """Return the outlines of a mask in a picture `scale` times as large, as fixed points."""
-    mask = cv2.inRange(labels, number, number)
+def _outlines(mask: cv2.typing.MatLike, shape: Sequence[int]) -> list[NDArray[np.int32]]:
+    """Return the outlines of a mask in a picture of another size, as fixed points."""
+    scale = np.array([shape[1] / mask.shape[1], shape[0] / mask.shape[0]])
     left, top, width, height = cv2.boundingRect(mask)
     if not width:
         return []
@@ -523,11 +440,11 @@ def _outlines(labels: Labels, number: int, scale: Floats) -> list[NDArray[np.int
     part = cv2.copyMakeBorder(
         mask[top : top + height, left : left + width], 1, 1, 1, 1, cv2.BORDER_CONSTANT, value=0
     )
-    size = np.ceil((width + 2, height + 2) * scale).astype(int)
     if (scale != 1).any():
-        part = cv2.resize(part, (int(size[0]), int(size[1])), interpolation=cv2.INTER_LINEAR)
-        part = cv2.threshold(part, 127, 255, cv2.THRESH_BINARY)[1]
-    contours, _ = cv2.findContours(part, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+        across, down = np.ceil((width + 2, height + 2) * scale).astype(int).tolist()
+        part = cv2.resize(part, (across, down), interpolation=cv2.INTER_LINEAR)
+    inside = cv2.threshold(part, EDGE - 1, 255, cv2.THRESH_BINARY)[1]
+    contours, _ = cv2.findContours(inside, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
     corner = np.array([left - 1, top - 1]) * scale
     return [_fixed(contour[:, 0] + corner) for contour in contours]
 
@@ -577,7 +494,7 @@ def _around(
 
 
 def _paint_marker(
-    picture: Pixels, place: Floats, radius: float, colour: Colour, marker: Marker
+    picture: Pixels, place: AnyFloats, radius: float, colour: Colour, marker: Marker
 ) -> None:
     """Paint a filled marker with a white and a dark edge, visible on any background."""
     corners = {"s": (45, 4), "^": (-90, 3), "D": (0, 4)}
@@ -591,7 +508,7 @@ def _paint_marker(
         cv2.fillPoly(picture, [_fixed(shape)], shade, cv2.LINE_AA, SHIFT)
 
 
-def _paint_number(picture: Pixels, place: Floats, number: int, colour: Colour) -> None:
+def _paint_number(picture: Pixels, place: AnyFloats, number: int, colour: Colour) -> None:
     """Paint the number of an object on a small plate of its colour, inside the picture."""
     height, width = picture.shape[:2]
     scale = max(0.32, dot_radius(height, width) / 17)
@@ -608,12 +525,14 @@ def _paint_number(picture: Pixels, place: Floats, number: int, colour: Colour) -
     cv2.putText(picture, str(number), (x, y), FONT, scale, text, thickness, cv2.LINE_AA)
 
 
-def _circle(picture: Pixels, place: Floats, radius: float, colour: Colour, thickness: int) -> None:
+def _circle(
+    picture: Pixels, place: AnyFloats, radius: float, colour: Colour, thickness: int
+) -> None:
     x, y = _fixed(place).tolist()
     cv2.circle(picture, (x, y), round(radius * 2**SHIFT), colour, thickness, cv2.LINE_AA, SHIFT)
 
 
-def _fixed(points: Floats) -> NDArray[np.int32]:
+def _fixed(points: AnyFloats) -> NDArray[np.int32]:
     """Return points with `SHIFT` bits after the binary point; far ones are moved nearer."""
     fixed: NDArray[np.int32] = (points.clip(-1e4, 1e4) * 2**SHIFT).round().astype(np.int32)
     return fixed
@@ -622,10 +541,7 @@ def _fixed(points: Floats) -> NDArray[np.int32]:
 def _check(
     frames: Pixels, labels: Labels | None, tracks: Sequence[Track], numbers: NDArray[np.int64]
 ) -> None:
-    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
-        raise ValueError(
-            f"expected uint8 frames (time, height, width, 3), got {frames.dtype} {frames.shape}"
-        )
+    _check_frames(frames)
     if len(numbers) != len(frames):
         raise ValueError(f"expected {len(frames)} frame numbers, got {len(numbers)}")
     if labels is not None and (len(labels) != len(frames) or labels.ndim != 3):
@@ -634,3 +550,17 @@ def _check(
         )
     if len({track.sequence for track in tracks}) > 1:
         raise ValueError("expected tracks of one sequence; draw other sequences by themselves")
+
+
+def _check_answer(frames: Pixels, answer: Answer) -> None:
+    _check_frames(frames)
+    masks = len(frames) if answer.masks is None else len(answer.masks)
+    if not len(frames) == len(answer.values) == masks:
+        raise ValueError(f"expected answers to {len(frames)} frames, got {len(answer.values)}")
+
+
+def _check_frames(frames: Pixels) -> None:
+    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
+        raise ValueError(
+            f"expected uint8 frames (time, height, width, 3), got {frames.dtype} {frames.shape}"
+        )

@@ -1,4 +1,4 @@
-"""Frames at display size, taken while the small frames of the network are read."""
+"""The overlay video, and frames at display size for it and for the report."""
 
 from __future__ import annotations
 
@@ -21,15 +21,11 @@ from ullayers.locate.tracking.settle import in_whole_frame
 from ullayers.report.drawing import (
     TRAIL_FRAMES,
     AnyFloats,
-    CodeAxes,
-    MaskPainter,
     Pixels,
-    Trail,
-    around,
-    dot_reach,
+    draw_code,
+    draw_crops,
     draw_objects,
-    paint_box,
-    paint_dot,
+    draw_track,
 )
 from ullayers.tracks.reading import Crossing, Track
 from ullayers.tracks.table import TRACK, Answer
@@ -152,127 +148,6 @@ def _from_jpeg(content: bytes) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels[..., ::-1])).permute(2, 0, 1)
 
 
-def draw_track(frames: Pixels, answer: Answer, trail: AnyFloats | None = None) -> Pixels:
-    """Draw masks, positions and the trail of recent positions.
-
-    Args:
-        frames: (time, height, width, 3) uint8.
-        answer: Results with the columns `TRACK`; the confidence is the opacity of the dot.
-        trail: (k, 2) positions before these frames, oldest first, or (k, 3) with confidence.
-
-    Returns:
-        New frames of the same shape.
-
-    Example:
-        >>> frames = np.zeros((1, 48, 64, 3), np.uint8)
-        >>> found = np.array([[0.25, 0.5, 1.0]])
-        >>> drawn = draw_track(frames, Answer("a", np.arange(1), np.zeros(1), TRACK, found))
-        >>> drawn[0, 24, 16].tolist(), drawn[0, 24, 48].tolist()
-        ([255, 172, 28], [0, 0, 0])
-    """
-    _check(frames, answer)
-    height, width = frames.shape[1:3]
-    drawn = np.empty_like(frames)
-    line = Trail(height, width)
-    if trail is not None:
-        line.follow(*_to_pixels(trail[-TRAIL_FRAMES:], height, width))
-    positions, opacities = _to_pixels(answer.values, height, width)
-    painter = None
-    if answer.masks is not None:
-        painter = MaskPainter(answer.masks.shape[1:], (height, width), answer.box)
-    canvas = torch.empty((height, width, 3))
-    for t, frame in enumerate(frames):
-        line.move(positions[t], opacities[t])
-        changed = [line.reach(), dot_reach(canvas.shape, positions[t], opacities[t])]
-        if painter is not None and answer.masks is not None:
-            changed.append(painter.reach(answer.masks[t]))
-        window = around(changed)  # the rest of the canvas is not used
-        canvas[window] = torch.from_numpy(frame[window]).float()
-        if painter is not None and answer.masks is not None:
-            painter.paint(canvas, answer.masks[t])
-        line.paint(canvas)
-        paint_dot(canvas, positions[t], opacities[t])
-        drawn[t] = frame
-        drawn[t][window] = _rounded(canvas[window])
-    return drawn
-
-
-def draw_crops(frames: Pixels, crops: AnyFloats) -> Pixels:
-    """Outline the used part of each frame.
-
-    Args:
-        frames: (time, height, width, 3) uint8.
-        crops: (time, 4) left, top, right and bottom in 0..1 of the frame.
-
-    Returns:
-        New frames of the same shape.
-
-    Example:
-        >>> frames = np.zeros((1, 48, 64, 3), np.uint8)
-        >>> drawn = draw_crops(frames, np.array([[0.25, 0.25, 0.75, 0.75]]))
-        >>> drawn[0, 24, 16].any(), drawn[0, 24, 32].any()
-        (np.True_, np.False_)
-    """
-    drawn = np.empty_like(frames)
-    for t, (frame, crop) in enumerate(zip(frames, crops, strict=True)):
-        canvas = torch.from_numpy(frame).float()
-        paint_box(canvas, crop)
-        drawn[t] = _rounded(canvas)
-    return drawn
-
-
-def draw_code(
-    frames: Pixels,
-    answer: Answer,
-    cloud: AnyFloats,
-    trail: AnyFloats | None = None,
-    first: int | None = None,
-) -> Pixels:
-    """Add a square panel at the right with all codes in grey and the current one as a dot.
-
-    The panel shows the first two values of the code, or a single one against the frame number.
-
-    Args:
-        frames: (time, height, width, 3) uint8.
-        answer: Codes of these frames.
-        cloud: (n, d) all codes.
-        trail: (k, d) codes of the frames before these, oldest first.
-        first: Row of `cloud` of the first frame; None for its frame number.
-
-    Returns:
-        New frames (time, height, width + height, 3).
-
-    Example:
-        >>> frames, turn = np.zeros((1, 48, 64, 3), np.uint8), np.linspace(0, 6.28, 100)
-        >>> cloud = np.c_[np.cos(turn), np.sin(turn)]
-        >>> answer = Answer("a", np.arange(1), np.zeros(1), ("y0", "y1"), cloud[:1])
-        >>> draw_code(frames, answer, cloud).shape
-        (1, 48, 112, 3)
-    """
-    _check(frames, answer)
-    if cloud.ndim != 2 or cloud.shape[1] != answer.values.shape[1]:
-        columns = answer.values.shape[1]
-        raise ValueError(f"expected a cloud of shape (n, {columns}), got {cloud.shape}")
-    if first is None:
-        first = int(answer.index[0]) if len(answer.index) else 0
-    side, width = frames.shape[1:3]
-    drawn = np.empty((len(frames), side, width + side, 3), np.uint8)
-    drawn[:, :, :width] = frames
-    axes = CodeAxes.around(_to_plane(cloud), side, single=cloud.shape[1] == 1)
-    panel = axes.panel(_to_plane(cloud))
-    line = Trail(side, side)
-    if trail is not None:
-        before = trail[-TRAIL_FRAMES:]
-        line.follow(axes(_to_plane(before, first - len(before))), np.ones(len(before)))
-    for t, point in enumerate(axes(_to_plane(answer.values, first))):
-        canvas = panel.clone()
-        line.move(point, 1.0)
-        line.paint(canvas)
-        paint_dot(canvas, point, 1.0)
-        drawn[t, :, width:] = _rounded(canvas)
-    return drawn
-
-
 class Overlay:
     """Writes an mp4 of frames with results; the file appears when it is complete.
 
@@ -385,36 +260,6 @@ class Overlay:
             pictures = draw_crops(pictures, answer.crops)
         padded = _pad(pictures, size)
         return draw_code(padded, answer, self._cloud, self._trail, self._count)
-
-
-def _check(frames: Pixels, answer: Answer) -> None:
-    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
-        raise ValueError(
-            f"expected uint8 frames (time, height, width, 3), got {frames.dtype} {frames.shape}"
-        )
-    masks = len(frames) if answer.masks is None else len(answer.masks)
-    if not len(frames) == len(answer.values) == masks:
-        raise ValueError(f"expected answers to {len(frames)} frames, got {len(answer.values)}")
-
-
-def _rounded(canvas: Tensor) -> Pixels:
-    """Round a float picture to uint8; the picture is overwritten."""
-    rounded: Pixels = canvas.add_(0.5).byte().numpy()
-    return rounded
-
-
-def _to_pixels(values: AnyFloats, height: int, width: int) -> tuple[AnyFloats, AnyFloats]:
-    """Return positions in pixels, whose centres are whole numbers, and opacities."""
-    positions = values[:, :2] * (width, height) - 0.5
-    confidence = values[:, 2] if values.shape[1] > 2 else np.ones(len(values))
-    return positions, np.nan_to_num(confidence).clip(0, 1)
-
-
-def _to_plane(codes: AnyFloats, first: int = 0) -> AnyFloats:
-    """Return the first two values of each code, or the row number and the only value."""
-    if codes.shape[1] > 1:
-        return codes[:, :2]
-    return np.column_stack([first + np.arange(len(codes)), codes[:, 0]])
 
 
 def _fit(frames: Tensor, size: tuple[int, int]) -> Tensor:

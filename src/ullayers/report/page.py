@@ -19,9 +19,9 @@ import ullayers.report.charts as training_charts
 import ullayers.report.pictures as pictures
 from ullayers.files import replacing
 from ullayers.report.behaviour import behaviour_section, draw_scene
-from ullayers.report.overlay import draw_crops, draw_track
+from ullayers.report.drawing import draw_crops, draw_track
 from ullayers.tracks.behaviour import Scene, Zones
-from ullayers.tracks.measures import SMOOTHING_SECONDS, is_ring, measure_motion
+from ullayers.tracks.measures import WINDOW_SECONDS, is_ring, measure_motion
 from ullayers.tracks.reading import Crossing
 from ullayers.tracks.table import SURE, TRACK, Answer
 from ullayers.video.reader import Info
@@ -207,7 +207,7 @@ def write_report(path: str | os.PathLike[str], contents: Contents) -> None:
             scores=contents.scores,
             is_track=contents.is_track,
             threshold=SURE,
-            smoothing_seconds=SMOOTHING_SECONDS,
+            smoothing_seconds=WINDOW_SECONDS,
             sections={name: section for name, section in sections.items() if section},
         )
     )

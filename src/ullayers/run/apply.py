@@ -40,7 +40,7 @@ from ullayers.locate.scene.still import StillScene
 from ullayers.locate.tracking.settle import Several
 from ullayers.run.plan import Run, keep_scene, read_scenes
 from ullayers.tracks.masks import EDGE
-from ullayers.tracks.table import TRACK, Answer, RowFile, code_columns
+from ullayers.tracks.table import TRACK, Answer, code_columns
 from ullayers.video import recycled
 from ullayers.video.frames import Render
 from ullayers.video.parallel import in_parallel
@@ -211,29 +211,29 @@ def _locate(
         several.camera_moves = True
     scale = _source_pixels(source, outlines)
     ahead = _windows(run, net, source, outlines, recording)
-    with RowFile() as done:
-        try:
-            with (
-                _help(scene, source, outlines),
-                closing(read_ahead(ahead, lean=True)) as windows,
-                closing(_choices(run, net, source, outlines, recording, told)) as choices,
-            ):
-                for clip, located, pixels, prepared in windows:
-                    anchors = None if told is None else told(clip.index.numpy())
-                    attention, chosen = located.mask.numpy(), next(choices)
-                    if isinstance(recording, StillRecording):
-                        found = recording.segment(pixels, attention, anchors, chosen, prepared)
-                    else:
-                        found = recording.segment(pixels, attention, anchors, chosen)
-                    answer = _answer(source, clip, TRACK, _values(found, located, anchors))
-                    answer = _with_masks(answer, found, scale)
-                    if several is not None:
-                        done.add(answer)
-                    for start in range(0, len(clip.index), FRAMES_PER_CALL):
-                        yield answer.rows(slice(start, start + FRAMES_PER_CALL))
-        finally:
-            if several is not None and done.count:
-                _finish_objects(several, recording, done.read(), scale)
+    seen: list[Answer] = []
+    try:
+        with (
+            _help(scene, source, outlines),
+            closing(read_ahead(ahead, lean=True)) as windows,
+            closing(_choices(run, net, source, outlines, recording, told)) as choices,
+        ):
+            for clip, located, pixels, prepared in windows:
+                anchors = None if told is None else told(clip.index.numpy())
+                attention, chosen = located.mask.numpy(), next(choices)
+                if isinstance(recording, StillRecording):
+                    found = recording.segment(pixels, attention, anchors, chosen, prepared)
+                else:
+                    found = recording.segment(pixels, attention, anchors, chosen)
+                answer = _answer(source, clip, TRACK, _values(found, located, anchors))
+                answer = _with_masks(answer, found, scale)
+                if several is not None:
+                    seen.append(replace(answer, masks=None, owners=None, moments=None))
+                for start in range(0, len(clip.index), FRAMES_PER_CALL):
+                    yield answer.rows(slice(start, start + FRAMES_PER_CALL))
+    finally:
+        if several is not None and seen:
+            _finish_objects(several, recording, Answer.join(seen), scale)
 
 
 def _finish_objects(

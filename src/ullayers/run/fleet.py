@@ -37,8 +37,16 @@ from ullayers.run.write import ExportOptions, follows_several, notes_of, request
 from ullayers.tracks.behaviour import write_fleet_behaviour
 from ullayers.tracks.masks import MaskWriter, Spool, renumber_masks
 from ullayers.tracks.measures import complete
-from ullayers.tracks.reading import CROSSINGS, renumbered, write_crossings
-from ullayers.tracks.table import CROP, ROWS_AT_ONCE, SHAPE, TRACK, Answer, RowFile, header
+from ullayers.tracks.reading import renumbered, write_crossings
+from ullayers.tracks.table import (
+    CROP,
+    CROSSINGS,
+    ROWS_AT_ONCE,
+    SHAPE,
+    TRACK,
+    Answer,
+    header,
+)
 from ullayers.video.reader import Source, VideoError
 from ullayers.video.remote import absolute_path, without_password
 
@@ -277,7 +285,7 @@ def load_parquet() -> ModuleType:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            "Parquet files need the package pyarrow: pip install 'ullayers[ray]'"
+            "Parquet files need the package pyarrow: pip install 'ullayers[parquet]'"
         ) from error
     module: ModuleType = pyarrow.parquet
     return module
@@ -375,8 +383,7 @@ class Parts:
         merged, known = Merged(), KnownObjects()
         notes = {source: self._note(source) for source in sources if self._file(source).exists()}
         met = {source: known.meet(note.portraits, source.name) for source, note in notes.items()}
-        numbered = any(note.objects > 1 for note in notes.values())
-        if numbered:
+        if any(note.objects > 1 for note in notes.values()):
             crossings = self.table.with_name(CROSSINGS)
             rows = [renumbered(note.crossings, met[source][0]) for source, note in notes.items()]
             write_crossings(crossings, rows)
@@ -386,8 +393,8 @@ class Parts:
                 numbers, recognised = met[source]
                 for answer in self._answers(source, note, numbers):
                     if not file.tell():
-                        file.write(header(answer.table_columns, numbered=numbered))
-                    file.write(answer.lines(numbered=numbered))
+                        file.write(header(answer.table_columns))
+                    file.write(answer.lines())
                 self._publish_masks(source, numbers)
                 merged.totals += note.totals
                 merged.sequences.append({**note.sequence, **describe_recognised(recognised)})
@@ -622,7 +629,8 @@ def apply_to_video(
     info, error = None, None
     several = Several(options.objects) if follows_several(run, options) else None
     # The cluster has given this task one CPU, and other tasks the others.
-    with RowFile() as rows, Spool() as spool, without_help():
+    rows: list[Answer] = []
+    with Spool() as spool, without_help():
         try:
             info = source.probe()
             for part in answers(
@@ -630,12 +638,12 @@ def apply_to_video(
             ):
                 if options.masks:
                     spool.add(part)
-                rows.add(part)
+                rows.append(replace(part, masks=None, owners=None))
         except VideoError as caught:
             error = str(caught)
-        if info is None or not rows.count:
+        if info is None or not rows:
             return VideoResult(error=error, is_open=info is not None)
-        answer = rows.read()
+        answer = Answer.join(rows)
         if answer.columns == TRACK:
             answer = complete(answer, info, several)
         if options.masks:

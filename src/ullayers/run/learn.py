@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import cv2
 import numpy as np
 
-from ullayers.errors import RunError, UserError
-from ullayers.files import check_inside, open_regular
+from ullayers.errors import UserError
+from ullayers.files import check_inside
 from ullayers.learn.config import (
     OPTIONS,
     Config,
@@ -33,11 +33,11 @@ from ullayers.run.pipeline import apply_run, follow, work
 from ullayers.run.progress import Bars
 from ullayers.run.reports import write_corrected_report
 from ullayers.run.summary import Summary, read_summary
-from ullayers.tracks.behaviour import BEHAVIOUR_COLUMNS, ZONE_COLUMNS
+from ullayers.tracks.behaviour import ZONE_COLUMNS, read_behaviour, read_zone_times
 from ullayers.tracks.formats.names import EXPORT_FOLDER
 from ullayers.tracks.formats.write import plan_files, write_files
-from ullayers.tracks.reading import CROSSING_NAMES
 from ullayers.tracks.scores import Score, score_folder
+from ullayers.tracks.table import read_table
 from ullayers.video.reader import Reading, find_sources
 
 if TYPE_CHECKING:
@@ -60,11 +60,6 @@ Format = Literal[
     "torch_export",
 ]
 NETWORK_NAMES = {"report": "report.html", "onnx": "network.onnx", "torch_export": "network.pt2"}
-COLUMNS = {
-    "behaviour.csv": BEHAVIOUR_COLUMNS,
-    "zones.csv": ZONE_COLUMNS,
-    "crossings.csv": CROSSING_NAMES,
-}
 WRITERS = {"report": write_corrected_report, "onnx": write_onnx, "torch_export": write_torch_export}
 PICTURE_SIDE = 320  # pixels of the longer side of the sample frame in a notebook
 Inputs = PathText | Sequence[PathText]
@@ -244,34 +239,43 @@ class Run:
 
         x and y are in 0..1 of the frame from the top left corner, `x_px` and `y_px` in pixels.
         """
-        return self._table("tracks.csv")
+        self._check_has("tracks")
+        return read_table(self.folder).tracks
 
     @cached_property
     def codes(self) -> DataFrame:
         """Code of each frame: y0, y1, ..."""
-        return self._table("codes.csv")
+        self._check_has("codes")
+        return read_table(self.folder).codes
 
     @cached_property
     def behaviour(self) -> DataFrame:
         """Distance, speed and more of each object."""
-        return self._table("behaviour.csv")
+        self._check_has("behaviour")
+        return read_behaviour(self.folder)
 
     @cached_property
     def zones(self) -> DataFrame:
         """Time of each object in each zone; without rows if there are no zones."""
-        return self._table("zones.csv")
+        self._check_has("zones")
+        if not (self.folder / "zones.csv").exists():
+            from pandas import DataFrame
+
+            return DataFrame(columns=list(ZONE_COLUMNS))
+        return read_zone_times(self.folder)
 
     @cached_property
     def crossings(self) -> DataFrame:
         """Frames in which objects met, and how sure it is who is who afterwards."""
-        return self._table("crossings.csv")
+        self._check_has("crossings")
+        return read_table(self.folder).crossings
 
-    def _table(self, name: str) -> DataFrame:
+    def _check_has(self, name: str) -> None:
+        """Refuse a table of codes for a run with tracks, and the other way round."""
         has_codes = (self.folder / "codes.csv").exists()
-        if has_codes != (name == "codes.csv"):
-            kinds = ("codes", name.removesuffix(".csv")) if has_codes else ("tracks", "codes")
-            raise UserError(f"{self.folder}: has {kinds[0]}, not {kinds[1]}")
-        return read_frame(self.folder / name)
+        if has_codes != (name == "codes"):
+            there, wanted = ("codes", name) if has_codes else ("tracks", name)
+            raise UserError(f"{self.folder}: has {there}, not {wanted}")
 
     @cached_property
     def summary(self) -> Summary:
@@ -459,27 +463,6 @@ def _as_list(inputs: Inputs) -> list[str]:
     if isinstance(inputs, str | os.PathLike):
         return [os.fspath(inputs)]
     return [os.fspath(each) for each in inputs]
-
-
-def read_frame(path: Path) -> DataFrame:
-    """Return a table of a run as a data frame; a table that is not there has no rows.
-
-    Raises:
-        RunError: The table is damaged.
-    """
-    import pandas
-
-    if not path.exists():
-        return pandas.DataFrame(columns=COLUMNS[path.name])
-    texts = {name: str for name in ("sequence", "zone", "objects")}
-    if path.name != "crossings.csv":
-        del texts["objects"]
-    try:
-        with open_regular(path) as file:
-            return pandas.read_csv(file, converters=texts, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise RunError(f"{path}: is damaged ({reason}); write it again with --force") from error
 
 
 def export_files(

@@ -53,7 +53,6 @@ from ullayers.run.summary import Exported
 from ullayers.run.write import (
     ExportOptions,
     export_parts,
-    has_partial_tables,
     unfinished_sources,
 )
 from ullayers.tracks.behaviour import (
@@ -64,6 +63,7 @@ from ullayers.tracks.behaviour import (
 )
 from ullayers.tracks.corrections import CORRECTIONS
 from ullayers.tracks.masks import OUTLINES
+from ullayers.tracks.store import has_partial_tables
 from ullayers.tracks.table import Answer
 from ullayers.video.frames import kept_frames
 from ullayers.video.reader import Reading, Source, VideoError

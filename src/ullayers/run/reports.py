@@ -40,8 +40,8 @@ from ullayers.run.summary import (
 from ullayers.tracks.behaviour import Scene, measure_scenes, write_behaviour
 from ullayers.tracks.corrections import read_corrected
 from ullayers.tracks.formats.write import plan_files, write_files
-from ullayers.tracks.reading import Track, open_table, read_crossings
-from ullayers.tracks.table import SURE, TRACK, Answer
+from ullayers.tracks.reading import Track, read_crossings
+from ullayers.tracks.table import SURE, TRACK, Answer, open_table
 from ullayers.tracks.tracked_video import TrackedVideo, on_frames
 from ullayers.video.follow import SIDE
 from ullayers.video.reader import Info, Reading, Source, VideoError
@@ -551,8 +551,9 @@ def _watched_figures(run: Run) -> list[Sequence[str]]:
 
 def sure_frames(run: Run) -> int:
     """Return the number of frames in which an object was found with sufficient confidence."""
-    _, parts = open_table(run.folder / csv_name(run), ["confidence"], ["confidence"])
-    sure = [rows[rows[:, 1] >= SURE, 0] for part in parts for rows in part.values()]
+    path = run.folder / csv_name(run)
+    _, parts = open_table(path, ["confidence"], ["frame", "confidence"])
+    sure = [part["frame"][part["confidence"] >= SURE] for part in parts]
     return len(np.unique(np.concatenate(sure))) if sure else 0
 
 

@@ -335,8 +335,8 @@ class _WatchFolder:
             ) from error
 
     def _check_table(self) -> None:
-        plain = header(self.watcher.columns, numbered=self.numbered).encode()
-        with_pixels = header(self.watcher.columns + PIXELS, numbered=self.numbered).encode()
+        plain = header(self.watcher.columns).encode()
+        with_pixels = header(self.watcher.columns + PIXELS).encode()
         with open_regular(self.path) as table:
             first = table.readline(len(with_pixels))
             size = os.fstat(table.fileno()).st_size
@@ -346,11 +346,6 @@ class _WatchFolder:
             self.size = None
         elif first != with_pixels or self.size is None:
             raise ValueError(f"expected a table with columns {self.watcher.columns}")
-
-    @property
-    def numbered(self) -> bool:
-        """Whether the table has a column `object`."""
-        return self.watcher.several is not None
 
     def sightings(self) -> Generator[WatchResult, None, None]:
         """Yield the results for the next frames."""
@@ -372,7 +367,7 @@ class _WatchFolder:
         file = open(self.path, "a", encoding="utf-8", newline="")
         if not self.resume:
             columns = self.watcher.columns + (PIXELS if self.size else ())
-            file.write(header(columns, numbered=self.numbered))
+            file.write(header(columns))
             self.save(file)  # from now on it can be resumed
         return file
 
@@ -382,7 +377,7 @@ class _WatchFolder:
         watcher = self.watcher
         tensors, rest = watcher.state()
         rest |= {"table": os.path.getsize(self.path), "frame": self.frame}
-        rest["several"] = self.numbered
+        rest["several"] = watcher.several is not None
         save_state(self.run.folder / "checkpoint", tensors, rest)
         write_tensors(self.run.folder / "model.safetensors", weights(watcher.net))
         self.run.result = RunResult(

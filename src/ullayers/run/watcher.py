@@ -25,7 +25,14 @@ from ullayers.learn.trials import Trainer, check_weights
 from ullayers.locate.tracking.live import LiveObject, LiveObjects, live_state, restore
 from ullayers.nn.replay_memory import ReplayMemory
 from ullayers.run.apply import describe
-from ullayers.tracks.masks import EDGE, OUTLINES, PARTIAL, OutlineWriter, encoded
+from ullayers.tracks.masks import (
+    EDGE,
+    OUTLINES,
+    PARTIAL,
+    OutlineWriter,
+    encoded,
+    remove_partial_outlines,
+)
 from ullayers.tracks.table import SURE, TRACK, Answer, code_columns, header
 from ullayers.video.camera_motion import LiveBackdrop
 from ullayers.video.region import Box, Cut
@@ -124,11 +131,11 @@ class WatchResult:
     @property
     def header(self) -> str:
         """The first line of a CSV with these rows."""
-        return header(self.answer.table_columns, numbered=self.objects is not None)
+        return header(self.answer.table_columns)
 
     def lines(self) -> str:
         """Return the lines of CSV: one, or one for each of several objects."""
-        return self.answer.lines(numbered=self.objects is not None)
+        return self.answer.lines()
 
 
 def _placed(one: LiveObject, cut: Cut) -> LiveObject:
@@ -424,7 +431,7 @@ class LiveOutlines(OutlineWriter):
         self._begin(first.sequence, first.frame, *first.size)
 
     def _begin(self, sequence: str, frame: int, width: int, height: int) -> None:
-        with self._changing() as database:
+        with self._database.changing() as database:
             row = database.execute("SELECT id FROM sequences WHERE name = ?", (sequence,))
             known = row.fetchone()
             if known is not None:
@@ -442,8 +449,8 @@ class LiveOutlines(OutlineWriter):
         if sighting.objects is None:
             self.add(sighting.answer)
             return
-        with self._changing():
-            self._insert(self._rows(sighting))
+        with self._database.changing() as database:
+            self._insert(database, self._rows(sighting))
 
     def _rows(self, sighting: WatchResult) -> Iterator[tuple[int, int, bytes]]:
         for each in sighting.objects or ():
@@ -456,7 +463,7 @@ class LiveOutlines(OutlineWriter):
         try:
             self.finish(None)
             super().__exit__(None)
-            self._remove()
+            remove_partial_outlines(self._path.parent)
         except (RunError, OSError):
             if kind is None:
                 raise

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -21,15 +18,8 @@ from torch import Tensor
 
 from ullayers.errors import RunError
 from ullayers.files import (
-    check_inside,
     from_json,
-    keep_beginning,
-    open_regular,
-    read_json,
-    read_regular,
-    replacing,
     sweep,
-    write_json,
 )
 from ullayers.learn.footage import Spread
 from ullayers.learn.teaching import Teaching
@@ -49,26 +39,18 @@ from ullayers.tracks.masks import (
     remove_partial_outlines,
 )
 from ullayers.tracks.measures import complete, to_tracks
-from ullayers.tracks.reading import CROSSINGS, write_crossings
+from ullayers.tracks.reading import write_crossings
+from ullayers.tracks.store import GrowingTable, finished_sequences, remove_partial_tables
 from ullayers.tracks.table import (
-    CROP,
-    PIXELS,
-    SHAPE,
+    CROSSINGS,
     TRACK,
     Answer,
-    RowFile,
-    code_columns,
-    header,
-    read_answers,
 )
 from ullayers.video.frames import DEFAULT_FPS, Render
 from ullayers.video.read_ahead import read_ahead
 from ullayers.video.reader import Info, Reading, Source, VideoError
 from ullayers.video.remote import absolute_path
 
-MAX_TABLE_BYTES = 2**30
-PARTIAL_TABLES = "*.partial.json", "*.partial.csv"
-MORE_COLUMNS = (PIXELS, PIXELS + SHAPE, CROP)  # after those of the results
 DRAWN_AT_ONCE = 64  # frames in memory
 KEPT_MASKS = 64  # masks kept of each source, for the report
 MAX_KEPT_SIDE = 160  # pixels of a mask kept for the report
@@ -137,42 +119,20 @@ def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
 
 
 @dataclass(frozen=True)
-class PartialNote:
-    """The note beside a partial table.
+class FinishedNote:
+    """What a growing table keeps about a finished sequence besides its rows.
 
     Attributes:
-        asked: The request.
-        bytes: Valid bytes of the table.
-        places: Path of the source of each finished sequence.
-        masks: Whether the finished sequences have masks.
-        crossings: Rows of crossings.csv of each finished sequence with several objects.
-        portraits: Appearance of the objects of each finished sequence.
-        summaries: What the summary says about each finished sequence.
+        path: Path of the source.
+        crossings: Rows of crossings.csv; None if there is one object.
+        portraits: Appearance of the objects.
+        summary: What the summary says about the sequence.
     """
 
-    asked: list[str | int | None]
-    bytes: int
-    places: dict[str, str]
-    masks: bool = False
-    crossings: dict[str, str] = field(default_factory=dict)
-    portraits: dict[str, list[Portrait]] = field(default_factory=dict)
-    summaries: dict[str, SequenceNote] = field(default_factory=dict)
-
-
-def read_note(path: Path) -> PartialNote:
-    """Read the note beside a partial table.
-
-    Raises:
-        RunError: The note is damaged.
-    """
-    try:
-        return from_json(PartialNote, read_json(path))
-    except (OSError, ValueError) as error:
-        raise _damaged(path) from error
-
-
-def _damaged(path: Path) -> RunError:
-    return RunError(f"{path}: is damaged; start again with --force")
+    path: str
+    crossings: str | None
+    portraits: list[Portrait]
+    summary: SequenceNote
 
 
 def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> list[Source]:
@@ -183,206 +143,8 @@ def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> lis
         out: Folder of the partial table.
         masks: Whether masks are written; a sequence without its masks is not finished.
     """
-    finished: set[str] = set()
-    for path in out.glob("*.partial.json"):
-        try:
-            note = read_note(path)
-        except RunError:
-            continue  # `export` refuses a damaged note with a message
-        if note.masks or not masks:
-            finished.update(note.places)
+    finished = finished_sequences(out, masks=masks)
     return [source for source in sources if source.name not in finished]
-
-
-class PartialTable:
-    """A CSV under a temporary name, with a note of how much of it is valid.
-
-    A killed process leaves an incomplete sequence, which the note does not include. The partial
-    table stays until `remove_partial_tables`, so that an export can be resumed until its last file
-    is written.
-
-    Args:
-        path: The complete table.
-        request: The request; a table is resumed only with an equal request.
-        columns: Columns of the results.
-        resume: Whether to keep the sequences of a partial table.
-        masks: Whether the masks of finished sequences are needed too.
-        numbered: Whether there may be several objects. The complete table has a column `object`
-            only if there are several.
-
-    Attributes:
-        finished: Path of the source of each finished sequence.
-        answers: Results of the sequences that were finished before.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        request: list[str | int | None],
-        columns: Sequence[str],
-        *,
-        resume: bool,
-        masks: bool = False,
-        numbered: bool = False,
-    ) -> None:
-        self.path = path
-        self.partial = path.with_suffix(".partial.csv")
-        self.note = path.with_suffix(".partial.json")
-        check_inside(path.parent, self.partial, self.note)
-        self.request = request
-        self.columns = tuple(columns)
-        self.masks = masks
-        self.numbered = numbered
-        self.crossings: dict[str, str] = {}
-        self.portraits: dict[str, list[Portrait]] = {}
-        self.summaries: dict[str, SequenceNote] = {}
-        self.finished: dict[str, str] = {}
-        self.answers: dict[str, Answer] = {}
-        self.header = ""
-        if resume and self.partial.exists() and self.note.exists():
-            self._resume()
-
-    def _resume(self) -> None:
-        note = read_note(self.note)
-        if note.asked != self.request:
-            raise RunError(
-                f"{self.partial}: was started with another run, --stride, --max-frames, --start, "
-                "--end or --roi; use the same ones, or start again with --force"
-            )
-        if self.masks and not note.masks:
-            return  # the finished sequences have no masks, so all are processed again
-        try:
-            self._read_finished(note)
-        except (OSError, ValueError, csv.Error) as error:
-            raise _damaged(self.partial) from error
-        self.finished = note.places
-        self.crossings = note.crossings
-        self.portraits = note.portraits
-        self.summaries = note.summaries
-        keep_beginning(self.partial, note.bytes)
-
-    def _read_finished(self, note: PartialNote) -> None:
-        content = read_regular(self.partial, MAX_TABLE_BYTES)
-        if not 0 <= note.bytes <= len(content):
-            raise ValueError(f"expected a table of {note.bytes} bytes, got {len(content)}")
-        text = io.TextIOWrapper(io.BytesIO(content[: note.bytes]), "utf-8", newline="")
-        self.header = text.readline()
-        known = [self.columns, *(self.columns + more for more in MORE_COLUMNS)]
-        if self.header not in {header(each, numbered=self.numbered) for each in known}:
-            raise ValueError(f"expected a table with columns {self.columns}")
-        text.seek(0)
-        answers = read_answers(text)
-        self.answers = {found.sequence: found for found in answers}
-        if len(answers) != len(self.answers) or self.answers.keys() != note.places.keys():
-            raise ValueError("expected the sequences of the note, each once")
-
-    def has(self, source: Source) -> bool:
-        """Return whether the rows of this source are in the table.
-
-        Raises:
-            RunError: The table has rows of another file of the same name.
-        """
-        path = self.finished.get(source.name)
-        if path is not None and path != absolute_path(source.path):
-            raise RunError(
-                f"{self.partial}: has {source.name} from {path}; use the same inputs, or start "
-                "again with --force"
-            )
-        return path is not None
-
-    def __enter__(self) -> PartialTable:
-        if not self.finished:
-            self.note.unlink(missing_ok=True)
-            self.partial.unlink(missing_ok=True)  # it may be a pipe or a hard link
-        check_inside(self.path.parent, self.partial)
-        self.file = open(self.partial, "ab" if self.finished else "xb")
-        return self
-
-    def write(
-        self,
-        answer: Answer,
-        source: Source,
-        crossings: str = "",
-        portraits: Sequence[Portrait] = (),
-        summary: SequenceNote | None = None,
-    ) -> None:
-        """Add the rows of a sequence.
-
-        Args:
-            answer: The rows.
-            source: Their source.
-            crossings: Rows of crossings.csv, if there are several objects.
-            portraits: Appearance of the objects.
-            summary: What the summary says about the sequence.
-        """
-        columns = header(answer.table_columns, numbered=self.numbered)
-        if not self.finished:
-            self.header = columns
-            self.file.write(self.header.encode())
-        elif self.header != columns:  # of an older version
-            answer = answer.with_columns(self.header.strip().split(","))
-        for some in answer.in_parts():
-            self.file.write(some.lines(numbered=self.numbered).encode())
-        if answer.several is not None:
-            self.crossings = {**self.crossings, answer.sequence: crossings}
-        if portraits:
-            self.portraits = {**self.portraits, answer.sequence: list(portraits)}
-        if summary is not None:
-            self.summaries = {**self.summaries, answer.sequence: summary}
-        self.file.flush()
-        finished = {**self.finished, answer.sequence: absolute_path(source.path)}
-        note = {
-            "asked": self.request,
-            "bytes": self.file.tell(),
-            "places": finished,
-            "masks": self.masks,
-            "crossings": self.crossings,
-            "portraits": {k: list(map(asdict, each)) for k, each in self.portraits.items()},
-            "summaries": {name: asdict(each) for name, each in self.summaries.items()},
-        }
-        write_json(self.note, note)
-        self.finished = finished
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.file.close()
-        if kind is None:
-            self._complete()
-        elif not self.finished:
-            remove_partial_tables(self.path.parent)
-
-    def _complete(self) -> None:
-        """Write the complete table, without the column `object` if there is one object."""
-        listed = self.path.with_name(CROSSINGS)
-        if self.crossings:
-            write_crossings(listed, list(self.crossings.values()))
-        elif self.numbered:
-            listed.unlink(missing_ok=True)
-            _copy_without_column(self.partial, self.path, 2)
-            return
-        with replacing(self.path, "wb") as new, open_regular(self.partial) as old:
-            shutil.copyfileobj(old, new)
-
-
-def has_partial_tables(folder: Path) -> bool:
-    """Return whether a folder has an export that can be resumed, even one without rows."""
-    return any(path for pattern in PARTIAL_TABLES for path in folder.glob(pattern))
-
-
-def remove_partial_tables(folder: Path) -> None:
-    """Remove the partial tables of an export that is complete, or has no finished sequence.
-
-    The notes come first: without its note, a partial table is not resumed.
-    """
-    for pattern in PARTIAL_TABLES:
-        for path in folder.glob(pattern):
-            path.unlink()
-
-
-def _copy_without_column(source: Path, path: Path, column: int) -> None:
-    with replacing(path) as new, open_regular(source) as old:
-        text = io.TextIOWrapper(old, newline="")
-        rows = csv.writer(new, lineterminator="\n")
-        rows.writerows(row[:column] + row[column + 1 :] for row in csv.reader(text))
 
 
 def frames_to_draw(
@@ -552,10 +314,9 @@ class _Job:
         self.fps = _overlay_fps(sources[0].probe(), options.stride)
         self.sampled = _sampled(sources) if options.samples else []
 
-    @property
-    def numbered(self) -> bool:
-        """Whether there may be several objects."""
-        return follows_several(self.run, self.options)
+    def collector(self) -> Several | None:
+        """Return what collects all objects of a source; None if only the main one is tracked."""
+        return Several(self.options.objects) if follows_several(self.run, self.options) else None
 
     def answers(
         self, source: Source, tap: Callable[[Render], None] | None, several: Several | None
@@ -602,37 +363,73 @@ class _Job:
 
 def _export_all(job: _Job, sources: Sequence[Source]) -> Generator[Answer, None, None]:
     with ExitStack() as stack:
-        table = _open_table(job)
-        stack.enter_context(_only_finished(job.place, table))
+        table, notes = _open_table(job, sources)
         stack.enter_context(table)
+        stack.enter_context(_only_finished(job.place, table))
         if job.run.config.task == "locate":
-            job.outlines = stack.enter_context(OutlineWriter(job.place, table.finished))
+            job.outlines = stack.enter_context(OutlineWriter(job.place, notes))
         if job.options.overlay and job.run.config.task == "locate":
             job.video = stack.enter_context(Overlay(job.place / "overlay.mp4", job.fps))
         for source in sources:
             try:
-                yield from _export_or_skip(job, source, table)
+                yield from _export_or_skip(job, source, table, notes)
             except VideoError as error:
                 raise error.with_skip_hint(len(sources)) from None
-        if not table.finished and job.done.bad:
+        notes = _notes_in(table, sources)
+        if not notes and job.done.bad:
             raise VideoError(next(iter(job.done.bad.values())))
+        if job.run.config.task == "locate":
+            _write_crossings(job.place / CROSSINGS, notes.values())
 
 
-def _open_table(job: _Job) -> PartialTable:
-    options = job.options
-    config = job.run.config
-    return PartialTable(
+def _open_table(
+    job: _Job, sources: Sequence[Source]
+) -> tuple[GrowingTable, dict[str, FinishedNote]]:
+    """Open the table of an export; return it and the notes of its finished sequences."""
+    table = GrowingTable(
         job.place / csv_name(job.run),
-        request_of(job.run, options),
-        TRACK if config.task == "locate" else code_columns(config.outputs),
-        resume=options.resume,
-        masks=options.masks,
-        numbered=job.numbered,
+        request_of(job.run, job.options),
+        resume=job.options.resume,
+        masks=job.options.masks,
     )
+    try:
+        return table, _notes_in(table, sources)
+    except RunError:
+        table.close()
+        raise
+
+
+def _notes_in(table: GrowingTable, sources: Sequence[Source]) -> dict[str, FinishedNote]:
+    """Return the notes of the finished sequences.
+
+    Raises:
+        RunError: They are damaged, or the table has rows of another file of the same name.
+    """
+    paths = {source.name: absolute_path(source.path) for source in sources}
+    try:
+        notes = {name: from_json(FinishedNote, note) for name, note in table.finished.items()}
+    except ValueError as error:
+        raise RunError(f"{table.partial}: is damaged; start again with --force") from error
+    for name, note in notes.items():
+        if note.path != paths.get(name, note.path):
+            raise RunError(
+                f"{table.partial}: has {name} from {note.path}; use the same inputs, or start "
+                "again with --force"
+            )
+    return notes
+
+
+def _write_crossings(path: Path, notes: Iterable[FinishedNote]) -> None:
+    """Write crossings.csv, or remove an old one if no sequence has several objects."""
+    rows = [note.crossings for note in notes if note.crossings is not None]
+    if rows:
+        write_crossings(path, rows)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _only_finished(place: Path, table: PartialTable) -> Iterator[None]:
+def _only_finished(place: Path, table: GrowingTable) -> Iterator[None]:
     """Remove the masks of sequences that are not in the table, now and after an error.
 
     Outlines of such sequences are removed when the export is resumed.
@@ -648,32 +445,26 @@ def _only_finished(place: Path, table: PartialTable) -> Iterator[None]:
 
 
 def _export_or_skip(
-    job: _Job, source: Source, table: PartialTable
+    job: _Job, source: Source, table: GrowingTable, notes: Mapping[str, FinishedNote]
 ) -> Generator[Answer, None, None]:
     """Export a source unless its rows exist; yield the results of each part."""
-    if table.has(source):
-        job.done.add(table.answers[source.name], {}, source.probe())
-        if source.name in table.summaries:  # not in tables of older versions
-            job.done.restore(source.name, table.summaries[source.name])
-        numbers = job.recognise(source, table.portraits.get(source.name, []))
-        if job.video is not None:
-            _draw_again(job, source, numbers)
+    note = notes.get(source.name)
+    if note is None:
+        yield from _export_source(job, source, table)
         return
-    count = len(job.done.answers)
-    several = Several(job.options.objects) if job.numbered else None
-    yield from _export_source(job, source, several)
-    if len(job.done.answers) > count:
-        crossings = "" if several is None else crossing_lines(job.done.answers[-1], several)
-        portraits = () if several is None else several.portraits
-        table.write(job.done.answers[-1], source, crossings, portraits, job.done.note_last())
+    job.done.add(table.rows(source.name), {}, source.probe())
+    job.done.restore(source.name, note.summary)
+    numbers = job.recognise(source, note.portraits)
+    if job.video is not None:
+        _draw_again(job, source, numbers)
 
 
-def _export_source(
-    job: _Job, source: Source, several: Several | None
-) -> Generator[Answer, None, None]:
+def _export_source(job: _Job, source: Source, table: GrowingTable) -> Generator[Answer, None, None]:
     """Export one source; yield the results of each part."""
     kept_masks = Spread[NDArray[np.uint8]](KEPT_MASKS)
-    with RowFile() as rows, Spool() as spool:
+    several = job.collector()
+    count = 0
+    with Spool() as spool:
         try:
             info = source.probe()
             samples = job.samples(source, info)
@@ -685,24 +476,37 @@ def _export_source(
                     job.outlines.add(part)
                 if part.masks is not None:
                     kept_masks.extend(part.masks, _thumbnail)
-                _keep_to_draw(job, spool, part, rows.count)
-                rows.add(part)
+                _keep_to_draw(job, spool, part, count)
+                table.append(part)
+                count += len(part.index)
                 yield part
         except VideoError as error:
             if not job.options.skip_bad:
                 raise
             job.done.bad[source.name] = error.reason
-        if rows.count:
-            if several is not None:
-                several.renumber(job.recognise(source, several.portraits))
-            answer = _finished(rows.read(), info, several)
-            job.done.add(answer, kept_masks.items, info)
-            if job.outlines is not None:
-                job.outlines.finish(several)
-            if notes := notes_of(several, job.options):
-                job.done.notes[source.name] = notes
-            job.done.frames_to_show[source.name] = {} if samples is None else samples.samples
-            _draw_tracks(job, spool, source, answer, several)
+        if not count:
+            return
+        if several is not None:
+            several.renumber(job.recognise(source, several.portraits))
+        answer = _finished(table.rows(source.name), info, several)
+        job.done.add(answer, kept_masks.items, info)
+        if job.outlines is not None:
+            job.outlines.finish(several)
+        if notes := notes_of(several, job.options):
+            job.done.notes[source.name] = notes
+        job.done.frames_to_show[source.name] = {} if samples is None else samples.samples
+        _draw_tracks(job, spool, source, answer, several)
+    table.end(answer, asdict(_note_of(job, source, answer, several)))
+
+
+def _note_of(job: _Job, source: Source, answer: Answer, several: Several | None) -> FinishedNote:
+    """Return what is kept about the last sequence."""
+    return FinishedNote(
+        absolute_path(source.path),
+        None if several is None or answer.several is None else crossing_lines(answer, several),
+        [] if several is None else several.portraits,
+        job.done.note_last(),
+    )
 
 
 def _finished(answer: Answer, info: Info, several: Several | None) -> Answer:
@@ -766,19 +570,22 @@ def _drawn(
 
 def _draw_again(job: _Job, source: Source, numbers: Sequence[int]) -> None:
     """Redraw a finished source when an export is resumed, because a video cannot be continued."""
-    several = Several(job.options.objects) if job.numbered else None
-    with RowFile() as rows, Spool() as spool:
+    several = job.collector()
+    rows: list[Answer] = []
+    count = 0
+    with Spool() as spool:
         parts = job.answers(source, job.tap(source, source.probe(), None), several)
         with closing(parts), suppress(VideoError):  # a damaged source has some rows
             for part in parts:
-                _keep_to_draw(job, spool, part, rows.count)
-                rows.add(part)
-                if rows.count >= job.overlay_frames and several is None:
+                _keep_to_draw(job, spool, part, count)
+                rows.append(replace(part, masks=None, owners=None))
+                count += len(part.index)
+                if count >= job.overlay_frames and several is None:
                     break
-        if rows.count:
+        if rows:
             if several is not None:
                 several.renumber(numbers)
-            answer = _finished(rows.read(), source.probe(), several)
+            answer = _finished(Answer.join(rows), source.probe(), several)
             _draw_tracks(job, spool, source, answer, several)
 
 

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.files import open_regular, partial_path
-from ullayers.tracks.reading import LONG, Floats, Key, frames_of, open_table
+from ullayers.tracks.reading import Floats, Key, frames_of, open_objects
 
+LONG = 2**25  # bytes of a table that is copied, because it is read again for each page
 STEP = 64  # frames per block of extremes
 TABLES_KEPT = 4
 FORMAT = 1
@@ -135,7 +136,7 @@ def read_rows(
 def _read(
     path: Path, version: Version, wanted: tuple[str, ...], required: tuple[str, ...]
 ) -> list[ObjectRows]:
-    columns, parts = open_table(path, wanted or None, ("time", *required))
+    columns, parts = open_objects(path, wanted or None, ("sequence", "frame", "time", *required))
     if version[2] < LONG:
         found: dict[Key, list[Floats]] = defaultdict(list)
         for part in parts:

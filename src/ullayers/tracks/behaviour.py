@@ -10,17 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.files import from_json, read_regular, replacing
-from ullayers.tracks.measures import Motion, motion_between
+from ullayers.tracks.measures import Motion, motion_between, speed
 from ullayers.tracks.reading import Track, read_sequences, read_tracks
-from ullayers.tracks.table import SURE
+from ullayers.tracks.table import SURE, read_frame
 from ullayers.video.reader import Info, Source
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MAX_BYTES = 2**20
 MAX_ZONES, MAX_CORNERS = 200, 500
@@ -321,12 +324,19 @@ def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Sce
     # With a stride, the numbers of consecutive frames are not consecutive.
     rows = [np.searchsorted(every, track.frame) for track in tracks]
     motions = [
-        motion_between(place, track.time, row, known)
+        motion_between(_speeds(place, track, known), track.time, row, known)
         for place, track, row, known in zip(places, tracks, rows, sure, strict=True)
     ]
     nearest = _nearest(len(every), rows, places, sure)
     durations = [_durations(track.time, row) for track, row in zip(tracks, rows, strict=True)]
     return Scene(sequence, width, height, tracks, sure, durations, motions, nearest)
+
+
+def _speeds(place: Floats, track: Track, sure: NDArray[np.bool_]) -> Floats:
+    """Return the speeds in the table, or those of the positions in a table without speeds."""
+    if np.isfinite(track.speed).any():
+        return track.speed
+    return speed(*np.where(sure, place.T, np.nan), track.time)
 
 
 def _durations(time: Floats, rows: NDArray[np.int64]) -> Floats:
@@ -481,6 +491,24 @@ def write_behaviour(
         written.append(folder / "zones.csv")
         _write(written[1], ZONE_COLUMNS, zone_rows(scenes, zones), mm_per_pixel)
     return written
+
+
+def read_behaviour(folder: str | os.PathLike[str]) -> DataFrame:
+    """Return behaviour.csv of a results folder as a pandas DataFrame, a row for each object.
+
+    Raises:
+        RunError: The table is missing or damaged.
+    """
+    return read_frame(Path(folder, "behaviour.csv"), BEHAVIOUR_COLUMNS)
+
+
+def read_zone_times(folder: str | os.PathLike[str]) -> DataFrame:
+    """Return zones.csv of a results folder, a row for each object and zone.
+
+    Raises:
+        RunError: The table is missing, because no zones were given, or damaged.
+    """
+    return read_frame(Path(folder, "zones.csv"), ZONE_COLUMNS)
 
 
 def write_fleet_behaviour(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> Path:

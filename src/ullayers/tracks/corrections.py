@@ -25,6 +25,7 @@ from ullayers.files import (
 from ullayers.tracks.masks import MAX_PALETTE_OBJECTS
 from ullayers.tracks.measures import half_window, speed
 from ullayers.tracks.reading import NAMES, Crossing, Floats, Track
+from ullayers.tracks.table import SURE
 from ullayers.tracks.tracked_video import Numbers, TrackedVideo, read_videos
 
 VERSION = 1
@@ -655,7 +656,10 @@ def _renew_speed(
         return
     used = _around(joints, 2 * half, len(chosen))
     renewed = np.full(len(chosen), np.nan)
-    renewed[used] = speed(*(columns[name][used] for name in ("x_px", "y_px", "time")))
+    x, y, time, confidence = (
+        columns[name][used] for name in ("x_px", "y_px", "time", "confidence")
+    )
+    renewed[used] = speed(np.where(confidence >= SURE, x, np.nan), y, time)
     columns["speed"][changed] = renewed[changed]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import stat
 import struct
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -28,6 +27,7 @@ from ullayers.files import (
     replacing,
     replacing_path,
 )
+from ullayers.tracks.store import Database, check_schema, remove_database
 from ullayers.tracks.table import Answer
 from ullayers.video.parallel import in_parallel
 from ullayers.video.reader import Source
@@ -79,7 +79,6 @@ SCHEMA = (
 )
 POLYGON = struct.Struct("<BIii")  # bytes of a number, points, x and y of the first one
 TRACK = struct.Struct("<qHI")  # frame, track, bytes of its polygons
-SQLITE_BLOCK = 2**16  # bytes; SQLite writes no more at once
 MAX_ROW_BYTES = 2**22
 MAX_READ_BYTES = 2**26
 STEPS = 10**5  # of SQLite's machine between two checks
@@ -500,15 +499,8 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
     database.set_progress_handler(lambda: next(checks, None) is None, STEPS)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
     database.execute("PRAGMA trusted_schema = OFF")
-    _check_schema(database)
+    check_schema(database, SCHEMA)
     return database
-
-
-def _check_schema(database: sqlite3.Connection) -> None:
-    """Refuse views, triggers and unexpected tables."""
-    found = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
-    if sorted(found) != sorted((each,) for each in SCHEMA):
-        raise ValueError("it has unexpected tables")
 
 
 class OutlineWriter:
@@ -524,36 +516,15 @@ class OutlineWriter:
 
     def __init__(self, folder: Path, kept: Collection[str] = ()) -> None:
         self._path = folder / OUTLINES
-        self._partial = folder / PARTIAL
-        check_inside(folder, self._partial)
         self._sequence = 0
         self._size = (0, 0)
         self._contours: Contours | None = None
-        is_kept = bool(kept) and self._partial.is_file() and self._partial.stat().st_nlink == 1
-        if not is_kept:
-            self._remove()
-        self._database = sqlite3.connect(self._partial)
-        try:
-            self._prepare(kept)
-        except (sqlite3.Error, ValueError) as error:
-            failure = self._failure(error)
-            self._database.close()
-            if not is_kept:
-                self._remove()
-            raise failure from error
+        self._database = Database(folder / PARTIAL, SCHEMA, keep=bool(kept))
+        with self._database.changing() as database:
+            known = database.execute("SELECT id, name FROM sequences").fetchall()
+            for number in (number for number, name in known if name not in kept):
+                self._delete(database, number)
         self._tracks = TrackFile()
-
-    def _prepare(self, kept: Collection[str]) -> None:
-        self._database.execute("PRAGMA journal_mode = WAL")  # so that readers do not wait
-        self._database.execute("PRAGMA synchronous = NORMAL")
-        if not self._database.execute("SELECT 1 FROM sqlite_schema").fetchall():
-            for each in SCHEMA:
-                self._database.execute(each)
-        _check_schema(self._database)
-        for number, name in self._database.execute("SELECT id, name FROM sequences").fetchall():
-            if name not in kept:
-                self._delete(number)
-        self._database.commit()
 
     def __enter__(self) -> Self:
         return self
@@ -569,7 +540,7 @@ class OutlineWriter:
         self._size = width, height
         self._contours = None
         self._tracks.clear()
-        with self._changing() as database:
+        with self._database.changing() as database:
             row = database.execute(
                 "INSERT INTO sequences (name, finished) VALUES (?, 0)", (sequence,)
             )
@@ -584,8 +555,9 @@ class OutlineWriter:
             self._contours = Contours((width, height), to_pixels(part.box, *self._size))
         frames = part.index.tolist()
         rows = zip(frames, map(encoded, self._contours.of_masks(part.masks)), strict=True)
-        with self._changing():
-            self._insert((frame, 1, polygons) for frame, polygons in rows if polygons)
+        found = ((frame, 1, polygons) for frame, polygons in rows if polygons)
+        with self._database.changing() as database:
+            self._insert(database, found)
         if part.owners is not None:
             for frame, tracks in zip(frames, self._contours.of_tracks(part.owners), strict=True):
                 self._tracks.add(frame, {each: encoded(tracks[each]) for each in tracks})
@@ -597,10 +569,10 @@ class OutlineWriter:
             several: All objects of the sequence, if several were tracked.
         """
         sequence = (self._sequence,)
-        with self._changing() as database:
+        with self._database.changing() as database:
             if several is not None and several.rows is not None:
                 database.execute("DELETE FROM outlines WHERE sequence = ?", sequence)
-                self._insert(self._tracks.rows(several))
+                self._insert(database, self._tracks.rows(several))
             elif several is not None and several.number != 1:
                 number = (several.number, *sequence)
                 database.execute("UPDATE outlines SET object = ? WHERE sequence = ?", number)
@@ -610,10 +582,10 @@ class OutlineWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._tracks.close()
         try:
-            with self._changing() as database:
+            with self._database.changing() as database:
                 unfinished = database.execute("SELECT id FROM sequences WHERE NOT finished")
                 for (number,) in unfinished.fetchall():
-                    self._delete(number)
+                    self._delete(database, number)
             if kind is None:
                 self._complete()
         except (RunError, OSError):
@@ -624,54 +596,20 @@ class OutlineWriter:
 
     def _complete(self) -> None:
         """Copy the file, which a reader may have open, to a self-contained one."""
-        with replacing_path(self._path) as copy, self._changing() as database:
+        with replacing_path(self._path) as copy, self._database.changing() as database:
             database.execute("VACUUM INTO ?", (str(copy),))
 
-    @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Change the file atomically."""
-        try:
-            with self._database:
-                yield self._database
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
+    def _insert(self, database: sqlite3.Connection, rows: Iterable[tuple[int, int, bytes]]) -> None:
+        database.executemany(f"INSERT INTO outlines VALUES ({self._sequence}, ?, ?, ?)", rows)
 
-    def _failure(self, error: Exception) -> Exception:
-        """Return the exception to raise for an error of SQLite."""
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return RunError(f"{self._partial}: is damaged; start again with --force")
-        number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else _error_of_writing(self._path)
-        return OSError(number, os.strerror(number), str(self._partial))
-
-    def _insert(self, rows: Iterator[tuple[int, int, bytes]]) -> None:
-        self._database.executemany(f"INSERT INTO outlines VALUES ({self._sequence}, ?, ?, ?)", rows)
-
-    def _delete(self, number: int) -> None:
-        self._database.execute("DELETE FROM outlines WHERE sequence = ?", (number,))
-        self._database.execute("DELETE FROM sequences WHERE id = ?", (number,))
-
-    def _remove(self) -> None:
-        remove_partial_outlines(self._path.parent)
+    def _delete(self, database: sqlite3.Connection, number: int) -> None:
+        database.execute("DELETE FROM outlines WHERE sequence = ?", (number,))
+        database.execute("DELETE FROM sequences WHERE id = ?", (number,))
 
 
 def remove_partial_outlines(folder: Path) -> None:
     """Remove the outlines of an unfinished export."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        (folder / (PARTIAL + suffix)).unlink(missing_ok=True)
-
-
-def _error_of_writing(path: Path) -> int:
-    """Return the error number of a test write beside a file.
-
-    SQLite reports "disk I/O error" even if the disk is full.
-    """
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as file:
-            file.write(bytes(SQLITE_BLOCK))
-    except OSError as error:
-        return error.errno or errno.EIO
-    return errno.EIO
+    remove_database(folder / PARTIAL)
 
 
 def remove_if_damaged(path: Path) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import median_filter, uniform_filter
 
 from ullayers.tracks.reading import Track
 from ullayers.tracks.table import SURE, TRACK, Answer
@@ -25,8 +24,6 @@ FLIP_LENGTHS = 1.0  # body lengths of backward motion that outweigh a flip of th
 MIN_ELONGATION = 1.15  # length / width below which the axis of a mask is arbitrary
 MEMORY_SECONDS = 1.0  # across a longer gap, headings are independent
 Floats = NDArray[np.float64]
-SMOOTHING_SECONDS = 0.2
-MIN_MEDIAN_FRAMES = 3  # fewer would not remove an outlier
 AnyFloats = NDArray[np.floating[Any]]
 
 
@@ -299,13 +296,7 @@ class Motion:
 
 
 def measure_motion(answer: Answer, width: int, height: int) -> Motion:
-    """Measure distance and speed of a track.
-
-    Only steps between two consecutive frames with a confidence of at least `SURE` count. Positions
-    jitter from frame to frame, and the jitter would add up to a distance. They are therefore
-    smoothed over `SMOOTHING_SECONDS` before differences are taken: with a running median of at
-    least `MIN_MEDIAN_FRAMES` frames, which removes outliers, and then with a running mean, because
-    a median moves in jumps.
+    """Measure distance and speed of a track, as `motion_between` does.
 
     Args:
         answer: A track, with positions in 0..1.
@@ -320,77 +311,40 @@ def measure_motion(answer: Answer, width: int, height: int) -> Motion:
         >>> round(motion.distance), round(motion.speed_quantile(0.5))
         (314, 160)
     """
-    positions = answer.values[:, :2] * (width, height)
+    x, y = (answer.values[:, :2] * (width, height)).T
     sure = answer.values[:, 2] >= SURE
-    return motion_between(positions, answer.seconds, np.arange(len(sure)), sure)
+    if answer.shapes is None:
+        speeds = speed(np.where(sure, x, np.nan), y, answer.seconds)
+    else:
+        speeds = answer.shapes[:, 0]
+    return motion_between(speeds, answer.seconds, np.arange(len(sure)), sure)
 
 
 def motion_between(
-    positions: AnyFloats, seconds: AnyFloats, frames: NDArray[np.int64], sure: NDArray[np.bool_]
+    speeds: AnyFloats, seconds: AnyFloats, frames: NDArray[np.int64], sure: NDArray[np.bool_]
 ) -> Motion:
-    """Measure the steps between consecutive frames, as described in `measure_motion`.
+    """Measure the steps between consecutive frames: mean speed of both times the duration.
+
+    Only steps between two frames with a confidence of at least `SURE` count.
 
     Args:
-        positions: (time, 2) pixels.
+        speeds: (time,) speed in each frame, as `speed` returns it.
         seconds: (time,) time of each frame.
         frames: (time,) consecutive numbers; a gap in them is a gap in the track.
         sure: (time,) whether the position is reliable.
 
     Example:
-        >>> line = np.stack([np.arange(9.0), np.zeros(9)], 1)
         >>> there = np.arange(9) != 4
-        >>> motion_between(line, np.arange(9) / 5, np.arange(9), there).lengths.round(6).tolist()
+        >>> motion_between(np.ones(9), np.arange(9.0), np.arange(9), there).lengths.tolist()
         [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    rows = np.flatnonzero(sure & np.isfinite(positions).all(1))
-    gaps = np.flatnonzero(np.diff(frames[rows]) > 1) + 1
-    window = _smoothing_frames(seconds)
-    parts = [
-        _steps(seconds[some], _smoothed(positions[some], window), some)
-        for some in np.split(rows, gaps)
-        if len(some) > 1
-    ]
-    nothing = np.empty(0)
-    parts.append(Motion(nothing, nothing, nothing))
-    return Motion(
-        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Motion))
-    )
-
-
-def _smoothing_frames(seconds: AnyFloats) -> int:
-    """Return the largest odd number of frames within `SMOOTHING_SECONDS`.
-
-    >>> _smoothing_frames(np.arange(9) / 30), _smoothing_frames(np.arange(9) / 5)
-    (5, 1)
-    """
-    steps = np.diff(seconds)
-    steps = steps[steps > 0]
-    if not len(steps):
-        return 1
-    # No more than there are: the header of a file may claim any frame rate.
-    frames = min(len(seconds), round(SMOOTHING_SECONDS / float(np.median(steps))))
-    return max(0, frames - 1) // 2 * 2 + 1
-
-
-def _smoothed(positions: AnyFloats, window: int) -> AnyFloats:
-    for smooth, frames in (
-        (median_filter, max(MIN_MEDIAN_FRAMES, window)),
-        (uniform_filter, window),
-    ):
-        # Extend the path beyond its ends; otherwise smoothing would shorten it.
-        half = frames // 2
-        longer = np.pad(positions, ((half, half), (0, 0)), mode="reflect", reflect_type="odd")
-        positions = smooth(longer, (frames, 1))[half : half + len(positions)]
-    return positions
-
-
-def _steps(seconds: AnyFloats, positions: AnyFloats, rows: NDArray[np.int64]) -> Motion:
-    durations = np.diff(seconds)
-    lengths = np.hypot(*np.diff(positions, axis=0).T)
-    middle = (seconds[1:] + seconds[:-1]) / 2
-    forward = durations > 0  # times in a damaged file may not increase
+    rows = np.flatnonzero(sure & np.isfinite(speeds))
     both = np.stack([rows[:-1], rows[1:]], 1)
-    return Motion(middle[forward], durations[forward], lengths[forward], both[forward])
+    durations = np.diff(seconds[rows])
+    forward = (np.diff(frames[rows]) == 1) & (durations > 0)  # times may not increase
+    both, durations = both[forward], durations[forward]
+    lengths = speeds[both].mean(1) * durations
+    return Motion(seconds[both].mean(1), durations, lengths, both)
 
 
 def complete(answer: Answer, info: Info, found: Several | None = None) -> Answer:
@@ -421,7 +375,8 @@ def _shapes(answer: Answer, size: tuple[int, int]) -> np.ndarray:
     x, y = (answer.values[:, :2] * size).T
     length, width, _ = ellipse(answer.moments[:, :3])
     *body, axis = ellipse(answer.moments[:, 4:])
-    motion = velocity(x, y, answer.seconds)
+    sure = answer.values[:, 2] >= SURE
+    motion = velocity(np.where(sure, x, np.nan), y, answer.seconds)
     heading = oriented(axis, motion, answer.seconds, *body).round(2) % 360
     return np.stack(
         [np.hypot(*motion.T), heading, length, width, answer.moments[:, 3]],

@@ -19,8 +19,8 @@ from ullayers.errors import UserError
 from ullayers.files import read_regular
 from ullayers.tracks.formats.packages import load
 from ullayers.tracks.masks import Labels, label_box, read_labels
-from ullayers.tracks.reading import MAX_FRAMES, Floats
-from ullayers.tracks.table import SURE
+from ullayers.tracks.reading import Floats
+from ullayers.tracks.table import MAX_FRAMES, SURE
 from ullayers.tracks.tracked_video import (
     Frames,
     TrackedVideo,

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import csv
 import io
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
-from operator import itemgetter
-from types import TracebackType
-from typing import IO, Any
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ullayers.errors import RunError
+from ullayers.files import open_regular
+from ullayers.video.read_ahead import read_ahead
 from ullayers.video.region import Box, Cut
+
+if TYPE_CHECKING:  # loaded where it is used, because importing it takes half a second
+    from pandas import DataFrame
 
 TRACK = ("x", "y", "confidence")  # x and y in 0..1, from the top left corner of the frame
 PIXELS = ("x_px", "y_px")  # the same position in pixels
 SHAPE = ("speed", "heading", "length", "width", "area")  # in pixels, seconds and degrees
 CROP = ("left", "top", "right", "bottom")  # of the part of the frame that was used, in 0..1
-MAX_FRAME = 2**53  # larger frame numbers are not exact in float64
 ARRAYS = (  # attributes of an `Answer` with one entry for each row
     "index",
     "seconds",
@@ -37,7 +41,14 @@ ARRAYS = (  # attributes of an `Answer` with one entry for each row
 ROWS_AT_ONCE = 2**14  # rows of a table in memory as text
 DIGITS = 6  # of times, positions and codes in a table, after the decimal point
 SURE = 0.5  # positions with less confidence are unreliable
-NAMES = ("index", "seconds", "values", "others", "crops", "moments")  # as in `Answer.join`
+CROSSINGS = "crossings.csv"
+CROSSING_NAMES = ("sequence", "first_frame", "last_frame", "start", "end", "objects", "confidence")
+WHOLE = ("frame", "object", "first_frame", "last_frame", "entries")  # columns of whole numbers
+TEXT = ("sequence", "objects", "zone")  # columns of text
+ROWS_PER_PART = 2**18  # rows of a table that is read in parts
+END_BYTES = 2**16  # of a table that have its last row
+MAX_OBJECT = 2**20  # larger than any number of an object
+MAX_FRAMES = 10**8  # protects memory from damaged tables; 46 days at 25 frames per second
 
 
 def code_columns(d: int) -> tuple[str, ...]:
@@ -96,13 +107,12 @@ class Answer:
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
         """Concatenate consecutive parts of one sequence, without their masks."""
-        index, seconds, values = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("index", "seconds", "values")
-        )
-        others, crops, moments = (_joined(parts, name) for name in ("others", "crops", "moments"))
-        joined = replace(parts[0], index=index, seconds=seconds, values=values, masks=None)
-        return replace(joined, owners=None, others=others, crops=crops, moments=moments)
+        joined: dict[str, Any] = {}
+        for name in ARRAYS:
+            known = [value for part in parts if (value := getattr(part, name)) is not None]
+            whole = len(known) == len(parts) and name not in ("masks", "owners")
+            joined[name] = np.concatenate(known) if whole else None
+        return replace(parts[0], **joined)
 
     def rows(self, rows: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Answer:
         """Return the selected rows."""
@@ -117,6 +127,7 @@ class Answer:
             self,
             seconds=self.seconds.round(DIGITS),
             values=self.values.round(DIGITS),
+            shapes=None if self.shapes is None else self.shapes.round(2),
             several=None if self.several is None else self.several.as_written(),
         )
 
@@ -165,34 +176,25 @@ class Answer:
         present = [names for value, names in more if value is not None]
         return sum(present, self.columns)
 
-    def with_columns(self, names: Sequence[str]) -> Answer:
-        """Return the same rows with only the columns of an older table."""
-        size = self.size if PIXELS[0] in names else None
-        shapes = self.shapes if SHAPE[0] in names else None
-        crops = self.crops if CROP[0] in names else None
-        several = None if self.several is None else self.several.with_columns(names)
-        return replace(self, size=size, shapes=shapes, crops=crops, several=several)
-
-    def lines(self, *, numbered: bool = False) -> str:
-        """Return the rows as CSV text.
-
-        Args:
-            numbered: Whether there is a column `object` after `frame`.
+    def lines(self) -> str:
+        """Return the rows as CSV text; unknown values are empty cells.
 
         Example:
             >>> found = np.array([[0.5, 0.25, 1.0]])
             >>> print(Answer("a", np.array([7]), np.array([0.28]), TRACK, found).lines(), end="")
-            a,7,0.280000,0.500000,0.250000,1.000000
+            a,7,1,0.280000,0.500000,0.250000,1.000000
             >>> sized = Answer("a", np.array([7]), np.array([0.28]), TRACK, found, size=(640, 480))
-            >>> print(sized.lines(numbered=True), end="")
+            >>> print(sized.lines(), end="")
             a,7,1,0.280000,0.500000,0.250000,1.000000,320.00,120.00
         """
         if self.several is not None:
-            return self.several.lines(numbered=numbered)
-        name = io.StringIO()
-        csv.writer(name, lineterminator="").writerow([self.sequence])
+            return self.several.lines()
+        blocks: list[tuple[str, NDArray[Any]]] = [("%d", self.index)]
+        if self.columns == TRACK:
+            ones = np.ones(len(self.index), np.int64)
+            blocks.append(("%d", ones if self.objects is None else self.objects))
         precise = f"%.{DIGITS}f"
-        blocks = [("%d", self.index), *self._number_column(numbered), (precise, self.seconds)]
+        blocks += [(precise, self.seconds)]
         blocks += [(precise, column) for column in self.values.T]
         if self.size is not None:
             blocks += [("%.2f", column) for column in (self.values[:, :2] * self.size).T]
@@ -200,22 +202,28 @@ class Answer:
             blocks += [("%.2f", column) for column in self.shapes.T]
         if self.crops is not None:
             blocks += [(precise, column) for column in self.crops.T]
-        start = f"{name.getvalue()},"
-        rest = ",".join(cell for cell, _ in blocks) + "\n"
-        rows = zip(*(column.tolist() for _, column in blocks), strict=True)
-        return "".join([start + rest % row for row in rows])
-
-    def _number_column(self, numbered: bool) -> list[tuple[str, NDArray[np.int64]]]:
-        if not numbered:
-            return []
-        ones = np.ones(len(self.index), np.int64)
-        return [("%d", ones if self.objects is None else self.objects)]
+        return csv_lines(self.sequence, blocks)
 
 
-def _joined(parts: Sequence[Answer], name: str) -> NDArray[np.float64] | None:
-    """Concatenate an array; None if some answers do not have it."""
-    known = [value for part in parts if (value := getattr(part, name)) is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
+def csv_lines(sequence: str, blocks: Sequence[tuple[str, NDArray[Any]]]) -> str:
+    r"""Return rows of a sequence as CSV text; unknown values are empty cells.
+
+    Args:
+        sequence: Name of the sequence.
+        blocks: Format and values of each column after it.
+
+    Example:
+        >>> csv_lines("a, b", [("%d", np.array([0, 1])), ("%.2f", np.array([1.0, np.nan]))])
+        '"a, b",0,1.00\n"a, b",1,\n'
+    """
+    name = io.StringIO()
+    csv.writer(name, lineterminator="").writerow([sequence])
+    start = f"{name.getvalue()},"
+    rest = ",".join(cell for cell, _ in blocks) + "\n"
+    rows = zip(*(column.tolist() for _, column in blocks), strict=True)
+    if any(np.isnan(column).any() for _, column in blocks):
+        return "".join([start + (rest % row).replace("nan", "") for row in rows])
+    return "".join([start + rest % row for row in rows])
 
 
 def _place_crops(crops: NDArray[np.float64] | None, cut: Cut) -> NDArray[np.float64] | None:
@@ -225,68 +233,228 @@ def _place_crops(crops: NDArray[np.float64] | None, cut: Cut) -> NDArray[np.floa
     return np.concatenate([cut.place(crops[:, :2]), cut.place(crops[:, 2:])], 1)
 
 
-def header(columns: Iterable[str], *, numbered: bool = False) -> str:
-    """Return the first line of the CSV.
+def header(columns: Iterable[str]) -> str:
+    """Return the first line of the CSV; tables of positions have a column `object`.
 
-    >>> print(header(TRACK), end="")
-    sequence,frame,time,x,y,confidence
-    >>> print(header(TRACK, numbered=True), end="")
+    >>> print(header(TRACK) + header(["y0", "y1"]), end="")
     sequence,frame,object,time,x,y,confidence
+    sequence,frame,time,y0,y1
     """
-    number = ["object"] if numbered else []
-    return ",".join(["sequence", "frame", *number, "time", *columns]) + "\n"
+    names = tuple(columns)
+    number = ["object"] if names[: len(TRACK)] == TRACK else []
+    return ",".join(["sequence", "frame", *number, "time", *names]) + "\n"
 
 
-def read_answers(lines: Iterable[str]) -> list[Answer]:
-    """Read a table, one `Answer` per sequence, without its columns in pixels.
+def open_table(
+    path: Path, wanted: Sequence[str] | None = None, required: Sequence[str] = ()
+) -> tuple[list[str], Iterator[DataFrame]]:
+    """Open a table of results for reading in parts; columns are found by their names.
+
+    Args:
+        path: The table: tracks.csv, codes.csv, behaviour.csv, ...
+        wanted: Columns to read besides those of `WHOLE` and `TEXT`; None for all.
+        required: Columns that it must have.
+
+    Returns:
+        Names of the columns, and parts of the rows. `sequence` is categorical, other numbers are
+        float64, NaN if the cell is empty. Reading them raises RunError if the table is damaged.
 
     Raises:
-        ValueError: A row has more or fewer cells than the header, or a cell is not a number.
-        csv.Error: The table is not CSV.
+        RunError: The table is missing or damaged.
+    """
+    try:
+        with open_regular(path) as file:
+            present = next(csv.reader([file.readline().decode()], strict=True), [])
+            missing = set(required) - set(present)
+            if missing:
+                raise ValueError(f"no column {sorted(missing)[0]}")
+            _check_cells(file, len(present))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{path}: is missing; {_how_to_write(path)}") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise damaged_table(path, error) from error
+    kept = {*WHOLE, *TEXT, *(present if wanted is None else wanted)}
+    columns = [name for name in present if name in kept]
+    return columns, read_ahead(_parts(path, columns))  # pandas reads without holding other threads
+
+
+def _check_cells(file: BinaryIO, cells: int) -> None:
+    """Refuse a first or last row that is not complete; pandas would accept them."""
+    first = file.readline()
+    file.seek(max(file.tell(), file.seek(0, io.SEEK_END) - END_BYTES))
+    for row in (first, *file.readlines()[-1:]):
+        is_whole = row.count(b'"') % 2 == 0 and row.strip()  # a name may have line breaks
+        if is_whole and len(next(csv.reader([row.decode()], strict=True))) != cells:
+            raise ValueError(f"expected {cells} cells in each row")
+
+
+def _parts(path: Path, columns: list[str]) -> Generator[DataFrame, None, None]:
+    import pandas
+
+    kinds = {name: "category" if name in TEXT else "float64" for name in columns}
+    numbers = [name for name in columns if name not in TEXT]
+    try:
+        with (
+            open_regular(path) as file,
+            pandas.read_csv(
+                file,
+                usecols=columns,
+                dtype=kinds,
+                keep_default_na=False,
+                na_values={name: ["", "nan"] for name in numbers},
+                chunksize=ROWS_PER_PART,
+            ) as parts,
+        ):
+            yield from parts
+    except (OSError, ValueError) as error:
+        reason = "a row has a cell that is not a number" if "convert" in str(error) else error
+        raise damaged_table(path, reason) from error
+
+
+def damaged_table(path: Path, reason: object) -> RunError:
+    """Return the error of a table that cannot be read."""
+    return RunError(
+        f"{path}: is damaged ({' '.join(str(reason).split())}); write it again with --force"
+    )
+
+
+def _how_to_write(path: Path) -> str:
+    """Return how to write a missing table."""
+    begun = path.with_name("config.json").exists() or path.with_suffix(".partial.sqlite").exists()
+    return f"{'finish' if begun else 'write'} it with ul learn or ul apply{' --resume' * begun}"
+
+
+def read_frame(path: Path, required: Sequence[str] = ("sequence",)) -> DataFrame:
+    """Return a table of results as a pandas DataFrame.
+
+    Args:
+        path: The table.
+        required: Columns that it must have.
+
+    Raises:
+        RunError: The table is missing or damaged.
+    """
+    import pandas
+
+    columns, parts = open_table(path, required=required)
+    read = list(parts)
+    frame = pandas.DataFrame(
+        {
+            name: pandas.api.types.union_categoricals([part[name] for part in read])
+            if name in TEXT
+            else np.concatenate([part[name] for part in read])
+            for name in columns
+        }
+    )
+    for name in WHOLE:
+        if name in columns:
+            numbers = frame[name]
+            if not (np.floor(numbers) == numbers).all():  # or NaN
+                raise damaged_table(
+                    path, f"the column {name} has a cell that is not a whole number"
+                )
+            frame[name] = numbers.astype(np.int64)
+    return frame
+
+
+def read_answers(path: Path) -> list[Answer]:
+    r"""Read a table, one `Answer` for each sequence, without its columns in pixels.
+
+    Raises:
+        RunError: The table is missing or damaged.
 
     Example:
-        >>> [found] = read_answers([header(["y0"]), "a,7,0.280000,0.500000"])
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "codes.csv")
+        ...     _ = path.write_text(header(["y0"]) + "a,7,0.280000,0.500000\n")
+        ...     [found] = read_answers(path)
         >>> found.sequence, found.index.tolist(), found.columns, found.values.tolist()
         ('a', [7], ('y0',), [[0.5]])
     """
-    rows = csv.reader(lines)
-    names = next(rows, [])
-    numbered = names[2:3] == ["object"]
-    results = names[4:] if numbered else names[3:]
-    columns = tuple(name for name in results if name not in PIXELS + SHAPE + CROP)
-    answers = []
-    for sequence, some in groupby(_checked(rows, len(names)), itemgetter(0)):
-        table = _to_numbers(row[1:] for row in some)
-        numbers = table[:, 1] if numbered else np.ones(len(table))
-        if not (np.abs(table[:, 0]) < MAX_FRAME).all() or not (numbers >= 1).all():  # or NaN
-            raise ValueError("expected frame numbers")
-        cells = dict(zip(results, table.T[-len(results) :], strict=True))
-        answer = Answer(
-            sequence,
-            table[:, 0].astype(np.int64),
-            table[:, 2 if numbered else 1],
-            columns,
-            np.stack([cells[name] for name in columns], 1),
-            shapes=_columns(cells, SHAPE),
-            crops=_columns(cells, CROP),
-            objects=numbers.astype(np.int64),
+    frame = read_frame(path, ("sequence", "frame", "time"))
+    if "object" not in frame:
+        frame["object"] = np.ones(len(frame), np.int64)
+    known = {"sequence", "frame", "object", "time", *PIXELS, *SHAPE, *CROP}
+    columns = tuple(name for name in frame.columns if name not in known)
+    return [
+        main_object(
+            Answer(
+                str(name),
+                rows["frame"].to_numpy(),
+                rows["time"].to_numpy(),
+                columns,
+                rows[list(columns)].to_numpy(),
+                shapes=rows[list(SHAPE)].to_numpy() if SHAPE[0] in rows else None,
+                crops=rows[list(CROP)].to_numpy() if CROP[0] in rows else None,
+                objects=rows["object"].to_numpy(),
+            )
         )
-        answers.append(main_object(answer))
-    return answers
+        for name, rows in frame.groupby("sequence", sort=False, observed=True)
+    ]
 
 
-def _to_numbers(rows: Iterable[list[str]]) -> NDArray[np.float64]:
-    """Convert rows in parts, because text takes twenty times as much memory."""
-    remaining = iter(rows)
-    parts = []
-    while some := list(islice(remaining, ROWS_AT_ONCE)):
-        parts.append(np.array(some).astype(np.float64))
-    return np.concatenate(parts)
+class Table:
+    """The tables of a results folder as pandas DataFrames, each read when it is first used.
+
+    Columns are those of the files, in the units of the files. A table that the task does not have,
+    such as the codes of `locate`, has no rows.
+
+    Args:
+        folder: Folder of `ul learn`, `ul apply` or `ul watch`.
+
+    Raises:
+        RunError: The folder has neither tracks.csv nor codes.csv.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not any((folder / name).exists() for name in ("tracks.csv", "codes.csv")):
+            raise RunError(f"{folder}: has no results; {_how_to_write(folder / 'tracks.csv')}")
+
+    @cached_property
+    def tracks(self) -> DataFrame:
+        """Positions: sequence, frame, object, time, x, y, confidence, x_px, y_px, ..."""
+        frame = self._read("tracks.csv", ("sequence", "frame", "time", *TRACK))
+        if "object" not in frame:  # of version 0.1, which found one object
+            frame.insert(2, "object", np.ones(len(frame), np.int64))
+        return frame
+
+    @cached_property
+    def codes(self) -> DataFrame:
+        """Codes: sequence, frame, time, y0, y1, ..."""
+        return self._read("codes.csv", ("sequence", "frame", "time", "y0"))
+
+    @cached_property
+    def crossings(self) -> DataFrame:
+        """Stretches of frames in which objects touch or hide each other."""
+        return self._read(CROSSINGS, CROSSING_NAMES)
+
+    def _read(self, name: str, columns: Sequence[str]) -> DataFrame:
+        path = self.folder / name
+        if path.exists():
+            return read_frame(path, columns)
+        import pandas
+
+        return pandas.DataFrame(columns=list(columns))
 
 
-def _columns(cells: dict[str, NDArray[np.float64]], names: Sequence[str]) -> Any:
-    """Return these columns of a table; None if it does not have them."""
-    return np.stack([cells[name] for name in names], 1) if names[0] in cells else None
+def read_table(folder: str | os.PathLike[str]) -> Table:
+    r"""Return the tables of a results folder.
+
+    Raises:
+        RunError: The folder has none.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "tracks.csv")
+        ...     _ = path.write_text(header(TRACK) + "a,7,1,0.280000,0.500000,0.250000,\n")
+        ...     tracks = read_table(folder).tracks
+        >>> tracks[["sequence", "frame", "object", "x", "confidence"]].to_dict("records")
+        [{'sequence': 'a', 'frame': 7, 'object': 1, 'x': 0.5, 'confidence': nan}]
+    """
+    return Table(Path(folder))
 
 
 def main_object(rows: Answer) -> Answer:
@@ -299,13 +467,6 @@ def main_object(rows: Answer) -> Answer:
     return replace(main, objects=None, several=rows)
 
 
-def _checked(rows: Iterable[list[str]], cells: int) -> Iterator[list[str]]:
-    for row in rows:
-        if len(row) != cells:
-            raise ValueError(f"expected {cells} cells in each row, got {len(row)}")
-        yield row
-
-
 def unsure(answers: Sequence[Answer]) -> float:
     """Return the share of frames with a confidence below 0.5; 0 for codes.
 
@@ -315,63 +476,3 @@ def unsure(answers: Sequence[Answer]) -> float:
     """
     rows = [answer.values[:, 2] for answer in answers if answer.columns == TRACK]
     return float(np.mean(np.concatenate(rows) < SURE)) if rows else 0.0
-
-
-class RowFile:
-    """Collects the rows of one sequence, without masks.
-
-    Example:
-        >>> part = Answer("a", np.arange(2), np.arange(2) / 25, ("y0",), np.ones((2, 1)))
-        >>> with RowFile() as rows:
-        ...     rows.add(part)
-        ...     rows.add(replace(part, index=part.index + 2))
-        ...     rows.read().index.tolist()
-        [0, 1, 2, 3]
-    """
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile()
-        self._first: Answer | None = None
-        self.count = 0
-
-    def __enter__(self) -> RowFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-
-    def add(self, answer: Answer) -> None:
-        """Add consecutive rows; all parts must have the same arrays."""
-        if self._first is None:
-            self._first = replace(answer.rows(slice(0)), masks=None, owners=None)
-        columns = [getattr(answer, name) for name in NAMES if getattr(answer, name) is not None]
-        self._file.write(np.column_stack(columns).tobytes())  # frame numbers are exact as float64
-        self.count += len(answer.index)
-
-    def read(self) -> Answer:
-        """Return all rows; there must be at least one."""
-        assert self._first is not None, "expected rows"
-        kinds = {name: array for name in NAMES if (array := getattr(self._first, name)) is not None}
-        arrays: dict[str, Any] = {
-            name: np.empty((self.count, *kind.shape[1:]), kind.dtype)
-            for name, kind in kinds.items()
-        }
-        widths = [a[0].size for a in arrays.values()]
-        for start, table in self._tables(sum(widths)):
-            parts = np.split(table, np.cumsum(widths)[:-1], axis=1)
-            for array, part in zip(arrays.values(), parts, strict=True):
-                array[start : start + len(table)] = part.reshape(-1, *array.shape[1:])
-        return replace(self._first, **arrays)
-
-    def _tables(self, width: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        """Yield the rows in parts, with the number of the first row of each."""
-        self._file.seek(0)
-        for start in range(0, self.count, ROWS_AT_ONCE):
-            rows = min(ROWS_AT_ONCE, self.count - start)
-            content = self._file.read(8 * width * rows)
-            yield start, np.frombuffer(content).reshape(rows, width)

@@ -13,17 +13,8 @@ from numpy.typing import NDArray
 from ullayers.errors import RunError, UserError
 from ullayers.files import read_json
 from ullayers.tracks.masks import MAX_PALETTE_OBJECTS, Labels, label_box, read_labels
-from ullayers.tracks.reading import (
-    CROSSINGS,
-    MAX_FRAMES,
-    NAMES,
-    Crossing,
-    Floats,
-    Track,
-    read_crossings,
-    read_tracks,
-)
-from ullayers.tracks.table import SURE
+from ullayers.tracks.reading import NAMES, Crossing, Floats, Track, read_crossings, read_tracks
+from ullayers.tracks.table import CROSSINGS, MAX_FRAMES, SURE
 
 MAX_SIDE = 2**20  # pixels of a frame's side
 Frames = NDArray[np.int64]

@@ -29,8 +29,14 @@ from ullayers.video.remote import is_pattern, is_url, match_urls, without_passwo
 Place = tuple[Kind, str]  # a sequence that has no name yet
 
 # Tables of results, complete or not, and how each of them begins.
-TABLES = ("tracks.csv", "codes.csv", "tracks.partial.csv", "codes.partial.csv")
 TABLE_START = b"sequence,frame,"
+DATABASE_START = b"SQLite format 3\0"
+TABLES = {
+    "tracks.csv": TABLE_START,
+    "codes.csv": TABLE_START,
+    "tracks.partial.sqlite": DATABASE_START,
+    "codes.partial.sqlite": DATABASE_START,
+}
 
 
 class FoundSequence(NamedTuple):
@@ -120,7 +126,7 @@ def _has_results(folder: str) -> bool:
         return True
     if has("config.json") and _is_config(os.path.join(folder, "config.json")):
         return True
-    return any(has(name) and _is_table(os.path.join(folder, name)) for name in TABLES)
+    return any(has(name) and _starts(os.path.join(folder, name), TABLES[name]) for name in TABLES)
 
 
 def _is_config(file: str) -> bool:
@@ -133,10 +139,11 @@ def _is_config(file: str) -> bool:
     return isinstance(content, dict) and content.keys() >= {"inputs", "learn", "reading"}
 
 
-def _is_table(file: str) -> bool:
+def _starts(file: str, start: bytes) -> bool:
+    """Return whether a file begins with these bytes."""
     try:
         with open(file, "rb") as opened:
-            return opened.read(len(TABLE_START)) == TABLE_START
+            return opened.read(len(start)) == start
     except OSError:
         return False
 

@@ -116,7 +116,7 @@ def _load_fsspec() -> ModuleType:
         import fsspec
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            "reading URLs needs the package fsspec: pip install 'ullayers[ray]'"
+            "reading URLs needs the package fsspec: pip install 'ullayers[remote]'"
         ) from error
     module: ModuleType = fsspec
     return module

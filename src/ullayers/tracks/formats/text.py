@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ullayers.files import replacing
-from ullayers.tracks.table import PIXELS, SHAPE, TRACK, header
+from ullayers.tracks.table import PIXELS, SHAPE, TRACK, csv_lines, header
 from ullayers.tracks.tracked_video import TrackedVideo, boxed_objects, object_name, positions, sure
 
 SCORER = "ullayers"
@@ -18,30 +17,24 @@ PART = "centroid"
 
 
 def write_csv(videos: Sequence[TrackedVideo], path: Path) -> None:
-    """Write a table like tracks.csv, with a column `object` if an object is not number 1."""
-    numbered = any(track.object != 1 for video in videos for track in video.tracks)
+    """Write a table like tracks.csv."""
     with replacing(path) as file:
-        file.write(header(TRACK + PIXELS + SHAPE, numbered=numbered))
+        file.write(header(TRACK + PIXELS + SHAPE))
         for video in videos:
-            file.writelines(_csv_lines(video, numbered))
+            file.write(_csv_lines(video))
 
 
-def _csv_lines(video: TrackedVideo, numbered: bool) -> list[str]:
+def _csv_lines(video: TrackedVideo) -> str:
     """Return the rows of a video, sorted by frame and object."""
     tracks = video.tracks
     number = np.concatenate([np.full(len(track.frame), track.object) for track in tracks])
     frame = np.concatenate([track.frame for track in tracks])
     order = np.lexsort((number, frame))
-    blocks = [("%d", frame), *([("%d", number)] if numbered else [])]
+    blocks = [("%d", frame[order]), ("%d", number[order])]
     forms = {"time": "%.6f"} | dict.fromkeys(TRACK, "%.6f") | dict.fromkeys(PIXELS + SHAPE, "%.2f")
     for name, form in forms.items():
-        blocks.append((form, np.concatenate([getattr(track, name) for track in tracks])))
-    name_cell = io.StringIO()
-    csv.writer(name_cell, lineterminator="").writerow([video.name])
-    start = f"{name_cell.getvalue()},"
-    rest = ",".join(form for form, _ in blocks) + "\n"
-    rows = zip(*(column[order].tolist() for _, column in blocks), strict=True)
-    return [start + rest % row for row in rows]
+        blocks.append((form, np.concatenate([getattr(track, name) for track in tracks])[order]))
+    return csv_lines(video.name, blocks)
 
 
 def write_dlc(videos: Sequence[TrackedVideo], path: Path) -> None:

@@ -16,7 +16,8 @@ from ullayers.tracks.formats.names import EXPORT_FOLDER
 from ullayers.tracks.formats.parquet import write_parquet
 from ullayers.tracks.formats.poses import write_movement, write_nwb, write_sleap
 from ullayers.tracks.formats.text import write_csv, write_dlc, write_mot, write_napari
-from ullayers.tracks.reading import CROSSINGS, crossing_rows, write_crossings
+from ullayers.tracks.reading import crossing_rows, write_crossings
+from ullayers.tracks.table import CROSSINGS
 from ullayers.tracks.tracked_video import TrackedVideo, cut_video
 
 

@@ -3,11 +3,14 @@
  * time; each is shown when its answer is here, so outlines always lie on the frame they belong to.
  */
 
-import { h, setText } from "./dom.js";
-import { drawScene } from "./draw.js";
-import { prepare } from "./palette.js";
+import { prepare } from "./charts.js";
+import { button, h, say, setText } from "./dom.js";
 import { UNSURE } from "./results.js";
-import { Viewport } from "./viewport.js";
+import { drawScene, emptyScene } from "./scene.js";
+import { pictureCanvas, Viewport } from "./viewer.js";
+
+/** @import {Socket} from "./api.js" */
+/** @import {App} from "./store.js" */
 
 const SIDE = 320; // longest side of the frames that are sent
 const QUALITY = 0.7;
@@ -19,47 +22,23 @@ const TRAIL = 50; // frames
 const MEAN_OF = 30; // answers
 const RECORDS = 20; // answers until the curves are drawn again
 
-/** @typedef {{bitmap: ImageBitmap, begun: number}} Sent */
-
 export class Camera {
-  /**
-   * @param {import("./store.js").Store} store
-   * @param {import("./socket.js").Socket} socket
-   * @param {() => import("./draw.js").Look} look
-   * @param {(text: string) => void} say
-   * @param {Map<number, number[]>} path Takes the places of all frames.
-   */
-  constructor(store, socket, look, say, path) {
-    this.path = path;
+  /** @param {App} app @param {Socket} socket */
+  constructor({ store, session }, socket) {
     this.store = store;
     this.socket = socket;
-    this.look = look;
-    this.say = say;
+    this.path = session.path; // takes the places of all frames
     this.viewport = new Viewport();
-    this.video = /** @type {HTMLVideoElement} */ (h("video", { muted: true, playsinline: true }));
+    this.video = h("video", { playsinline: true });
     this.video.muted = true;
-    this.small = document.createElement("canvas");
-    this.canvas = /** @type {HTMLCanvasElement} */ (
-      h("canvas", {
-        class: "picture",
-        role: "img",
-        "aria-label": "Camera with outlines",
-        testid: "camera-picture",
-      })
-    );
-    this.numbers = h("div", { class: "camera-numbers numeric", testid: "camera-numbers" });
-    this.stopButton = h(
-      "button",
-      { type: "button", class: "primary", onclick: () => this.stop(), testid: "camera-stop" },
-      "Stop and keep",
-    );
-    this.element = h(
-      "div",
-      { class: "pane camera" },
-      this.canvas,
-      h("div", { class: "camera-bar" }, this.numbers, this.stopButton),
-    );
-    /** @type {Map<number, Sent>} */
+    this.small = h("canvas");
+    this.canvas = pictureCanvas("Camera with outlines", "camera-picture");
+    this.numbers = h("div.camera-numbers.numeric", { testid: "camera-numbers" });
+    const props = { class: "primary", testid: "camera-stop" };
+    const stop = button("Stop and keep", () => this.stop(), props);
+    const bar = h("div.camera-bar", this.numbers, stop);
+    this.element = h("div.pane", this.canvas, bar);
+    /** @type {Map<number, {bitmap: ImageBitmap, begun: number}>} */
     this.sent = new Map();
     /** @type {MediaStream|null} */
     this.stream = null;
@@ -80,51 +59,37 @@ export class Camera {
   /** Frames a second of the latest answers. */
   get fps() {
     const [first] = this.times;
-    return first === undefined
-      ? 0
-      : (1000 * (this.times.length - 1)) / Math.max(1, this.lastAnswer - first);
+    if (first === undefined) return 0;
+    return (1000 * (this.times.length - 1)) / Math.max(1, this.lastAnswer - first);
   }
 
   get running() {
     return this.stream !== null;
   }
 
-  reset() {
-    this.began = performance.now();
-    this.answers = 0;
-    this.times = [];
-    this.lastAnswer = 0;
-    this.trails.clear();
-    this.waitingRecords = [];
-  }
-
   /** @returns {Promise<boolean>} Whether the camera runs. */
   async start() {
     if (this.running) return true;
-    if (!this.socket.open) return this.refuse("There is no connection to the server.");
-    if (!navigator.mediaDevices)
-      return this.refuse(
-        "Browsers allow camera access only for pages on this computer (localhost) or over HTTPS.",
-      );
     try {
-      this.stream = await navigator.mediaDevices.getUserMedia({
-        video: { width: { ideal: 640 } },
-        audio: false,
-      });
+      if (!this.socket.open) throw new Error("There is no connection to the server.");
+      this.stream = await openCamera();
     } catch (error) {
-      return this.refuse(cameraSentence(/** @type {Error} */ (error).name));
+      say(/** @type {Error} */ (error).message);
+      return false;
     }
     this.video.srcObject = this.stream;
     await this.video.play();
     const scale = Math.min(1, SIDE / Math.max(this.video.videoWidth, this.video.videoHeight));
     this.small.width = Math.round(scale * this.video.videoWidth);
     this.small.height = Math.round(scale * this.video.videoHeight);
-    this.reset();
-    const time = new Date().toLocaleTimeString([], {
-      hour: "2-digit",
-      minute: "2-digit",
-      hour12: false,
-    });
+    this.began = performance.now();
+    this.answers = 0;
+    this.times = [];
+    this.lastAnswer = 0;
+    this.trails.clear();
+    this.waitingRecords = [];
+    const digits = /** @type {const} */ ({ hour: "2-digit", minute: "2-digit", hour12: false });
+    const time = new Date().toLocaleTimeString([], digits);
     const { width, height } = this.small;
     this.socket.send({
       type: "camera_start",
@@ -136,14 +101,8 @@ export class Camera {
     });
     setText(this.numbers, "Starting …");
     this.stream.getVideoTracks()[0].addEventListener("ended", () => this.stop());
-    this.timer = window.setInterval(() => this.send(), PERIOD);
+    this.timer = setInterval(() => this.send(), PERIOD);
     return true;
-  }
-
-  /** @param {string} text */
-  refuse(text) {
-    this.say(text);
-    return false;
   }
 
   async send() {
@@ -160,13 +119,7 @@ export class Camera {
     const sequence = (this.sequence += 1);
     const seconds = (now - this.began) / 1000;
     const { width, height } = this.small;
-    /** @type {CanvasRenderingContext2D} */ (this.small.getContext("2d")).drawImage(
-      this.video,
-      0,
-      0,
-      width,
-      height,
-    );
+    this.small.getContext("2d")?.drawImage(this.video, 0, 0, width, height);
     const [bitmap, blob] = await Promise.all([
       createImageBitmap(this.small),
       new Promise((resolve) => this.small.toBlob(resolve, "image/jpeg", QUALITY)),
@@ -188,34 +141,23 @@ export class Camera {
     this.times = [...this.times, now].slice(-MEAN_OF);
     this.paint(sent.bitmap, answer);
     sent.bitmap.close();
-    setText(
-      this.numbers,
-      `${Math.round(now - sent.begun)} ms · ${this.fps.toFixed(1)} frames/s · ${answer.learning ? "learning" : "getting ready"}`,
-    );
+    const state = answer.learning ? "learning" : "getting ready";
+    const rate = `${Math.round(now - sent.begun)} ms · ${this.fps.toFixed(1)} frames/s`;
+    setText(this.numbers, `${rate} · ${state}`);
     this.note(answer);
   }
 
   /** @param {ImageBitmap|HTMLVideoElement} picture @param {any} answer */
   paint(picture, answer) {
-    const { context, width, height } = prepare(this.canvas);
-    const { width: own, height: tall } = this.small;
-    const placement = this.viewport.place(own, tall, width, height);
-    context.drawImage(
-      picture,
-      placement.left,
-      placement.top,
-      placement.scale * own,
-      placement.scale * tall,
-    );
-    const scaled = (/** @type {number[]} */ points) =>
-      points.map((value, place) => value * (place % 2 ? tall : own));
+    const sheet = prepare(this.canvas);
+    const { width, height } = this.small;
+    const placement = this.viewport.place(this.small, sheet.width, sheet.height);
+    const { left, top, scale } = placement;
+    sheet.context.drawImage(picture, left, top, scale * width, scale * height);
     const places = (answer.objects ?? []).map(
-      (/** @type {number[]} */ [object, x, y, confidence]) => ({
-        object,
-        x: x * own,
-        y: y * tall,
-        confidence,
-      }),
+      (/** @type {number[]} */ [object, x, y, confidence]) => {
+        return { object, x: x * width, y: y * height, confidence };
+      },
     );
     for (const { object, x, y, confidence } of places) {
       if (confidence < UNSURE) continue;
@@ -223,52 +165,44 @@ export class Camera {
       this.trails.set(object, trail.slice(-2 * TRAIL));
     }
     const trails = [...this.trails].map(([object, points]) => ({ object, points }));
-    const scene = /** @type {import("./scene.js").Scene} */ ({
-      source: null,
-      last: Infinity,
-      width: own,
-      height: tall,
+    const outlines = (answer.outlines ?? []).map(
+      (/** @type {[number, number[]]} */ [object, points]) => [
+        object,
+        points.map((value, place) => value * (place % 2 ? height : width)),
+      ],
+    );
+    const scene = {
+      ...emptyScene(null, width, height),
       several: places.length > 1,
-      outlines: () =>
-        (answer.outlines ?? []).map((/** @type {[number, number[]]} */ [object, points]) => [
-          object,
-          scaled(points),
-        ]),
+      outlines: () => outlines,
       places: () => places,
       trails: () => trails,
-      crop: () => null,
-      image: () => null,
-    });
-    drawScene(context, scene, answer.seq, placement, this.look());
+    };
+    const look = { ...this.store.state, fps: 1000 / PERIOD };
+    drawScene(sheet.context, scene, answer.seq, placement, look);
   }
 
   /** Curves and kernels of what is learned. @param {any} answer */
   note(answer) {
-    const { objective, rank, features } = answer;
-    if (answer.learning && Number.isFinite(objective)) {
-      this.waitingRecords.push({
-        trial: 0,
-        step: answer.frames ?? this.answers,
-        objective,
-        rank,
-        features,
-        held_out: null,
-      });
+    const { objective, rank, features, learning, frames, objects, values } = answer;
+    if (learning && Number.isFinite(objective)) {
+      const step = frames ?? this.answers;
+      this.waitingRecords.push({ trial: 0, step, objective, rank, features, held_out: null });
     }
-    if (answer.objects?.length && answer.values[2] >= UNSURE)
-      this.path.set(this.answers, answer.values);
-    const { live, records } = this.store.state;
+    if (objects?.length && values[2] >= UNSURE) this.path.set(this.answers, values);
     if (this.answers % RECORDS && !answer.kernels) return;
+    const { live, records } = this.store.state;
     const kernels = answer.kernels ?? live?.kernels ?? null;
+    const rate = this.fps;
     this.store.set({
       live: {
         stage: "camera",
-        rate: this.fps,
+        rate,
         objective,
         rank,
         features,
         kernels,
-        done: answer.frames,
+        done: frames,
         preview: null,
       },
       records: [...records, ...this.waitingRecords],
@@ -304,11 +238,22 @@ async function packed(sequence, seconds, blob) {
   return message.buffer;
 }
 
-/** @param {string} name Of the browser's error. */
-function cameraSentence(name) {
-  if (name === "NotAllowedError")
-    return "Camera access was denied. Allow it in the browser, beside the address.";
-  if (name === "NotFoundError") return "This computer has no camera that the browser can find.";
-  if (name === "NotReadableError") return "Another program is using the camera.";
-  return "The camera could not be opened.";
+/** Throws a sentence if the camera cannot be opened. */
+async function openCamera() {
+  if (!navigator.mediaDevices)
+    throw new Error(
+      "Browsers allow camera access only for pages on this computer (localhost) or over HTTPS.",
+    );
+  try {
+    const video = { width: { ideal: 640 } };
+    return await navigator.mediaDevices.getUserMedia({ video, audio: false });
+  } catch (error) {
+    const { name } = /** @type {Error} */ (error);
+    if (name === "NotAllowedError")
+      throw new Error("Camera access was denied. Allow it in the browser, beside the address.");
+    if (name === "NotFoundError")
+      throw new Error("This computer has no camera that the browser can find.");
+    if (name === "NotReadableError") throw new Error("Another program is using the camera.");
+    throw new Error("The camera could not be opened.");
+  }
 }

@@ -5,7 +5,7 @@
 
 import { api } from "./api.js";
 
-export const BUDGET = 64e6; // bytes of decoded pictures
+const BUDGET = 64e6; // bytes of decoded pictures
 const AT_ONCE = 4; // requests; browsers allow six per server
 const WIDTHS = [320, 640, 960, 1280, 1920, 2560]; // few, so that pictures can be used again
 const SCRUBBING = 2; // requests while a drag goes through many frames
@@ -14,7 +14,7 @@ const MOST_NEAR = 1000; // entries of a set
 const RETRY = 1500; // ms before a frame that failed is asked for again
 
 /** @typedef {{bitmap: ImageBitmap, bytes: number}} Picture */
-/** @typedef {{source: string, frame: number, width: number, near?: boolean}} Wish With `near`, a frame before it will do at first. */
+/** @typedef {{source: string, frame: number, width: number, near?: boolean}} Wish */
 
 /**
  * The width to ask for: the smallest of a few that is enough, or 0 for the video's own.
@@ -48,41 +48,22 @@ export class Frames {
     this.listeners = new Set();
   }
 
-  /**
-   * The picture of a frame at this width, or at any other that is at hand.
-   *
-   * @param {string} source
-   * @param {number} frame
-   * @param {number} width
-   * @returns {ImageBitmap|null}
-   */
-  get(source, frame, width) {
-    for (const choice of [width, 0, ...[...WIDTHS].reverse()]) {
-      const key = keyOf({ source, frame, width: choice });
+  /** The picture of a frame at this width, or at any other that is at hand. @param {Wish} wish */
+  get(wish) {
+    for (const width of [wish.width, 0, ...WIDTHS.toReversed()]) {
+      const key = keyOf({ ...wish, width });
       const picture = this.pictures.get(key);
-      if (picture) {
-        this.pictures.delete(key);
-        this.pictures.set(key, picture);
-        return picture.bitmap;
-      }
+      if (!picture) continue;
+      this.pictures.delete(key);
+      this.pictures.set(key, picture);
+      return picture.bitmap;
     }
     return null;
   }
 
-  /** @param {string} source @param {number} frame @param {number} width */
-  has(source, frame, width) {
-    return this.pictures.has(keyOf({ source, frame, width }));
-  }
-
-  /**
-   * Why a frame could not be fetched, or null.
-   *
-   * @param {string} source
-   * @param {number} frame
-   * @param {number} width
-   */
-  error(source, frame, width) {
-    return this.failed.get(keyOf({ source, frame, width }))?.message ?? null;
+  /** Why a frame could not be fetched, or null. @param {Wish} wish */
+  error(wish) {
+    return this.failed.get(keyOf(wish))?.message ?? null;
   }
 
   /** @param {number} bytes Of one picture. */
@@ -108,11 +89,6 @@ export class Frames {
       if (!first || now - begun > OVERDUE) abort.abort();
     }
     this.advance();
-  }
-
-  /** @param {object} viewer */
-  forget(viewer) {
-    this.wishes.delete(viewer);
   }
 
   /** Ask for what failed again, after the connection is back. */
@@ -180,11 +156,9 @@ export class Frames {
     const bytes = 4 * bitmap.width * bitmap.height;
     this.pictures.set(key, { bitmap, bytes });
     this.bytes += bytes;
-    for (const [oldest, picture] of this.pictures) {
+    for (const oldest of this.pictures.keys()) {
       if (this.bytes <= BUDGET || oldest === key) break;
-      this.pictures.delete(oldest);
-      this.bytes -= picture.bytes;
-      picture.bitmap.close();
+      this.drop(oldest);
     }
   }
 
@@ -195,10 +169,5 @@ export class Frames {
     this.pictures.delete(key);
     this.bytes -= picture.bytes;
     picture.bitmap.close();
-  }
-
-  /** Drop all pictures of a source, whose number may now belong to another video. */
-  dropSource(/** @type {string} */ source) {
-    for (const key of [...this.pictures.keys()]) if (key.startsWith(`${source}/`)) this.drop(key);
   }
 }

@@ -1,10 +1,14 @@
-/** The list of videos and runs on the left. */
+/** The list of videos and runs on the left, and sending files, which may be dropped anywhere. */
 
-import { api } from "./api.js";
-import { fill, h, icon, iconButton, setText } from "./dom.js";
-import { clock, duration, moment, percent, whole } from "./format.js";
-import { ask, say, sayError } from "./notices.js";
+import { api, upload } from "./api.js";
+import { arrange, ask, button, byId, fill, h, icon, iconButton } from "./dom.js";
+import { say, sayError, setText } from "./dom.js";
+import { clock, duration, fileSize, moment, percent, whole } from "./format.js";
 import { isAtWork } from "./store.js";
+
+/** @import {App, Run, Source, Upload} from "./store.js" */
+/** @typedef {"source"|"run"} Kind */
+/** @typedef {{element: HTMLElement, update: (entry: any) => void}} Item */
 
 const STAGES = {
   reading: "Reading",
@@ -14,13 +18,13 @@ const STAGES = {
 };
 const ORIGINS = { opened: "", upload: "uploaded", recording: "recorded", demo: "demo" };
 
-/** What a run at work does now. @param {import("./store.js").Run} run */
+/** What a run at work does now. @param {Run} run */
 export function stageSentence(run) {
   if (run.state === "stopping") return "Stopping";
   return run.stage ? STAGES[run.stage] : "Starting";
 }
 
-/** @param {import("./store.js").Run} run */
+/** @param {Run} run */
 export function runSentence(run) {
   if (run.state === "queued") return "Waiting";
   if (run.state === "stopping") return stageSentence(run);
@@ -39,322 +43,339 @@ export function runSentence(run) {
 /**
  * The run at work, then those that wait, in the order of the queue, then all others, newest first.
  *
- * @param {import("./store.js").Run[]} runs
+ * @param {Run[]} runs
  */
 export function inOrder(runs) {
-  const waits = (/** @type {import("./store.js").Run} */ run) => run.state === "queued";
-  const rank = (/** @type {import("./store.js").Run} */ run) =>
-    waits(run) ? 1 : isAtWork(run) ? 0 : 2;
-  return [...runs].sort(
+  const waits = (/** @type {Run} */ run) => run.state === "queued";
+  const rank = (/** @type {Run} */ run) => (waits(run) ? 1 : isAtWork(run) ? 0 : 2);
+  return runs.toSorted(
     (a, b) => rank(a) - rank(b) || (waits(a) ? a.created - b.created : b.created - a.created),
   );
 }
 
-/** @param {import("./store.js").Source} source */
-export function sourceSentence(source) {
+/** @param {Source} source */
+function sourceSentence(source) {
   if (source.error) return source.error;
-  return [
-    source.seconds ? clock(source.seconds, 0) : "",
-    source.frames === null ? "" : `${whole(source.frames)} frames`,
-  ]
-    .filter(Boolean)
-    .join(" · ");
+  const seconds = source.seconds ? clock(source.seconds, 0) : "";
+  const frames = source.frames === null ? "" : `${whole(source.frames)} frames`;
+  return [seconds, frames].filter(Boolean).join(" · ");
 }
 
-export class Library {
-  /**
-   * @param {Element} root
-   * @param {import("./store.js").Store} store
-   * @param {import("./session.js").Session} session
-   * @param {{upload: () => void, camera: () => void, opened: () => void}} handlers
-   */
-  constructor(root, store, session, handlers) {
-    this.store = store;
-    this.session = session;
-    this.handlers = handlers;
-    /** @type {Map<string, {element: HTMLElement, update: (entry: any) => void}>} */
-    this.items = new Map();
-    this.sources = h("ul", { class: "items", "aria-label": "Videos", testid: "sources" });
-    this.runs = h("ul", { class: "items", "aria-label": "Runs", testid: "runs" });
-    this.uploads = h("ul", { class: "items", "aria-label": "Uploads", testid: "uploads" });
-    this.makingDemo = false;
-    this.noSources = h(
-      "p",
-      { class: "hint" },
-      "Drop a video anywhere on this page, or try the demo.",
-    );
-    this.noRuns = h(
-      "p",
-      { class: "hint" },
-      "Choose a video and learn from it. Runs are listed here.",
-    );
-    root.append(
-      this.actions(),
-      h("section", {}, h("h2", {}, "Videos"), this.uploads, this.sources, this.noSources),
-      h("section", {}, h("h2", {}, "Runs"), this.runs, this.noRuns),
-    );
-    store.follow(["sources", "runs", "open", "loaded"], () => this.update());
-    store.follow(["uploads"], () => this.updateUploads());
-  }
+/**
+ * @param {Element} root
+ * @param {App} app
+ * @param {{upload: () => void, camera: () => void, opened: () => void}} handlers
+ * @returns {{demo: () => void}} Opens the demo.
+ */
+export function buildLibrary(root, { store, session }, handlers) {
+  const sources = h("ul.items", { "aria-label": "Videos", testid: "sources" });
+  const runs = h("ul.items", { "aria-label": "Runs", testid: "runs" });
+  const uploads = h("ul.items", { "aria-label": "Uploads", testid: "uploads" });
+  const hint = (/** @type {string} */ text) => h("p.hint", text);
+  const noSources = hint("Drop a video anywhere on this page, or try the demo.");
+  const noRuns = hint("Choose a video and learn from it. Runs are listed here.");
+  let makingDemo = false;
 
-  actions() {
-    return h(
-      "div",
-      { class: "library-actions" },
-      h(
-        "button",
-        { type: "button", class: "plain", onclick: this.handlers.upload, testid: "upload" },
-        icon("upload"),
-        "Add video",
-      ),
-      h(
-        "button",
-        { type: "button", class: "plain", onclick: this.handlers.camera, testid: "camera" },
-        icon("camera"),
-        "Camera",
-      ),
-      h(
-        "button",
-        { type: "button", class: "plain", onclick: () => this.demo(), testid: "demo" },
-        icon("spark"),
-        "Demo",
-      ),
-    );
-  }
-
-  async demo() {
-    if (this.makingDemo) return;
-    this.makingDemo = true;
+  const demo = async () => {
+    if (makingDemo) return;
+    makingDemo = true;
     const slow = setTimeout(() => say("The video of the demo is being made …"), 400);
     try {
       const source = await api.demo();
-      const { sources } = this.store.state;
-      if (!sources.some((entry) => entry.id === source.id))
-        this.store.set({ sources: [...sources, source] });
-      this.open("source", source.id);
+      store.add("sources", source);
+      open("source", source.id);
     } catch (error) {
       sayError(error);
     } finally {
       clearTimeout(slow);
-      this.makingDemo = false;
+      makingDemo = false;
     }
-  }
+  };
+  /** @param {Kind} kind @param {string} id */
+  const open = (kind, id) => {
+    if (kind === "source") session.openSource(id);
+    else session.openRun(id);
+    handlers.opened();
+  };
+  /** A listed thing, which opens with a click. @param {Kind} kind @param {...Node} content */
+  const itemOf = (kind, ...content) => {
+    const choose = () => open(kind, element.dataset.id ?? "");
+    const choice = button(content, choose, { class: "item" });
+    const tools = h("span.item-tools");
+    const element = h("li", { testid: kind }, choice, tools);
+    const mark = (/** @type {string} */ id) => {
+      const { open } = store.state;
+      element.dataset.id = id;
+      if (open.kind === kind && open.id === id) choice.setAttribute("aria-current", "true");
+      else choice.removeAttribute("aria-current");
+    };
+    return { element, choice, tools, mark };
+  };
 
-  update() {
-    const { sources, runs, loaded } = this.store.state;
-    this.arrange(this.sources, "source", sources, () => this.sourceItem());
-    this.arrange(this.runs, "run", inOrder(runs), () => this.runItem());
-    this.noSources.hidden = !loaded || sources.length > 0;
-    this.noRuns.hidden = !loaded || runs.length > 0;
-  }
-
-  /**
-   * Put items in order, keeping the elements of those that were there: a rebuilt list would lose
-   * the focus and reload its pictures.
-   *
-   * @param {Element} list
-   * @param {"source"|"run"} kind
-   * @param {{id: string}[]} entries
-   * @param {() => {element: HTMLElement, update: (entry: any) => void}} make
-   */
-  arrange(list, kind, entries, make) {
-    const keys = new Set(entries.map(({ id }) => `${kind} ${id}`));
-    for (const [key, { element }] of this.items) {
-      if (key.startsWith(`${kind} `) && !keys.has(key)) {
-        element.remove();
-        this.items.delete(key);
-      }
-    }
-    entries.forEach((entry, place) => {
-      const key = `${kind} ${entry.id}`;
-      const item = this.items.get(key) ?? make();
-      this.items.set(key, item);
-      item.update(entry);
-      if (list.children[place] !== item.element)
-        list.insertBefore(item.element, list.children[place] ?? null);
-    });
-  }
-
-  /** @param {"source"|"run"} kind @param {string} id */
-  open(kind, id) {
-    if (kind === "source") this.session.openSource(id);
-    else this.session.openRun(id);
-    this.handlers.opened();
-  }
-
-  sourceItem() {
-    /** @type {import("./store.js").Source} */
+  /** @returns {Item} */
+  const sourceItem = () => {
+    /** @type {Source} */
     let source;
-    const thumb = /** @type {HTMLImageElement} */ (
-      h("img", { class: "thumb", alt: "", loading: "lazy" })
-    );
-    const broken = h("span", { class: "thumb broken" }, icon("warning"));
-    const name = h("span", { class: "item-name" });
-    const meta = h("span", { class: "item-meta" });
-    const button = h(
-      "button",
-      { type: "button", class: "item", onclick: () => this.open("source", source.id) },
-      thumb,
-      broken,
-      h("span", { class: "item-text" }, name, meta),
-    );
-    const remove = iconButton("trash", "Delete this video", () => this.deleteSource(source), {
-      class: "tiny",
-    });
-    const element = h(
-      "li",
-      { testid: "source" },
-      button,
-      h("span", { class: "item-tools" }, remove),
-    );
-    const update = (/** @type {import("./store.js").Source} */ entry) => {
+    const thumb = h("img.thumb", { alt: "", loading: "lazy" });
+    const broken = h("span.thumb.broken", icon("warning"));
+    const name = h("span.item-name");
+    const meta = h("span.item-meta");
+    const texts = h("span.item-text", name, meta);
+    const { element, choice, tools, mark } = itemOf("source", thumb, broken, texts);
+    const remove = tinyButton("trash", "Delete this video", () => deleteSource(source));
+    tools.append(remove);
+    const update = (/** @type {Source} */ entry) => {
       source = entry;
+      const size = entry.error ? "" : `${entry.width} × ${entry.height}`;
       setText(name, entry.name);
       setText(meta, sourceSentence(entry));
-      button.title = [
-        entry.name,
-        entry.error ? "" : `${entry.width} × ${entry.height}`,
-        ORIGINS[entry.origin],
-      ]
-        .filter(Boolean)
-        .join(", ");
-      element.dataset.id = entry.id;
+      choice.title = [entry.name, size, ORIGINS[entry.origin]].filter(Boolean).join(", ");
       meta.classList.toggle("bad", Boolean(entry.error));
       thumb.hidden = Boolean(entry.error);
       broken.hidden = !entry.error;
       const picture = `/api/sources/${encodeURIComponent(entry.id)}/frame/0?width=96`;
       if (!entry.error && thumb.getAttribute("src") !== picture) thumb.src = picture;
       remove.hidden = entry.origin === "opened";
-      this.mark(button, "source", entry.id);
+      mark(entry.id);
     };
     return { element, update };
-  }
+  };
 
-  runItem() {
-    /** @type {import("./store.js").Run} */
+  /** @returns {Item} */
+  const runItem = () => {
+    /** @type {Run} */
     let run;
-    const dot = h("span", { class: "dot", "aria-hidden": "true" });
-    const name = h("span", { class: "item-name" });
-    const when = h("time", { class: "item-meta" });
-    const meta = h("span", { class: "item-meta" });
-    const bar = h("span", { class: "bar", "aria-hidden": "true" }, h("span"));
-    const button = h(
-      "button",
-      { type: "button", class: "item", onclick: () => this.open("run", run.id) },
-      dot,
-      h("span", { class: "item-text" }, h("span", { class: "item-line" }, name, when), meta, bar),
-    );
-    const act = (/** @type {(id: string) => Promise<any>} */ call) => call(run.id).catch(sayError);
-    const stop = iconButton("stop", "Stop this run", () => act(api.stopRun), { class: "tiny" });
-    const resume = iconButton("resume", "Continue this run", () => act(api.resumeRun), {
-      class: "tiny",
-    });
-    const remove = iconButton("trash", "Delete this run", () => this.deleteRun(run), {
-      class: "tiny",
-    });
-    const element = h(
-      "li",
-      { testid: "run" },
-      button,
-      h("span", { class: "item-tools" }, stop, resume, remove),
-    );
-    const update = (/** @type {import("./store.js").Run} */ entry) => {
+    const dot = h("span.dot", { "aria-hidden": "true" });
+    const name = h("span.item-name");
+    const when = h("time.item-meta");
+    const meta = h("span.item-meta");
+    const filling = h("span");
+    const bar = h("span.bar", { "aria-hidden": "true" }, filling);
+    const line = h("span.item-line", name, when);
+    const texts = h("span.item-text", line, meta, bar);
+    const { element, choice, tools, mark } = itemOf("run", dot, texts);
+    const act = (/** @type {"stop"|"resume"} */ what) => () =>
+      api.act(run.id, what).catch(sayError);
+    const stop = tinyButton("stop", "Stop this run", act("stop"));
+    const resume = tinyButton("resume", "Continue this run", act("resume"));
+    const remove = tinyButton("trash", "Delete this run", () => deleteRun(run));
+    tools.append(stop, resume, remove);
+    const update = (/** @type {Run} */ entry) => {
       run = entry;
+      const { state, opened } = entry;
       setText(name, entry.name);
       setText(meta, runSentence(entry));
       setText(when, moment(entry.created));
-      element.dataset.id = entry.id;
-      element.dataset.state = entry.state;
-      button.title = entry.error ?? entry.name;
-      dot.className = `dot ${entry.state}${entry.trusted === false ? " doubtful" : ""}`;
-      const running = entry.state === "running" && Boolean(entry.total);
-      bar.hidden = !running;
-      if (running)
-        /** @type {HTMLElement} */ (bar.firstChild).style.width = percentCss(
-          entry.done / (entry.total ?? 1),
-        );
-      stop.hidden = entry.opened || !(entry.state === "queued" || entry.state === "running");
-      resume.hidden = entry.opened || !["stopped", "failed", "interrupted"].includes(entry.state);
-      remove.hidden = entry.opened || isAtWork(entry);
-      this.mark(button, "run", entry.id);
+      element.dataset.state = state;
+      choice.title = entry.error ?? entry.name;
+      dot.className = `dot ${state}${entry.trusted === false ? " doubtful" : ""}`;
+      bar.hidden = state !== "running" || !entry.total;
+      if (entry.total) filling.style.width = percentCss(entry.done / entry.total);
+      stop.hidden = opened || !(state === "queued" || state === "running");
+      resume.hidden = opened || !["stopped", "failed", "interrupted"].includes(state);
+      remove.hidden = opened || isAtWork(entry);
+      mark(entry.id);
     };
     return { element, update };
-  }
+  };
 
-  /** @param {HTMLElement} button @param {string} kind @param {string} id */
-  mark(button, kind, id) {
-    const { open } = this.store.state;
-    if (open.kind === kind && open.id === id) button.setAttribute("aria-current", "true");
-    else button.removeAttribute("aria-current");
-  }
+  const actions = h(
+    "div.library-actions",
+    button("Add video", handlers.upload, { icon: "upload", class: "plain", testid: "upload" }),
+    button("Camera", handlers.camera, { icon: "camera", class: "plain", testid: "camera" }),
+    button("Demo", demo, { icon: "spark", class: "plain", testid: "demo" }),
+  );
+  root.append(
+    actions,
+    h("section", h("h2", "Videos"), uploads, sources, noSources),
+    h("section", h("h2", "Runs"), runs, noRuns),
+  );
+  const listSources = keptItems(sources, sourceItem);
+  const listRuns = keptItems(runs, runItem);
+  store.follow(["sources", "runs", "open", "loaded"], () => {
+    const { state } = store;
+    listSources(state.sources);
+    listRuns(inOrder(state.runs));
+    noSources.hidden = !state.loaded || state.sources.length > 0;
+    noRuns.hidden = !state.loaded || state.runs.length > 0;
+  });
+  store.follow(["uploads"], () => {
+    uploads.hidden = !store.state.uploads.length;
+    fill(uploads, store.state.uploads.map(uploadItem));
+  });
+  return { demo };
+}
 
-  updateUploads() {
-    const { uploads } = this.store.state;
-    this.uploads.hidden = !uploads.length;
-    fill(
-      this.uploads,
-      ...uploads.map((entry) => {
-        const bar = h("span", { class: "bar" }, h("span"));
-        /** @type {HTMLElement} */ (bar.firstChild).style.width = percentCss(entry.share);
-        return h(
-          "li",
-          { class: "uploading", testid: "uploading" },
-          h(
-            "span",
-            { class: "item" },
-            h("span", { class: "thumb broken" }, icon(entry.error ? "warning" : "upload")),
-            h(
-              "span",
-              { class: "item-text" },
-              h("span", { class: "item-name" }, entry.name),
-              h(
-                "span",
-                { class: `item-meta${entry.error ? " bad" : ""}` },
-                entry.error ?? (entry.share < 1 ? `Sending, ${percent(entry.share)}` : "Checking"),
-              ),
-              entry.error ? null : bar,
-            ),
-          ),
-          h(
-            "span",
-            { class: "item-tools always" },
-            iconButton("close", entry.error ? "Close" : "Cancel this upload", entry.cancel, {
-              class: "tiny",
-            }),
-          ),
-        );
-      }),
-    );
-  }
+/** Makes a function that lists entries. @param {Element} list @param {() => Item} make */
+function keptItems(list, make) {
+  /** @type {Map<string, Item>} */
+  const items = new Map();
+  return (/** @type {{id: string}[]} */ entries) => {
+    const elements = entries.map((entry) => {
+      const item = items.get(entry.id) ?? make();
+      items.set(entry.id, item);
+      item.update(entry);
+      return item.element;
+    });
+    for (const id of [...items.keys()])
+      if (!entries.some((entry) => entry.id === id)) items.delete(id);
+    arrange(list, elements);
+  };
+}
 
-  /** @param {import("./store.js").Run} run */
-  async deleteRun(run) {
-    const sure = await ask(
-      `Delete “${run.name}”?`,
-      "Its results, corrections and exports are permanently deleted. The video is kept.",
-      "Delete run",
-    );
-    if (!sure) return;
-    try {
-      await api.deleteRun(run.id);
-      say(`${run.name} was deleted.`);
-    } catch (error) {
-      sayError(error);
-    }
-  }
+/** @param {Parameters<typeof icon>[0]} name @param {string} label @param {() => void} run */
+function tinyButton(name, label, run) {
+  return iconButton(name, label, run, { class: "tiny" });
+}
 
-  /** @param {import("./store.js").Source} source */
-  async deleteSource(source) {
-    const sure = await ask(
-      `Delete “${source.name}”?`,
-      "The copy of the video in the studio's folder is permanently deleted. Runs are kept, without its pictures.",
-      "Delete video",
-    );
-    if (sure) await api.deleteSource(source.id).catch(sayError);
+/** @param {Upload} entry */
+function uploadItem({ name, share, error, cancel }) {
+  const filling = h("span");
+  filling.style.width = percentCss(share);
+  const text = error ?? (share < 1 ? `Sending, ${percent(share)}` : "Checking");
+  return h(
+    "li.uploading",
+    { testid: "uploading" },
+    h(
+      "span.item",
+      h("span.thumb.broken", icon(error ? "warning" : "upload")),
+      h(
+        "span.item-text",
+        h("span.item-name", name),
+        h("span", { class: `item-meta${error ? " bad" : ""}` }, text),
+        error ? null : h("span.bar", filling),
+      ),
+    ),
+    h(
+      "span.item-tools.always",
+      tinyButton("close", error ? "Close" : "Cancel this upload", cancel),
+    ),
+  );
+}
+
+/** @param {Run} run */
+async function deleteRun(run) {
+  const sure = await ask(
+    `Delete “${run.name}”?`,
+    "Its results, corrections and exports are permanently deleted. The video is kept.",
+    "Delete run",
+  );
+  if (!sure) return;
+  try {
+    await api.deleteRun(run.id);
+    say(`${run.name} was deleted.`);
+  } catch (error) {
+    sayError(error);
   }
+}
+
+/** @param {Source} source */
+async function deleteSource(source) {
+  const sure = await ask(
+    `Delete “${source.name}”?`,
+    "The copy of the video in the studio's folder is permanently deleted. Runs are kept, without its pictures.",
+    "Delete video",
+  );
+  if (sure) await api.deleteSource(source.id).catch(sayError);
 }
 
 /** @param {number} share */
 function percentCss(share) {
   return `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
+}
+
+/**
+ * Sending files.
+ *
+ * @param {App} app
+ * @returns {() => void} Lets the user choose files.
+ */
+export function addUploads({ store, session }) {
+  const input = /** @type {HTMLInputElement} */ (byId("file-input"));
+  let count = 0;
+
+  /** @param {number} key @param {Partial<Upload>} patch */
+  const change = (key, patch) => {
+    const entries = store.state.uploads;
+    store.set({
+      uploads: entries.map((entry) => (entry.key === key ? { ...entry, ...patch } : entry)),
+    });
+  };
+  /** @param {number} key */
+  const remove = (key) =>
+    store.set({ uploads: store.state.uploads.filter((entry) => entry.key !== key) });
+
+  /** @param {File} file */
+  const enter = (file) => {
+    const key = (count += 1);
+    const { uploads, uploadLimit } = store.state;
+    const tooLarge = `${file.name} is larger than ${fileSize(uploadLimit)}.`;
+    const error = file.size > uploadLimit ? tooLarge : null;
+    const entry = { key, name: file.name, share: 0, error, cancel: () => remove(key) };
+    store.set({ uploads: [...uploads, entry] });
+    return { file, key };
+  };
+  /** @param {File} file @param {number} key */
+  const sendOne = async (file, key) => {
+    const { done, cancel } = upload(file, (share) => change(key, { share }));
+    const giveUp = () => {
+      cancel();
+      remove(key);
+    };
+    change(key, { cancel: giveUp });
+    try {
+      const source = await done;
+      remove(key);
+      arrived(source);
+    } catch (error) {
+      const { message } = /** @type {Error} */ (error);
+      if (message === "Cancelled.") return;
+      const reason = message.replace(`${file.name}: `, ""); // the list has the name already
+      change(key, { error: reason, cancel: () => remove(key) });
+      say(message);
+    }
+  };
+  /** @param {Source} source */
+  const arrived = (source) => {
+    store.add("sources", source);
+    const open = () => session.openSource(source.id);
+    // If something else is open, stay there.
+    if (store.state.open.kind === "none") open();
+    else say(`${source.name} was added.`, { label: "Open", run: open });
+  };
+  /** One after the other: together would only be slower. @param {FileList|null} [files] */
+  const send = async (files) => {
+    for (const { file, key } of [...(files ?? [])].map(enter)) {
+      const entry = store.state.uploads.find((upload) => upload.key === key);
+      if (entry && !entry.error) await sendOne(file, key); // it may be cancelled while it waits
+    }
+  };
+  input.addEventListener("change", () => {
+    send(input.files);
+    input.value = ""; // so that the same file can be chosen again
+  });
+  addEventListener("beforeunload", (event) => {
+    if (store.state.uploads.some((entry) => !entry.error)) event.preventDefault();
+  });
+  addDropping(send);
+  return () => input.click();
+}
+
+/** @param {(files: FileList|undefined) => void} send */
+function addDropping(send) {
+  let depth = 0; // enter and leave come for every element below the pointer
+  const veil = byId("drop-veil");
+  /** @param {"dragenter"|"dragover"|"dragleave"|"drop"} name @param {() => number} depthAfter */
+  const listen = (name, depthAfter) =>
+    addEventListener(name, (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      if (name !== "dragleave") event.preventDefault();
+      depth = Math.max(0, depthAfter());
+      veil.hidden = depth === 0;
+      if (name === "drop") send(event.dataTransfer.files);
+    });
+  listen("dragenter", () => depth + 1);
+  listen("dragover", () => depth);
+  listen("dragleave", () => depth - 1);
+  listen("drop", () => 0);
 }

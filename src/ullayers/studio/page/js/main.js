@@ -1,129 +1,56 @@
 /** Puts the parts together. */
 
-import { addAiming } from "./aiming.js";
-import { api } from "./api.js";
+import { api, Socket } from "./api.js";
 import { Camera } from "./camera.js";
-import { Corrector } from "./corrections.js";
-import { byId, h, icon } from "./dom.js";
+import { button, byId, h, say, sayError, setIcon } from "./dom.js";
+import { exportTab } from "./export.js";
 import { Frames } from "./frames.js";
-import { buildHelp } from "./help.js";
-import { ExportTab } from "./inspector/export.js";
-import { LearnForm } from "./inspector/learn_form.js";
-import { ObjectsTab } from "./inspector/objects.js";
-import { buildTabs } from "./inspector/tabs.js";
-import { WatchTab } from "./inspector/watch.js";
-import { freeKeysAfterClicks, keyTable, listenToKeys } from "./keys.js";
-import { Library } from "./library.js";
-import { followLocation, readLocation } from "./location.js";
-import { followConnection, say, sayError } from "./notices.js";
-import { Overview } from "./overview.js";
-import { Playhead } from "./playhead.js";
-import { Session } from "./session.js";
-import { buildShell, followTitle, showPanel } from "./shell.js";
-import { Socket } from "./socket.js";
-import { Stage, emptyStage } from "./stage.js";
-import { Store, initialState } from "./store.js";
-import { addThemeSwitch } from "./theme.js";
+import { listenToKeys } from "./keys.js";
+import { learnTab } from "./learn.js";
+import { addUploads, buildLibrary } from "./library.js";
+import { Corrector, objectsTab } from "./objects.js";
+import { buildOverview, buildTransport, Playhead } from "./player.js";
+import { followLocation, readLocation, Session } from "./session.js";
+import { buildShell, buildTabs, showPanel } from "./shell.js";
+import { buildViewbar, Stage } from "./stage.js";
+import { Store } from "./store.js";
 import { Timeline } from "./timeline.js";
-import { buildTransport } from "./transport.js";
-import { Uploads } from "./uploads.js";
-import { buildViewbar } from "./viewbar.js";
 
-const store = new Store(initialState());
+const store = new Store();
 const playhead = new Playhead();
+const session = new Session(store, playhead);
+const corrector = new Corrector(store, session, playhead);
+const app = { store, playhead, session, corrector };
 const frames = new Frames();
-const session = new Session(store, playhead, say);
-const corrector = new Corrector(store, session, playhead, say);
 
 buildShell(store);
-followTitle(store);
-followConnection(store);
-addThemeSwitch(byId("theme"));
-
-const stage = new Stage(byId("stage"), store, playhead, frames, {
-  onpick: (object, more) => {
-    session.pick(object, more);
-    if (object !== null) store.set({ tab: "objects" });
-  },
-  onmove: (x, y) => corrector.move(x, y),
-  empty: emptyContent,
+const stage = new Stage(byId("stage"), app, frames, emptyContent);
+buildViewbar(byId("viewbar"), app, stage.viewport);
+buildTransport(byId("transport"), app);
+const timeline = new Timeline(byId("timeline"), app);
+buildOverview(byId("scrub"), app, timeline);
+const learn = learnTab(app);
+buildTabs(byId("inspector"), store, {
+  watch: learn.element,
+  objects: objectsTab(app),
+  export: exportTab(app, stage, timeline, learn.points),
 });
-buildViewbar(byId("viewbar"), store, session, stage.viewport);
-buildTransport(byId("transport"), store, playhead, session);
-const timeline = new Timeline(byId("timeline"), store, playhead);
-new Overview(byId("scrub"), store, playhead, timeline);
-
-const watchTab = new WatchTab(store, session, playhead, new LearnForm(store, session).element);
-buildTabs(byId("inspector"), store, [
-  { id: "watch", label: "Learn", icon: "learn", panel: watchTab.element },
-  {
-    id: "objects",
-    label: "Objects",
-    icon: "objects",
-    panel: new ObjectsTab(store, session, corrector, playhead).element,
-  },
-  {
-    id: "export",
-    label: "Export",
-    icon: "download",
-    panel: new ExportTab(
-      store,
-      stage,
-      timeline,
-      () => watchTab.scatter.points(),
-      (end) => session.mark(end),
-    ).element,
-  },
-]);
-
-const uploads = new Uploads(store, (source) => {
-  const { sources, open } = store.state;
-  if (!sources.some((entry) => entry.id === source.id))
-    store.set({ sources: [...sources, source] });
-  // If something else is open, stay there.
-  if (open.kind === "none") session.openSource(source.id);
-  else
-    say(`${source.name} was added.`, { label: "Open", run: () => session.openSource(source.id) });
-});
-const library = new Library(byId("library"), store, session, {
-  upload: () => uploads.choose(),
-  camera: () => startCamera(),
+const chooseFiles = addUploads(app);
+const library = buildLibrary(byId("library"), app, {
+  upload: chooseFiles,
+  camera: startCamera,
   opened: () => {
     endCamera();
     showPanel(store, "watch");
   },
 });
+const toggleHelp = listenToKeys(app, stage.viewport, timeline);
+setIcon(byId("help-button"), "help", "Keyboard help (?)").addEventListener("click", toggleHelp);
 
-const table = keyTable({
-  store,
-  playhead,
-  session,
-  corrector,
-  timeline,
-  viewport: stage.viewport,
-  help: () => toggleHelp(),
-  compare: () =>
-    /** @type {HTMLElement|null} */ (document.querySelector("[data-testid=compare]"))?.focus(),
-});
-const toggleHelp = buildHelp(table);
-const helpButton = byId("help-button");
-helpButton.append(icon("help"));
-helpButton.setAttribute("aria-label", "Keyboard help (?)");
-helpButton.title = "Keyboard help (?)";
-helpButton.addEventListener("click", toggleHelp);
-addAiming(store, stage, corrector, session);
-listenToKeys(table);
-freeKeysAfterClicks();
-
-const socket = new Socket(
-  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
-  {
-    onmessage: receive,
-    onstate: connected,
-  },
-);
+const address = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`;
+const socket = new Socket(address, { onmessage: receive, onstate: connected });
 session.socket = socket;
-const camera = new Camera(store, socket, () => ({ ...store.state, fps: 10 }), say, session.path);
+const camera = new Camera(app, socket);
 
 /** @param {any} message */
 function receive(message) {
@@ -141,7 +68,7 @@ let wasOpen = false; // the socket
 let begun = null;
 begin().catch(() => {}); // the socket says that the server cannot be reached
 
-/** @param {"connecting"|"open"|"lost"} state */
+/** @param {"open"|"lost"} state */
 async function connected(state) {
   if (state === "lost" && camera.running) {
     endCamera();
@@ -177,7 +104,7 @@ async function openFirst() {
   session.takeState(await api.state());
   if (!(await openAddress())) openOnlyOne();
   if (store.state.open.kind !== "none") showPanel(store, "watch");
-  followLocation(store, playhead);
+  followLocation(app);
 }
 
 /** @returns {Promise<boolean>} Whether the address names something. */
@@ -229,44 +156,41 @@ async function openRecording({ run, source, error }) {
   stage.refresh();
 }
 
+/** What the stage says when there is nothing to show. */
 function emptyContent() {
-  const { open, loaded } = store.state;
-  const button = (
-    /** @type {any} */ name,
-    /** @type {string} */ label,
-    /** @type {string} */ kind,
-    /** @type {() => void} */ run,
-  ) =>
-    h(
-      "button",
-      { type: "button", class: kind, onclick: run, testid: `welcome-${name}` },
-      icon(name),
-      label,
-    );
-  if (!loaded) return h("div", { class: "empty-stage" });
+  const { open, loaded, sources, runs } = store.state;
+  const text = (/** @type {string} */ title, /** @type {string} */ words) =>
+    h("div.empty-stage", h("h2", title), h("p", words));
+  if (!loaded) return h("div.empty-stage");
   if (open.kind === "source" && store.openSource?.kind === "live")
-    return emptyStage("A camera of this computer", "Start learning to see its picture here.");
+    return text("A camera of this computer", "Start learning to see its picture here.");
   if (open.kind === "source")
-    return emptyStage("This video cannot be read", store.openSource?.error ?? "");
+    return text("This video cannot be read", store.openSource?.error ?? "");
   if (open.kind === "run")
-    return emptyStage(
+    return text(
       "There is no picture to show",
       "The video of this run is not open here. Its results are in the tabs on the right.",
     );
-  const { sources, runs } = store.state;
-  return emptyStage(
+  const welcome = text(
     "Learn from video, without labels",
     sources.length + runs.length
       ? "Open a video or a run in the library, or add another video. Everything stays on this computer."
       : "Add a video, and the studio finds the moving objects: their position in each frame, a confidence, and which object is which. Everything stays on this computer.",
+  );
+  const plain = /** @type {const} */ ({ class: "plain" });
+  welcome.append(
     h(
-      "div",
-      { class: "row" },
-      button("upload", "Add a video", "primary", () => uploads.choose()),
-      button("spark", "Try the demo", "plain", () => library.demo()),
-      button("camera", "Use the camera", "plain", () => startCamera()),
+      "div.row",
+      button("Add a video", chooseFiles, {
+        icon: "upload",
+        class: "primary",
+        testid: "welcome-upload",
+      }),
+      button("Try the demo", library.demo, { ...plain, icon: "spark", testid: "welcome-spark" }),
+      button("Use the camera", startCamera, { ...plain, icon: "camera", testid: "welcome-camera" }),
     ),
   );
+  return welcome;
 }
 
 addEventListener("hashchange", openAddress); // a link or a bookmark to another place
@@ -276,60 +200,31 @@ byId("skip").addEventListener("click", (event) => {
 });
 
 // What tests may read; nothing here can be changed from outside.
+const readable = {
+  frame: () => playhead.frame,
+  shown: () => stage.main.shown,
+  outlined: () => stage.main.outlined,
+  ready: () => {
+    const { loaded, results, other } = store.state;
+    const here = [results, other?.results].every(
+      (found) => !found || found.tiles.has(playhead.frame),
+    );
+    return loaded && here && stage.active.every((viewer) => viewer.shown === viewer.wanted);
+  },
+  playing: () => playhead.playing,
+  live: () => stage.live,
+  connection: () => store.state.connection,
+  cachedBytes: () => frames.bytes + (store.state.results?.tiles.bytes ?? 0),
+  open: () => ({ ...store.state.open }),
+  picked: () => [...store.state.picked],
+  range: () => store.state.range && [...store.state.range],
+  objects: () => store.state.results?.objects.map(({ object }) => object) ?? [],
+  unsure: () => store.state.results?.unsure.map((stretch) => [...stretch]) ?? [],
+  placement: () => stage.main.placement(),
+  camera: () => camera.running,
+  cameraFrames: () => camera.answers,
+};
+const entries = Object.entries(readable).map(([name, get]) => [name, { get }]);
 Object.defineProperty(window, "ulStudio", {
-  value: Object.freeze({
-    get frame() {
-      return playhead.frame;
-    },
-    get shown() {
-      return stage.main.shown;
-    },
-    get outlined() {
-      return stage.main.outlined;
-    },
-    get ready() {
-      const { loaded, results, other } = store.state;
-      return (
-        loaded &&
-        stage.active.every((viewer) => viewer.shown === viewer.wanted) &&
-        [results, other?.results].every((found) => !found || found.tiles.has(playhead.frame))
-      );
-    },
-    get playing() {
-      return playhead.playing;
-    },
-    get live() {
-      return stage.live;
-    },
-    get connection() {
-      return store.state.connection;
-    },
-    get cachedBytes() {
-      return frames.bytes + (store.state.results?.tiles.chunks.bytes ?? 0);
-    },
-    get open() {
-      return { ...store.state.open };
-    },
-    get picked() {
-      return [...store.state.picked];
-    },
-    get range() {
-      return store.state.range && [...store.state.range];
-    },
-    get objects() {
-      return store.state.results?.objects.map(({ object }) => object) ?? [];
-    },
-    get unsure() {
-      return store.state.results?.unsure.map((stretch) => [...stretch]) ?? [];
-    },
-    get placement() {
-      return stage.main.placement();
-    },
-    get camera() {
-      return camera.running;
-    },
-    get cameraFrames() {
-      return camera.answers;
-    },
-  }),
+  value: Object.freeze(Object.defineProperties({}, Object.fromEntries(entries))),
 });

@@ -1,29 +1,29 @@
-/** What the user does with sources and runs: opening, following, comparing. */
+/** What the user does with videos and runs: opening, following, comparing; and the address. */
 
 import { api } from "./api.js";
-import { loadResults, nextStart, placesAt } from "./results.js";
+import { say, sayError } from "./dom.js";
+import { loadResults, placesAt } from "./results.js";
 import { isAtWork } from "./store.js";
 
-/** @typedef {[number, number, number, number]} Range First and last frame, frame rate, and frame to start from. */
+/** @import {Socket} from "./api.js" */
+/** @import {Playhead, Range} from "./player.js" */
+/** @import {App, Details, Run, Source, State, Store} from "./store.js" */
+/** @typedef {{sequence?: string|null, frame?: number|null, other?: string|null}} Spot In a run. */
 
-/** @param {import("./store.js").Source} source @param {number} frame @returns {Range} */
+const PAUSE = 250; // ms; browsers refuse too many changes of the address
+
+/** @param {Source} source @param {number} frame @returns {Range} */
 function rangeOf(source, frame) {
   const frames = source.frames ?? Math.round((source.seconds ?? 0) * (source.fps ?? 0));
   return [0, frames - 1, source.fps ?? 0, frame];
 }
 
 export class Session {
-  /**
-   * @param {import("./store.js").Store} store
-   * @param {import("./playhead.js").Playhead} playhead
-   * @param {(text: string, action?: {label: string, run: () => void}) => void} say Tells the user
-   *     something in one sentence.
-   */
-  constructor(store, playhead, say) {
+  /** @param {Store} store @param {Playhead} playhead */
+  constructor(store, playhead) {
     this.store = store;
     this.playhead = playhead;
-    this.say = say;
-    /** @type {import("./socket.js").Socket|null} */
+    /** @type {Socket|null} */
     this.socket = null;
     this.turn = 0; // of opening something; an answer for an earlier turn comes too late
     this.next = 0; // record to ask for
@@ -41,10 +41,7 @@ export class Session {
     this.watch(null);
   }
 
-  /**
-   * @param {string} id
-   * @param {{sequence?: string|null, frame?: number|null, other?: string|null}} [place]
-   */
+  /** @param {string} id @param {Spot} [spot] */
   async openRun(id, { sequence = null, frame = null, other = null } = {}) {
     const turn = (this.turn += 1);
     const run = this.store.state.runs.find((entry) => entry.id === id);
@@ -58,14 +55,10 @@ export class Session {
     if (other && turn === this.turn) await this.compare(other);
   }
 
-  /**
-   * @param {import("./store.js").State["open"]} open
-   * @param {Range|null} range
-   * @param {boolean} [follow]
-   */
+  /** @param {State["open"]} open @param {Range|null} range @param {boolean} [follow] */
   begin(open, range, follow = false) {
     this.playhead.pause();
-    if (range) this.playhead.assume(...range);
+    if (range) this.playhead.assume(range);
     this.path.clear();
     this.store.set({
       open,
@@ -81,7 +74,7 @@ export class Session {
       range: null,
       moving: false,
     });
-    if (range) this.playhead.setRange(...range);
+    if (range) this.playhead.setRange(range);
   }
 
   close() {
@@ -98,12 +91,10 @@ export class Session {
    * @param {number|null} frame
    */
   async load(turn, name, frame) {
-    const id = /** @type {string} */ (this.store.state.open.id);
     try {
-      const details = await api.details(id);
+      const details = await api.details(/** @type {string} */ (this.store.state.open.id));
       if (turn !== this.turn) return;
-      const sequence =
-        details.sequences.find((entry) => entry.name === name) ?? details.sequences[0];
+      const sequence = sequenceOf(details, name);
       if (!sequence || details.state !== "done") {
         this.store.set({ details, sequence: null, results: null });
         return;
@@ -112,11 +103,11 @@ export class Session {
       if (turn !== this.turn) return;
       /** @type {Range} */
       const range = [results.first, results.last, results.fps, frame ?? results.first];
-      this.playhead.assume(...range);
+      this.playhead.assume(range);
       this.store.set({ details, sequence: sequence.name, results, follow: false });
-      this.playhead.setRange(...range);
+      this.playhead.setRange(range);
     } catch (error) {
-      if (turn === this.turn) this.say(/** @type {Error} */ (error).message);
+      if (turn === this.turn) sayError(error);
     }
   }
 
@@ -130,47 +121,37 @@ export class Session {
 
   /** Load the tracks again after a correction, without moving anything. */
   async reload() {
-    const { open, sequence, picked } = this.store.state;
-    if (open.kind !== "run") return;
-    const turn = this.turn;
-    const details = await api.details(/** @type {string} */ (open.id));
+    const { open, sequence, sources, picked } = this.store.state;
+    if (open.kind !== "run" || !open.id) return;
+    const { turn } = this;
+    const details = await api.details(open.id);
     const entry = details.sequences.find((candidate) => candidate.name === sequence);
     if (!entry) return;
-    const { frame } = this.playhead;
-    const results = await loadResults(details, entry, this.store.state.sources, frame);
+    const results = await loadResults(details, entry, sources, this.playhead.frame);
     if (turn !== this.turn) return;
-    const objects = results.objects.map(({ object }) => object);
-    this.store.set({
-      details,
-      results,
-      picked: picked.filter((object) => objects.includes(object)),
-    });
+    const left = picked.filter((object) =>
+      results.objects.some((found) => found.object === object),
+    );
+    this.store.set({ details, results, picked: left });
   }
 
-  /**
-   * Show another run beside the open one.
-   *
-   * @param {string|null} id
-   */
+  /** Show another run beside the open one. @param {string|null} id */
   async compare(id) {
-    const run = this.store.state.runs.find((entry) => entry.id === id);
-    const { results } = this.store.state;
+    const { runs, results, sources } = this.store.state;
+    const run = runs.find((entry) => entry.id === id);
     if (!run || !results) {
       this.store.set({ other: null });
       return;
     }
-    const turn = this.turn;
+    const { turn } = this;
     try {
       const details = await api.details(run.id);
-      const same =
-        details.sequences.find((entry) => entry.name === results.sequence.name) ??
-        details.sequences[0];
-      if (!same) return this.say(`${run.name} has no results to compare with.`);
-      const { frame } = this.playhead;
-      const theirs = await loadResults(details, same, this.store.state.sources, frame);
+      const same = sequenceOf(details, results.sequence.name);
+      if (!same) return say(`${run.name} has no results to compare with.`);
+      const theirs = await loadResults(details, same, sources, this.playhead.frame);
       if (turn === this.turn) this.store.set({ other: { run, details, results: theirs } });
     } catch (error) {
-      this.say(/** @type {Error} */ (error).message);
+      sayError(error);
     }
   }
 
@@ -194,17 +175,13 @@ export class Session {
   /**
    * Sources and runs as the server has them now.
    *
-   * @param {{sources: import("./store.js").Source[], runs: import("./store.js").Run[], upload_limit?: number}} state
+   * @param {{sources: Source[], runs: Run[], upload_limit?: number}} state
    */
   takeState({ sources, runs, upload_limit }) {
     const before = this.store.openRun;
     const running = this.store.state.runs.filter(isAtWork);
-    this.store.set({
-      sources,
-      runs,
-      loaded: true,
-      ...(upload_limit ? { uploadLimit: upload_limit } : {}),
-    });
+    const uploadLimit = upload_limit || this.store.state.uploadLimit;
+    this.store.set({ sources, runs, loaded: true, uploadLimit });
     const { open } = this.store.state;
     const gone =
       (open.kind === "run" && !this.store.openRun) ||
@@ -214,21 +191,16 @@ export class Session {
     for (const { id } of running) this.announce(runs.find((run) => run.id === id));
   }
 
-  /** Say that a run which is not open has ended. @param {import("./store.js").Run|undefined} run */
+  /** Say that a run which is not open has ended. @param {Run|undefined} run */
   announce(run) {
-    const { open } = this.store.state;
-    if (!run || run.id === open.id) return;
+    if (!run || run.id === this.store.state.open.id) return;
     const action = { label: "Open", run: () => this.openRun(run.id) };
-    if (run.state === "done") this.say(`${run.name} is finished.`, action);
+    if (run.state === "done") say(`${run.name} is finished.`, action);
     if (run.state === "failed")
-      this.say(`${run.name} failed: ${run.error ?? "no reason is known"}`, action);
+      say(`${run.name} failed: ${run.error ?? "no reason is known"}`, action);
   }
 
-  /**
-   * React to what happened to the open run.
-   *
-   * @param {import("./store.js").Run|null} before
-   */
+  /** React to what happened to the open run. @param {Run|null} before */
   notice(before) {
     const now = this.store.openRun;
     if (!before || !now || before.id !== now.id) return;
@@ -240,20 +212,20 @@ export class Session {
     }
   }
 
+  /** Whether a run is the one that is open. @param {string} run */
+  isOpen(run) {
+    const { open } = this.store.state;
+    return open.kind === "run" && open.id === run;
+  }
+
   /** @param {{run: string, records: any[], next: number}} message */
   takeRecords({ run, records, next }) {
-    const { open } = this.store.state;
-    if (open.kind !== "run" || open.id !== run || next === this.next) return;
-    if (next < this.next) {
-      // It began again from the start.
-      this.next = next;
-      this.store.set({ records });
-      return;
-    }
+    if (!this.isOpen(run) || next === this.next) return;
     // A message may repeat records that came before the connection was lost.
     const fresh = records.slice(Math.max(0, records.length - (next - this.next)));
+    const again = next < this.next; // it began again from the start
     this.next = next;
-    this.store.set({ records: [...this.store.state.records, ...fresh] });
+    this.store.set({ records: again ? records : [...this.store.state.records, ...fresh] });
   }
 
   /**
@@ -263,15 +235,12 @@ export class Session {
    * @param {boolean} own Whether this page is at it, and loads the tracks itself.
    */
   takeCorrected(run, own) {
-    const { open, results } = this.store.state;
-    if (open.kind === "run" && open.id === run && results && !own)
-      this.reload().catch((error) => this.say(error.message));
+    if (this.isOpen(run) && this.store.state.results && !own) this.reload().catch(sayError);
   }
 
   /** @param {{run: string, live: any}} message */
   takeLive({ run, live }) {
-    const { open } = this.store.state;
-    if (open.kind !== "run" || open.id !== run || !live) return;
+    if (!this.isOpen(run) || !live) return;
     const watching = this.store.openRun?.kind !== "learn";
     if (live.stage !== this.store.state.live?.stage || (live.stage !== "applying" && !watching))
       this.path.clear();
@@ -297,62 +266,43 @@ export class Session {
 
   /** @param {1|-1} direction */
   jumpUnsure(direction) {
-    const starts = this.store.state.results?.unsure.map(([first]) => first) ?? [];
+    const starts = this.store.state.results?.unsure.map(([first]) => first);
     this.jump(starts, direction, "uncertain stretch");
   }
 
   /** @param {1|-1} direction */
   jumpCrossing(direction) {
-    const starts =
-      this.store.state.results?.crossings.map((crossing) => crossing.first_frame) ?? [];
-    this.jump(
-      starts.sort((a, b) => a - b),
-      direction,
-      "crossing",
-    );
+    const starts = this.store.state.results?.crossings.map(({ first_frame }) => first_frame);
+    this.jump(starts, direction, "crossing");
   }
 
-  /** @param {number[]} starts @param {1|-1} direction @param {string} what */
+  /** @param {number[]|undefined} starts @param {1|-1} direction @param {string} what */
   jump(starts, direction, what) {
-    if (!this.store.state.results) return;
-    const start = nextStart(starts, this.playhead.frame, direction);
+    if (!starts) return;
+    const { frame } = this.playhead;
+    const ahead = starts
+      .filter((start) => direction * (start - frame) > 0)
+      .sort((a, b) => direction * (a - b));
     this.playhead.pause();
-    if (start !== null) this.playhead.seek(start);
-    else
-      this.say(
-        direction > 0
-          ? `There is no ${what} after this frame.`
-          : `There is no ${what} before this frame.`,
-      );
+    if (ahead.length) this.playhead.seek(ahead[0]);
+    else say(`There is no ${what} ${direction > 0 ? "after" : "before"} this frame.`);
   }
 
-  /**
-   * Select an object, or add it to the selection.
-   *
-   * @param {number|null} object
-   * @param {boolean} more
-   */
+  /** Select an object, or also this one. @param {number|null} object @param {boolean} more */
   pick(object, more) {
     const { picked } = this.store.state;
-    if (object === null) {
-      if (!more) this.store.set({ picked: [], moving: false });
-    } else if (more) {
-      const rest = picked.filter((other) => other !== object);
-      this.store.set({
-        picked: rest.length < picked.length ? rest : [...picked, object],
-        moving: false,
-      });
-    } else {
-      const only = picked.length === 1 && picked[0] === object;
-      this.store.set({ picked: only ? [] : [object], moving: false });
+    const others = picked.filter((other) => other !== object);
+    if (object === null && more) return;
+    if (object === null) this.store.set({ picked: [], moving: false });
+    else {
+      const wasPicked = others.length < picked.length;
+      const kept = more ? others : [];
+      const again = wasPicked && (more || picked.length === 1); // takes it out
+      this.store.set({ picked: again ? kept : [...kept, object], moving: false });
     }
   }
 
-  /**
-   * Mark one end of a range at the playhead.
-   *
-   * @param {"first"|"last"} end
-   */
+  /** Mark one end of a range at the playhead. @param {"first"|"last"} end */
   mark(end) {
     if (!this.store.state.results) return;
     const { frame, first, last } = this.playhead;
@@ -366,4 +316,47 @@ export class Session {
     const { results } = this.store.state;
     return results ? placesAt(results, this.playhead.frame) : [];
   }
+}
+
+/** The sequence of a name, or the first. @param {Details} details @param {string|null} name */
+function sequenceOf({ sequences }, name) {
+  return sequences.find((entry) => entry.name === name) ?? sequences.at(0);
+}
+
+/** The place in the address (#run=...&sequence=...&frame=...), so that a reload returns to it. */
+export function readLocation() {
+  const query = new URLSearchParams(location.hash.slice(1));
+  const frame = Number(query.get("frame"));
+  return {
+    run: query.get("run"),
+    source: query.get("source"),
+    sequence: query.get("sequence"),
+    frame: query.has("frame") && Number.isInteger(frame) && frame >= 0 ? frame : null,
+    other: query.get("with"),
+  };
+}
+
+/** Keep the address up to date. @param {App} app */
+export function followLocation({ store, playhead }) {
+  let timer = 0;
+  const write = () => {
+    const { open, sequence, other, loaded, follow } = store.state;
+    if (!loaded) return; // the address still says where to go
+    const query = new URLSearchParams();
+    if (open.id && (open.kind === "run" || open.kind === "source")) query.set(open.kind, open.id);
+    if (sequence) query.set("sequence", sequence);
+    if (query.size && !follow) query.set("frame", String(playhead.frame));
+    if (other) query.set("with", other.run.id);
+    const hash = query.size ? `#${query}` : "";
+    if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname);
+  };
+  const later = () => {
+    timer ||= setTimeout(() => {
+      timer = 0;
+      write();
+    }, PAUSE);
+  };
+  store.follow(["open", "sequence", "other"], later);
+  playhead.addEventListener("frame", later);
+  addEventListener("pagehide", write);
 }

@@ -3,6 +3,12 @@
  * nothing else is shared between them but the playhead, which moves up to sixty times a second.
  */
 
+/** @import {Corrector} from "./objects.js" */
+/** @import {Playhead} from "./player.js" */
+/** @import {Results} from "./results.js" */
+/** @import {Session} from "./session.js" */
+/** @typedef {{store: Store, playhead: Playhead, session: Session, corrector: Corrector}} App */
+
 /**
  * @typedef {Object} Source
  * @property {string} id
@@ -49,56 +55,61 @@
  * @property {number} fps
  * @property {number[]} objects
  * @property {number} first
+ * @property {number} [last]
  */
 
 /** @typedef {{op: string, sequence: string, [key: string]: any}} Correction */
 /** @typedef {{version: number, applied: Correction[], undone: Correction[]}} Corrections */
-/** @typedef {{sequence: string, first_frame: number, last_frame: number, objects: number[], confidence: number}} Crossing */
+/** @typedef {{sequence: string, first_frame: number, last_frame: number}} Crossing */
 
 /**
  * @typedef {Run & {summary: any, config: any, sequences: Sequence[], crossings: Crossing[],
  *   files: {name: string, bytes: number}[], corrections: Corrections}} Details
  */
 
+/** @typedef {typeof initial} State */
 /**
- * @typedef {Object} State
- * @property {"connecting"|"open"|"lost"} connection
- * @property {boolean} loaded Whether the first answer of the server is there.
- * @property {number} uploadLimit
- * @property {Source[]} sources
- * @property {Run[]} runs
- * @property {{key: number, name: string, share: number, error: string|null, cancel: () => void}[]} uploads
- * @property {{kind: "none"|"source"|"run"|"camera", id: string|null}} open
- * @property {string|null} sequence
- * @property {Details|null} details Of the open run.
- * @property {import("./results.js").Results|null} results Of the open sequence.
- * @property {{run: Run, details: Details, results: import("./results.js").Results}|null} other To compare with.
- * @property {any[]} records Training steps of the open run.
- * @property {any|null} live What the open run is doing.
- * @property {number} arrived Counts rows and outlines that have come.
- * @property {boolean} follow Whether the viewer follows a run at work.
- * @property {number[]} picked Numbers of the selected objects.
- * @property {number[]} hidden Numbers of the objects that are not drawn.
- * @property {[number, number]|null} range First and last frame of the marked range.
- * @property {boolean} moving Whether the next click on the picture moves the selected object.
- * @property {Record<"outlines"|"centroids"|"trails"|"names", boolean>} layers
- * @property {string} tab Open tab of the inspector.
+ * @typedef {{key: number, name: string, share: number, error: string|null,
+ *     cancel: () => void}} Upload
  */
+/** @typedef {{run: Run, details: Details, results: Results}} Compared */
+
+const initial = {
+  connection: /** @type {"connecting"|"open"|"lost"} */ ("connecting"),
+  loaded: false, // whether the first answer of the server is there
+  uploadLimit: Infinity,
+  sources: /** @type {Source[]} */ ([]),
+  runs: /** @type {Run[]} */ ([]),
+  uploads: /** @type {Upload[]} */ ([]),
+  open: {
+    kind: /** @type {"none"|"source"|"run"|"camera"} */ ("none"),
+    id: /** @type {string|null} */ (null),
+  },
+  sequence: /** @type {string|null} */ (null),
+  details: /** @type {Details|null} */ (null), // of the open run
+  results: /** @type {Results|null} */ (null), // of the open sequence
+  other: /** @type {Compared|null} */ (null), // the run to compare with
+  records: /** @type {any[]} */ ([]), // training steps of the open run
+  live: /** @type {any} */ (null), // what the open run is doing
+  arrived: 0, // rows and outlines that have come
+  follow: false, // whether the viewer follows a run at work
+  picked: /** @type {number[]} */ ([]), // numbers of the selected objects
+  hidden: /** @type {number[]} */ ([]), // numbers of the objects that are not drawn
+  range: /** @type {[number, number]|null} */ (null), // first and last frame that are marked
+  moving: false, // whether the next click on the picture moves the selected object
+  layers: { outlines: true, centroids: true, trails: true, names: true },
+  tab: "watch", // of the inspector
+};
 
 export class Store {
-  /** @param {State} initial */
-  constructor(initial) {
+  constructor() {
     /** @type {Readonly<State>} */
     this.state = initial;
     /** @type {{keys: (keyof State)[], listener: () => void}[]} */
     this.followers = [];
   }
 
-  /**
-   * Change some keys, then tell who follows them, each once.
-   *
-   * @param {Partial<State>} patch
-   */
+  /** Change some keys, then tell who follows them, each once. @param {Partial<State>} patch */
   set(patch) {
     const keys = /** @type {(keyof State)[]} */ (Object.keys(patch));
     const changed = new Set(keys.filter((key) => patch[key] !== this.state[key]));
@@ -120,6 +131,12 @@ export class Store {
     listener();
   }
 
+  /** Add what the server has just made. @param {"sources"|"runs"} list @param {Source|Run} entry */
+  add(list, entry) {
+    const entries = this.state[list];
+    if (!entries.some(({ id }) => id === entry.id)) this.set({ [list]: [...entries, entry] });
+  }
+
   /** @returns {Run|null} The run that is open, as the library lists it. */
   get openRun() {
     const { open, runs } = this.state;
@@ -131,49 +148,15 @@ export class Store {
     return this.openRun?.kind === "learn" ? "step" : "frame";
   }
 
-  /** @returns {Sequence|null} */
-  get openSequence() {
-    const { details, sequence } = this.state;
-    return details?.sequences.find((entry) => entry.name === sequence) ?? null;
-  }
-
   /** @returns {Source|null} The source whose frames the viewer shows. */
   get openSource() {
-    const { open, sources, details } = this.state;
+    const { open, sources, details, sequence } = this.state;
+    const shown = details?.sequences.find((entry) => entry.name === sequence);
     let id = open.kind === "source" ? open.id : null;
     if (open.kind === "run")
-      id = details?.sequences.length
-        ? (this.openSequence?.source ?? null)
-        : (this.openRun?.sources[0] ?? null);
+      id = details?.sequences.length ? (shown?.source ?? null) : (this.openRun?.sources[0] ?? null);
     return sources.find((source) => source.id === id) ?? null;
   }
-}
-
-/** @returns {State} */
-export function initialState() {
-  return {
-    connection: "connecting",
-    loaded: false,
-    uploadLimit: Infinity,
-    sources: [],
-    runs: [],
-    uploads: [],
-    open: { kind: "none", id: null },
-    sequence: null,
-    details: null,
-    results: null,
-    other: null,
-    records: [],
-    live: null,
-    arrived: 0,
-    follow: false,
-    picked: [],
-    hidden: [],
-    range: null,
-    moving: false,
-    layers: { outlines: true, centroids: true, trails: true, names: true },
-    tab: "watch",
-  };
 }
 
 /** @param {Run} run */

@@ -4,23 +4,85 @@
  */
 
 import { api } from "./api.js";
-import { h, setText } from "./dom.js";
-import { drawScene } from "./draw.js";
+import { sharpen } from "./charts.js";
+import { beforeRepaint, h, setText } from "./dom.js";
 import { widthFor } from "./frames.js";
+import { drawScene } from "./scene.js";
+
+/** @import {Frames, Wish} from "./frames.js" */
+/** @import {Look, Placement, Scene} from "./scene.js" */
 
 const PATIENCE = 150; // ms until a spinner says that a picture is on its way
+const CLICK = 5; // CSS pixels that a pointer may move in a click
+const LARGEST = 32; // zoom
+
+/** Which part of the picture is seen: shared by all viewers, so compared runs move together. */
+export class Viewport extends EventTarget {
+  constructor() {
+    super();
+    this.zoom = 1; // 1 shows the whole picture
+    this.x = 0.5; // centre of the view, in 0..1 of the picture
+    this.y = 0.5;
+  }
+
+  fit() {
+    this.set(1, 0.5, 0.5);
+  }
+
+  /** @param {number} zoom @param {number} x @param {number} y */
+  set(zoom, x, y) {
+    this.zoom = Math.min(LARGEST, Math.max(1, zoom));
+    // The view never leaves the picture.
+    const margin = 0.5 / this.zoom;
+    this.x = Math.min(1 - margin, Math.max(margin, x));
+    this.y = Math.min(1 - margin, Math.max(margin, y));
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /**
+   * Zoom so that a point of the picture stays where it is on the screen.
+   *
+   * @param {number} factor
+   * @param {number} x In 0..1 of the picture.
+   * @param {number} y
+   */
+  zoomAt(factor, x = this.x, y = this.y) {
+    const zoom = Math.min(LARGEST, Math.max(1, this.zoom * factor));
+    const share = this.zoom / zoom;
+    this.set(zoom, x + (this.x - x) * share, y + (this.y - y) * share);
+  }
+
+  /**
+   * How pixels of a video are placed on a canvas.
+   *
+   * @param {{width: number, height: number}} video
+   * @param {number} width Of the canvas.
+   * @param {number} height
+   * @returns {Placement}
+   */
+  place(video, width, height) {
+    const scale = this.zoom * Math.min(width / video.width, height / video.height);
+    return {
+      scale,
+      left: width / 2 - scale * video.width * this.x,
+      top: height / 2 - scale * video.height * this.y,
+    };
+  }
+}
 
 export class Viewer {
   /**
-   * @param {import("./frames.js").Frames} frames
-   * @param {import("./viewport.js").Viewport} viewport
-   * @param {() => import("./draw.js").Look} look
+   * @param {Frames} frames
+   * @param {Viewport} viewport
+   * @param {() => Look} look
+   * @param {(x: number, y: number, scale: number, event: PointerEvent) => void} onclick
+   * @param {(count: number) => void} onstep
    */
-  constructor(frames, viewport, look) {
+  constructor(frames, viewport, look, onclick, onstep) {
     this.frames = frames;
     this.viewport = viewport;
     this.look = look;
-    /** @type {import("./scene.js").Scene|null} */
+    /** @type {Scene|null} */
     this.scene = null;
     this.wanted = 0; // frame to show
     /** @type {number[]} */
@@ -30,36 +92,29 @@ export class Viewer {
     this.outlined = false; // whether its outlines are drawn
     /** @type {{url: string, bitmap: ImageBitmap|null}|null} */
     this.still = null;
-    this.scheduled = 0;
     this.timer = 0; // until the spinner
-    this.canvas = /** @type {HTMLCanvasElement} */ (
-      h("canvas", { class: "picture", role: "img", "aria-label": "Video frame", testid: "picture" })
-    );
-    this.label = h("div", { class: "pane-label", hidden: true });
-    this.spinner = h("div", { class: "spinner", "aria-hidden": "true", hidden: true });
-    this.message = h("div", { class: "pane-message", role: "status", hidden: true });
-    this.element = h("div", { class: "pane" }, this.canvas, this.label, this.spinner, this.message);
-    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    this.canvas = pictureCanvas("Video frame", "picture");
+    this.label = h("div.pane-label", { hidden: true });
+    this.spinner = h("div.spinner", { "aria-hidden": "true", hidden: true });
+    this.message = h("div.pane-message", { role: "status", hidden: true });
+    this.element = h("div.pane", this.canvas, this.label, this.spinner, this.message);
+    this.schedule = beforeRepaint(() => this.draw());
     frames.listeners.add((wish) => this.arrived(wish));
-    viewport.addEventListener("change", () => this.schedule());
-    new ResizeObserver(() => this.schedule()).observe(this.element);
+    viewport.addEventListener("change", this.schedule);
+    new ResizeObserver(this.schedule).observe(this.element);
+    addGestures(this, onclick, onstep);
   }
 
-  /** @param {import("./scene.js").Scene|null} scene */
-  setScene(scene) {
-    const another = scene?.source !== this.scene?.source;
-    this.scene = scene;
-    if (another) {
+  /** @param {Scene|null} scene @param {string|null} label */
+  setScene(scene, label) {
+    if (scene?.source !== this.scene?.source) {
       this.shown = null;
       this.outlined = false;
     }
+    this.scene = scene;
+    this.label.hidden = !label;
+    setText(this.label, label ?? "");
     this.schedule();
-  }
-
-  /** @param {string|null} text */
-  setLabel(text) {
-    this.label.hidden = !text;
-    setText(this.label, text ?? "");
   }
 
   /** Width of the pictures to ask for; more when the view is zoomed in. */
@@ -70,29 +125,19 @@ export class Viewer {
   }
 
   placement() {
-    const { width, height } = this.scene ?? { width: 1, height: 1 };
-    return this.viewport.place(
-      width,
-      height,
-      this.canvas.clientWidth || 1,
-      this.canvas.clientHeight || 1,
-    );
+    const { clientWidth, clientHeight } = this.canvas;
+    const video = this.scene ?? { width: 1, height: 1 };
+    return this.viewport.place(video, clientWidth || 1, clientHeight || 1);
   }
 
   /** Whether the picture of a frame is at hand. @param {number} frame */
   has(frame) {
-    const scene = this.scene;
+    const { scene } = this;
     if (!scene || scene.source === null || frame > scene.last) return true;
-    if (scene.image(frame))
-      return this.still?.url === scene.image(frame) && this.still.bitmap !== null;
-    return this.frames.get(scene.source, frame, this.width) !== null;
+    return this.bitmap(scene, frame) !== null;
   }
 
-  /**
-   * Show a frame as soon as its picture is loaded.
-   *
-   * @param {number} frame
-   */
+  /** Show a frame as soon as its picture is loaded. @param {number} frame */
   show(frame) {
     if (frame !== this.wanted) this.asked = [...this.asked.slice(-8), frame];
     this.wanted = frame;
@@ -103,19 +148,18 @@ export class Viewer {
    * Say which frames to fetch, most urgent first.
    *
    * @param {number[]} list
-   * @param {(frame: number) => boolean} [useful]
+   * @param {(frame: number) => boolean} useful
    * @param {boolean} [near] Whether frames before them will do at first.
    */
-  want(list, useful = () => false, near = false) {
-    const scene = this.scene;
-    if (!scene?.source || scene.image(this.wanted)) {
+  want(list, useful, near = false) {
+    const { scene, width } = this;
+    if (!scene?.source || scene.image()) {
       this.frames.want(this, []);
       return;
     }
-    const source = scene.source;
-    const width = this.width;
-    const bytes =
-      4 * (width || scene.width) * (scene.height / scene.width) * (width || scene.width);
+    const { source } = scene;
+    const across = width || scene.width;
+    const bytes = 4 * across * (scene.height / scene.width) * across;
     const wishes = list
       .filter((frame) => frame <= scene.last)
       .slice(0, this.frames.room(bytes))
@@ -123,7 +167,7 @@ export class Viewer {
     this.frames.want(this, wishes, (wish) => wish.source === source && useful(wish.frame));
   }
 
-  /** @param {import("./frames.js").Wish} wish */
+  /** @param {Wish} wish */
   arrived(wish) {
     if (wish.source !== this.scene?.source) return;
     if (wish.frame === this.wanted) this.schedule();
@@ -134,41 +178,31 @@ export class Viewer {
     }
   }
 
-  /** Draw before the next repaint, once however often this is called. */
-  schedule() {
-    if (this.scheduled) return;
-    this.scheduled = requestAnimationFrame(() => {
-      this.scheduled = 0;
-      this.draw();
-    });
-  }
-
   draw() {
-    this.resize();
-    const scene = this.scene;
+    const sheet = sharpen(this.canvas);
+    const clear = () => sheet.context.clearRect(0, 0, sheet.width, sheet.height);
+    const { scene } = this;
     if (!scene) {
-      this.clear();
+      clear();
       this.wait(false);
       return;
     }
     const ready = this.has(this.wanted);
+    const still = scene.image();
     if (ready) this.shown = this.wanted;
-    else if (scene.image(this.wanted))
-      this.fetchStill(/** @type {string} */ (scene.image(this.wanted)));
+    else if (still) this.fetchStill(still);
     this.wait(!ready);
-    if (this.shown === null || (!ready && !this.has(this.shown))) {
-      if (this.shown === null) this.clear();
-      return; // the canvas keeps the last complete picture
-    }
-    this.paint(scene, this.shown);
+    if (this.shown === null) clear();
+    else if (ready || this.has(this.shown)) {
+      clear();
+      this.paint(sheet.context, scene, this.shown);
+    } // else the canvas keeps the last complete picture
   }
 
-  /** @param {import("./scene.js").Scene} scene @param {number} frame */
-  paint(scene, frame) {
-    const { context } = this;
+  /** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} frame */
+  paint(context, scene, frame) {
     const placement = this.placement();
     const { scale, left, top } = placement;
-    this.clear();
     const bitmap = this.bitmap(scene, frame);
     const size = /** @type {const} */ ([left, top, scale * scene.width, scale * scene.height]);
     if (bitmap) {
@@ -183,11 +217,12 @@ export class Viewer {
     this.outlined = drawScene(context, scene, frame, placement, this.look());
   }
 
-  /** @param {import("./scene.js").Scene} scene @param {number} frame */
+  /** @param {Scene} scene @param {number} frame */
   bitmap(scene, frame) {
     if (scene.source === null || frame > scene.last) return null;
-    if (scene.image(frame)) return this.still?.bitmap ?? null;
-    return this.frames.get(scene.source, frame, this.width);
+    const still = scene.image();
+    if (still) return this.still?.url === still ? this.still.bitmap : null;
+    return this.frames.get({ source: scene.source, frame, width: this.width });
   }
 
   /** @param {string} url */
@@ -195,7 +230,7 @@ export class Viewer {
     if (this.still?.url === url) return;
     this.still = { url, bitmap: null };
     try {
-      const bitmap = await createImageBitmap(await api.picture(url, new AbortController().signal));
+      const bitmap = await createImageBitmap(await api.picture(url));
       if (this.still?.url !== url) return bitmap.close();
       this.still = { url, bitmap };
       if (this.scene) [this.scene.width, this.scene.height] = [bitmap.width, bitmap.height];
@@ -205,27 +240,15 @@ export class Viewer {
     }
   }
 
-  resize() {
-    const width = Math.round(this.canvas.clientWidth * devicePixelRatio);
-    const height = Math.round(this.canvas.clientHeight * devicePixelRatio);
-    if (this.canvas.width !== width) this.canvas.width = width;
-    if (this.canvas.height !== height) this.canvas.height = height;
-    this.context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-  }
-
-  clear() {
-    this.context.clearRect(0, 0, this.canvas.clientWidth, this.canvas.clientHeight);
-  }
-
   /** @param {boolean} waiting */
   wait(waiting) {
-    const scene = this.scene;
-    const error =
-      waiting && scene?.source ? this.frames.error(scene.source, this.wanted, this.width) : null;
+    const source = waiting ? this.scene?.source : null;
+    const { wanted: frame, width } = this;
+    const error = source ? this.frames.error({ source, frame, width }) : null;
     this.message.hidden = !error;
     setText(this.message, error ?? "");
     if (waiting && !error) {
-      this.timer ||= window.setTimeout(() => (this.spinner.hidden = false), PATIENCE);
+      this.timer ||= setTimeout(() => (this.spinner.hidden = false), PATIENCE);
     } else {
       clearTimeout(this.timer);
       this.timer = 0;
@@ -233,12 +256,7 @@ export class Viewer {
     }
   }
 
-  /**
-   * Pixel of the video under a point of the screen.
-   *
-   * @param {number} clientX
-   * @param {number} clientY
-   */
+  /** Pixel of the video under a point. @param {number} clientX @param {number} clientY */
   pixelAt(clientX, clientY) {
     const box = this.canvas.getBoundingClientRect();
     const { scale, left, top } = this.placement();
@@ -249,13 +267,90 @@ export class Viewer {
   snapshot() {
     if (!this.scene || this.shown === null) return null;
     const factor = Math.max(1, Math.ceil(960 / this.scene.width));
-    const canvas = document.createElement("canvas");
-    canvas.width = factor * this.scene.width;
-    canvas.height = factor * this.scene.height;
+    const [width, height] = [factor * this.scene.width, factor * this.scene.height];
+    const canvas = h("canvas", { width, height });
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     const bitmap = this.bitmap(this.scene, this.shown);
-    if (bitmap) context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    if (bitmap) context.drawImage(bitmap, 0, 0, width, height);
     drawScene(context, this.scene, this.shown, { scale: factor, left: 0, top: 0 }, this.look());
     return canvas;
+  }
+}
+
+/** @param {string} label @param {string} testid */
+export function pictureCanvas(label, testid) {
+  return h("canvas.picture", { role: "img", "aria-label": label, testid });
+}
+
+/** How much a wheel, or a pinch on a touchpad, zooms. @param {WheelEvent} event */
+export function wheelFactor(event) {
+  return Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.002));
+}
+
+/**
+ * Pointer and wheel on a picture: drag to pan, wheel or pinch to zoom, click to pick.
+ *
+ * @param {Viewer} viewer
+ * @param {(x: number, y: number, scale: number, event: PointerEvent) => void} onclick
+ * @param {(count: number) => void} onstep
+ */
+function addGestures(viewer, onclick, onstep) {
+  const { canvas, viewport } = viewer;
+  /** @type {Map<number, PointerEvent>} */
+  const pointers = new Map();
+  let travelled = 0;
+
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button > 1) return;
+    canvas.setPointerCapture(event.pointerId);
+    if (!pointers.size) travelled = 0;
+    pointers.set(event.pointerId, event);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const before = pointers.get(event.pointerId);
+    if (!before) return;
+    const dx = event.clientX - before.clientX;
+    const dy = event.clientY - before.clientY;
+    travelled += Math.hypot(dx, dy);
+    const other = [...pointers.values()].find(({ pointerId }) => pointerId !== event.pointerId);
+    if (other && pointers.size === 2) {
+      const old = Math.hypot(before.clientX - other.clientX, before.clientY - other.clientY);
+      const now = Math.hypot(event.clientX - other.clientX, event.clientY - other.clientY);
+      const middle = [event.clientX + other.clientX, event.clientY + other.clientY];
+      if (old > 0) zoomUnder(middle[0] / 2, middle[1] / 2, now / old);
+      pan(dx / 2, dy / 2);
+    } else if (travelled > CLICK) pan(dx, dy);
+    pointers.set(event.pointerId, event);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const alone = pointers.size === 1;
+    if (!pointers.delete(event.pointerId) || !alone || travelled > CLICK) return;
+    const { x, y, scale } = viewer.pixelAt(event.clientX, event.clientY);
+    onclick(x, y, scale, event);
+  });
+  canvas.addEventListener("pointercancel", (event) => pointers.delete(event.pointerId));
+  canvas.addEventListener("dblclick", () => viewport.fit());
+  const wheel = (/** @type {WheelEvent} */ event) => {
+    event.preventDefault();
+    // With shift, browsers report a wheel as moving sideways.
+    if (event.shiftKey) onstep(Math.sign(event.deltaY || event.deltaX));
+    else zoomUnder(event.clientX, event.clientY, wheelFactor(event));
+  };
+  canvas.addEventListener("wheel", wheel, { passive: false });
+
+  /** @param {number} dx @param {number} dy */
+  function pan(dx, dy) {
+    if (!viewer.scene || viewport.zoom === 1) return;
+    const { scale } = viewer.placement();
+    const { width, height } = viewer.scene;
+    const { zoom, x, y } = viewport;
+    viewport.set(zoom, x - dx / (scale * width), y - dy / (scale * height));
+  }
+
+  /** @param {number} clientX @param {number} clientY @param {number} factor */
+  function zoomUnder(clientX, clientY, factor) {
+    if (!viewer.scene) return;
+    const { x, y } = viewer.pixelAt(clientX, clientY);
+    viewport.zoomAt(factor, x / viewer.scene.width, y / viewer.scene.height);
   }
 }

@@ -1,0 +1,1 @@
+"""Single measurements, one file each, that the documentation quotes: `python -m` runs them."""
