@@ -124,11 +124,21 @@ def test_the_second_signal_is_not_lost_either() -> None:
 
 
 def test_the_first_signal_waits_for_a_check() -> None:
-    with stop_at_checks() as stop:
+    with stop_with_interrupt(), stop_at_checks() as stop:
         stop.check()
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             stop.check()
+
+
+def test_a_signal_after_the_last_check_is_not_lost() -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        stop_with_interrupt(),
+        stop_at_checks() as stop,
+    ):
+        stop.check()
+        signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_signal_waits_for_the_end_of_an_import(

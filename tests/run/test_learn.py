@@ -22,8 +22,10 @@ import ullayers.video.decoding as decoding
 from tests.command import UlCommand
 from tests.films import ball, files_in, write_film
 from ullayers.errors import UserError
+from ullayers.learn.checkpoint import write_tensors
 from ullayers.learn.config import Config, Options, default_of, setting
 from ullayers.run import learn as facade
+from ullayers.run import pipeline
 from ullayers.run.learn import Run, learn, load_run
 from ullayers.run.pipeline import Event
 from ullayers.run.progress import Bars
@@ -185,34 +187,41 @@ def test_a_notebook_shows_a_frame_and_the_summary(run: Run) -> None:
     assert repr(run) == f"Run({str(run.folder)!r})"
 
 
+@pytest.mark.parametrize("when", ["a step", "the last step", "saving the network"])
 def test_ctrl_c_stops_and_the_run_resumes_to_the_same_bytes(
-    run: Run, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
+    class InterruptedBars(Bars):
+        def show(self, event: Event) -> None:
+            super().show(event)
+            last = event.record is not None and event.done == event.total
+            if last if when == "the last step" else event.record is not None and event.done == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    def write_interrupted(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write_tensors(path, tensors)
+
+    options: dict[str, Any] = {"out": tmp_path / "run", "zones": ZONES, "mm_per_pixel": 0.5}
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr(facade, "Bars", InterruptedBars)
-        options: dict[str, Any] = {"out": tmp_path / "run", "zones": ZONES, "mm_per_pixel": 0.5}
+        if when == "saving the network":
+            monkeypatch.setattr(pipeline, "write_tensors", write_interrupted)
+        else:
+            monkeypatch.setattr(facade, "Bars", InterruptedBars)
         with pytest.raises(KeyboardInterrupt):
             learn(scene / "scene.mp4", **options, **SHORT)
         monkeypatch.undo()
     finally:
         signal.signal(signal.SIGINT, previous)
-    assert (tmp_path / "run" / "checkpoint" / "state.json").exists()
-    assert not (tmp_path / "run" / "model.safetensors").exists()
+    saved = when == "saving the network"
+    assert (tmp_path / "run" / "model.safetensors").exists() == saved
+    assert not (tmp_path / "run" / "tracks.csv").exists()
     done = learn(out=tmp_path / "run", resume=True, quiet=True)
     for name in SAME:
         assert (done.folder / name).read_bytes() == (run.folder / name).read_bytes(), name
     again = learn(scene / "scene.mp4", out=tmp_path / "run", resume=True, quiet=True)
     assert again.tracks.equals(run.tracks)
-
-
-class InterruptedBars(Bars):
-    """Bars during which Ctrl-C is pressed."""
-
-    def show(self, event: Event) -> None:
-        super().show(event)
-        if event.record is not None and event.done == 2:
-            signal.raise_signal(signal.SIGINT)
 
 
 def test_codes_are_a_data_frame(tmp_path: Path) -> None:

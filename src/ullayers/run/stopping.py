@@ -26,15 +26,18 @@ class StopFlag:
     Attributes:
         is_set: Whether one has arrived.
         at_once: Whether signals interrupt at once, because nothing would be lost.
+        was_raised: Whether `check` has raised KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
         self.is_set = False
         self.at_once = False
+        self.was_raised = False
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if a stop signal has arrived."""
         if self.is_set:
+            self.was_raised = True
             raise KeyboardInterrupt
 
 
@@ -79,7 +82,8 @@ def stop_at_checks() -> Iterator[StopFlag]:
 
     with _handled_by(handle, list(previous)):
         yield flag
-    flag.check()
+    if not flag.was_raised:
+        flag.check()
 
 
 @contextmanager
