@@ -336,7 +336,8 @@ def _speeds(place: Floats, track: Track, sure: NDArray[np.bool_]) -> Floats:
     """Return the speeds in the table, or those of the positions in a table without speeds."""
     if np.isfinite(track.speed).any():
         return track.speed
-    return speed(*np.where(sure, place.T, np.nan), track.time)
+    x, y = place.T
+    return speed(np.where(sure, x, np.nan), y, track.time)
 
 
 def _durations(time: Floats, rows: NDArray[np.int64]) -> Floats:
