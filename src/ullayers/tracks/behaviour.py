@@ -288,9 +288,9 @@ def measure_scenes(tracks: Sequence[Track], sizes: Mapping[str, tuple[int, int]]
         sizes: (width, height) of the frames of each sequence.
 
     Example:
-        >>> t, no = np.arange(50), np.full(50, np.nan)
-        >>> rest = (np.ones(50), 10.0 * t, 0 * t + 50.0, no, no, no, no, no)
-        >>> track = Track("a", 1, t, t / 25, t / 64, 0 * t + 0.5, *rest)
+        >>> t = np.arange(50)
+        >>> places = {"x": t / 64, "y": 0 * t + 0.5, "confidence": np.ones(50)}
+        >>> track = Track("a", 1, {"frame": t, "time": t / 25, **places})
         >>> [scene] = measure_scenes([track], {"a": (640, 100)})
         >>> round(scene.motions[0].distance), scene.durations[0].sum().round(3)
         (490, np.float64(2.0))
