@@ -24,7 +24,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -253,7 +252,7 @@ def run_on(video: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         made = write_run(Path(place) / "run", video, sequence=video.stem)
         tracks, crossings = wanderers(3, FRAMES, video.stem)
-        fitted = [replace(each, x_px=each.x_px / 2, y_px=each.y_px / 2) for each in tracks]
+        fitted = [each.changed(x_px=each.x_px / 2, y_px=each.y_px / 2) for each in tracks]
         write_tables(made, fitted, crossings)
         sequence = {"name": video.stem, "width": WIDTH, "height": HEIGHT, "fps": FPS}
         summary = json.loads((made / "summary.json").read_text()) | {"frames": FRAMES}

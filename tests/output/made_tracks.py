@@ -30,23 +30,17 @@ def track_of(
     """A track in frames of `WIDTH` x `HEIGHT`; speed, heading, width and area are unknown."""
     count = len(x_px)
     frame = np.arange(count) if frame is None else frame
-    unknown = np.full(count, np.nan)
-    return Track(
-        sequence=sequence,
-        object=number,
-        frame=frame,
-        time=frame / FPS,
-        x=x_px / WIDTH,
-        y=y_px / HEIGHT,
-        confidence=np.broadcast_to(np.asarray(confidence, np.float64), count),
-        x_px=x_px,
-        y_px=y_px,
-        speed=unknown,
-        heading=unknown,
-        length=np.full(count, length),
-        width=unknown,
-        area=unknown,
-    )
+    columns = {
+        "frame": frame,
+        "time": frame / FPS,
+        "x": x_px / WIDTH,
+        "y": y_px / HEIGHT,
+        "confidence": np.broadcast_to(np.asarray(confidence, np.float64), count),
+        "x_px": x_px,
+        "y_px": y_px,
+        "length": np.full(count, length),
+    }
+    return Track(sequence, number, columns)
 
 
 def wanderers(

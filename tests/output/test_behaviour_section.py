@@ -98,7 +98,7 @@ def test_heat_is_where_the_time_was_spent() -> None:
 @pytest.mark.parametrize("rate", [10, 25])
 def test_an_object_seen_in_all_frames_has_a_bar_without_gaps(rate: int) -> None:
     [one], _ = wanderers(1, frames=300)  # as many frames as a chart has time bins
-    [scene] = measure_scenes([replace(one, time=one.frame / rate)], {"a": (WIDTH, HEIGHT)})
+    [scene] = measure_scenes([one.changed(time=one.frame / rate)], {"a": (WIDTH, HEIGHT)})
     edges = _edges(scene)
     [(start, length)] = _spans(_middles(scene, 0), edges)
     assert (start, start + length) == pytest.approx((0, 300 / rate))

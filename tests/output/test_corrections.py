@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def fixture_video() -> TrackedVideo:
         track_of(400 - 3 * time, 200 + 0 * time, number=2, length=20),
         track_of(50 + 0 * time[:10], 300 + 4 * time[:10], number=3, frame=np.arange(25, 35)),
     ]
-    known = [replace(track, speed=speed(track.x_px, track.y_px, track.time)) for track in tracks]
+    known = [track.changed(speed=speed(track.x_px, track.y_px, track.time)) for track in tracks]
     return video_of(known)
 
 
@@ -212,7 +212,7 @@ def test_nothing_leaves_rows_without_a_place(video: TrackedVideo) -> None:
 
 
 def test_speed_follows_the_places_and_stays_elsewhere(video: TrackedVideo) -> None:
-    marked = replace(video.tracks[0], speed=np.full(FRAMES, -1.0))
+    marked = video.tracks[0].changed(speed=np.full(FRAMES, -1.0))
     video = replace(video, tracks=[marked, *video.tracks[1:]])
     found = corrected(video, Move("a", 1, 7, 300, 300), Delete("a", 1, 20, 39))[1]
     expected = speed(found.x_px, found.y_px, found.time)
@@ -246,7 +246,7 @@ def test_crossings_have_the_new_numbers(video: TrackedVideo) -> None:
 
 
 def test_frames_that_were_processed_stay(video: TrackedVideo) -> None:
-    late = [replace(track, frame=track.frame + 500) for track in video.tracks]
+    late = [track.changed(frame=track.frame + 500) for track in video.tracks]
     late_video = video_of(late)
     [found] = apply_corrections([late_video], Corrections((Delete("a", 1, 530, None),)))
     assert found.frames.tolist() == list(range(500, 540))
@@ -291,7 +291,7 @@ def test_a_correction_is_checked_after_the_others(video: TrackedVideo) -> None:
 
 
 def test_frames_between_those_processed_are_refused(video: TrackedVideo) -> None:
-    thinned = [replace(track, frame=5 * track.frame) for track in video.tracks]
+    thinned = [track.changed(frame=5 * track.frame) for track in video.tracks]
     with pytest.raises(UserError, match="frame 12 of a was not processed"):
         check_correction([video_of(thinned)], Corrections(), Move("a", 1, 12, 5, 5))
 
@@ -329,7 +329,7 @@ def test_any_corrections_leave_tracks_in_order(wanted: list[Correction]) -> None
         assert (np.diff(track.frame) > 0).all()
         assert np.isfinite(track.time).all()
         assert (np.isnan(track.x_px) <= (track.confidence == 0)).all()
-        assert all(len(getattr(track, f.name)) == len(track.frame) for f in fields(Track)[2:])
+        assert all(len(each) == len(track.frame) for each in track.columns.values())
     assert (tracks[0].x_px == 9 * time).all()  # what was found stays
 
 

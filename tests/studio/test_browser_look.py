@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -302,7 +301,7 @@ def test_time_lines_get_finer_when_their_rows_arrive(
 ) -> None:
     run = write_run(tmp_path / "long", numbered)
     tracks, crossings = wanderers(1, 20 * FRAMES, SEQUENCE)
-    write_tables(run, [replace(each, time=each.time + 3600) for each in tracks], crossings)
+    write_tables(run, [each.changed(time=each.time + 3600) for each in tracks], crossings)
     server = LocalServer(tmp_path / "studio", run)
     try:
         tab = open_tab(server)

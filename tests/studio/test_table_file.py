@@ -13,8 +13,8 @@ import ullayers.studio.table_file as table_file
 import ullayers.tracks.table as track_table
 from tests.output.made_tracks import wanderers, write_tables
 from ullayers.errors import UserError
-from ullayers.studio.table_file import STEP, ObjectRows, extremes, read_rows
-from ullayers.tracks.reading import NAMES, REQUIRED
+from ullayers.studio.table_file import read_rows
+from ullayers.tracks.reading import NAMES, REQUIRED, STEP, Track, extremes
 
 FRAMES = 1000
 
@@ -30,7 +30,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tracks.csv"
 
 
-def read(path: Path) -> list[ObjectRows]:
+def read(path: Path) -> list[Track]:
     table_file._read.cache_clear()
     return read_rows(path, NAMES, REQUIRED)
 
@@ -44,7 +44,7 @@ def wait_for(path: Path) -> Path:
     return path
 
 
-def same(one: list[ObjectRows], other: list[ObjectRows]) -> bool:
+def same(one: list[Track], other: list[Track]) -> bool:
     """Whether tables are the same, as far as single precision tells."""
     assert [(rows.sequence, rows.object) for rows in one] == [
         (rows.sequence, rows.object) for rows in other

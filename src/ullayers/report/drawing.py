@@ -294,9 +294,9 @@ def draw_objects(
         New frames of the same shape.
 
     Example:
-        >>> frames, t, no = np.zeros((1, 48, 64, 3), np.uint8), np.arange(1), np.full(1, np.nan)
-        >>> place = (np.full(1, 0.25), np.full(1, 0.5), np.ones(1))
-        >>> track = Track("a", 1, t, t / 25, *place, *[no] * 7)
+        >>> frames, t = np.zeros((1, 48, 64, 3), np.uint8), np.arange(1)
+        >>> place = {"x": np.full(1, 0.25), "y": np.full(1, 0.5), "confidence": np.ones(1)}
+        >>> track = Track("a", 1, {"frame": t, "time": t / 25, **place})
         >>> drawn = draw_objects(frames, None, [track], t)
         >>> drawn[0, 24, 16].tolist(), drawn[0, 24, 48].tolist()
         ([255, 120, 14], [0, 0, 0])

@@ -13,7 +13,7 @@ import numpy as np
 
 from ullayers.errors import UserError
 from ullayers.studio.run_view import COLUMNS, tracks_of
-from ullayers.studio.table_file import ObjectRows, Version, version_of
+from ullayers.studio.table_file import Version, version_of
 from ullayers.tracks.corrections import (
     CORRECTIONS,
     Corrections,
@@ -24,7 +24,7 @@ from ullayers.tracks.corrections import (
     write_corrections,
 )
 from ullayers.tracks.masks import find_outlines, read_outlines
-from ullayers.tracks.reading import Crossing, Track, track_of
+from ullayers.tracks.reading import Crossing, Track
 from ullayers.tracks.tracked_video import Numbers, TrackedVideo, read_videos
 
 FILES = ("tracks.csv", "summary.json", "crossings.csv")
@@ -41,19 +41,17 @@ class Edited:
     """Tracks of a run, original and corrected.
 
     Attributes:
-        read: Rows of the table.
         found: Original tracks.
         videos: Corrected tracks; tracks without corrections are unchanged.
         corrections: The corrections.
     """
 
-    read: list[ObjectRows]
     found: list[TrackedVideo]
     videos: list[TrackedVideo]
     corrections: Corrections
-    _rows: dict[tuple[str, bool], list[ObjectRows]] = field(default_factory=dict)
+    _rows: dict[tuple[str, bool], list[Track]] = field(default_factory=dict)
 
-    def rows(self, sequence: str, *, found: bool = False) -> list[ObjectRows]:
+    def rows(self, sequence: str, *, found: bool = False) -> list[Track]:
         """Return the tracks of a sequence.
 
         Args:
@@ -64,7 +62,7 @@ class Edited:
         if key not in self._rows:
             videos = self.found if found else self.videos
             tracks = [track for video in videos if video.name == sequence for track in video.tracks]
-            self._rows[key] = [_rows_of(self.read, track) for track in tracks if len(track.frame)]
+            self._rows[key] = [track.only(COLUMNS) for track in tracks if len(track.frame)]
         return self._rows[key]
 
     def numbers(self, sequence: str) -> Numbers | None:
@@ -100,17 +98,14 @@ def _read(folder: Path, versions: tuple[Version, ...]) -> Edited:
     found = _found(folder, versions)
     is_finished = (folder / "summary.json").exists()
     corrections = read_corrections(folder) if is_finished else Corrections()
-    return Edited(tracks_of(folder), found, apply_corrections(found, corrections), corrections)
+    return Edited(found, apply_corrections(found, corrections), corrections)
 
 
 @lru_cache(maxsize=KEPT)
 def _found(folder: Path, versions: tuple[Version, ...]) -> list[TrackedVideo]:
     if not (folder / "tracks.csv").exists():
         return []
-    tracks = [
-        track_of((rows.sequence, rows.object), rows.frame, rows.columns)
-        for rows in tracks_of(folder)
-    ]
+    tracks = tracks_of(folder)
     if (folder / "summary.json").exists():
         return read_videos(folder, lambda _: tracks)
     # Training continues, or the run was written by ul watch.
@@ -119,14 +114,6 @@ def _found(folder: Path, versions: tuple[Version, ...]) -> list[TrackedVideo]:
         TrackedVideo(name, 1, 1, 1.0, 0, [each for each in tracks if each.sequence == name])
         for name in names
     ]
-
-
-def _rows_of(read: list[ObjectRows], track: Track) -> ObjectRows:
-    """Return a track as rows, with the extremes stored beside the table if they match."""
-    columns = {name: getattr(track, name) for name in COLUMNS}
-    same = (rows for rows in read if rows.columns["confidence"] is track.confidence)
-    stored = next((rows.stored for rows in same if columns.keys() <= rows.columns.keys()), None)
-    return ObjectRows(track.sequence, track.object, columns, stored)
 
 
 def corrections_of(folder: Path) -> dict[str, Any]:

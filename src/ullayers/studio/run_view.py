@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ullayers.errors import RunError, UserError
 from ullayers.files import read_json, read_regular
 from ullayers.run.folder import MAX_METRICS_BYTES, read_config
-from ullayers.studio.table_file import ObjectRows, read_rows
+from ullayers.studio.table_file import read_rows
 from ullayers.tracks.reading import REQUIRED, Track
 from ullayers.tracks.table import CROP, PIXELS, SHAPE
 
@@ -40,12 +40,12 @@ USED = (*COLUMNS[1:], "x", "y", "length")  # and that corrections and overlays n
 MAX_RECORDS = 20_000  # of one response
 
 
-def tracks_of(folder: Path) -> list[ObjectRows]:
+def tracks_of(folder: Path) -> list[Track]:
     """Return the original tracks of a run; empty if there is no table yet."""
     return read_rows(folder / "tracks.csv", USED, REQUIRED)
 
 
-def codes_of(folder: Path) -> list[ObjectRows]:
+def codes_of(folder: Path) -> list[Track]:
     """Return the codes of a run; empty if there is no table yet."""
     other = {*PIXELS, *SHAPE, *CROP}
     return [
@@ -137,7 +137,7 @@ def sequences_of(
         if isinstance(entry, dict)
     }
     entries: dict[str, dict[str, Any]] = {}
-    table: list[Track | ObjectRows] = [*found, *codes_of(folder)]
+    table: list[Track] = [*found, *codes_of(folder)]
     for rows in table:
         entry = entries.setdefault(rows.sequence, _sequence(rows.sequence, known, ids))
         _extend(entry, rows.frame)

@@ -16,8 +16,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,10 +25,9 @@ from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.files import open_regular, partial_path
-from ullayers.tracks.reading import Floats, Key, frames_of, open_objects
+from ullayers.tracks.reading import Floats, Key, Track, frames_of, open_objects
 
 LONG = 2**25  # bytes of a table that is copied, because it is read again for each page
-STEP = 64  # frames per block of extremes
 TABLES_KEPT = 4
 FORMAT = 1
 MAX_HEADER = 2**26
@@ -51,73 +49,7 @@ def version_of(path: Path) -> Version:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-@dataclass(frozen=True)
-class ObjectRows:
-    """Rows of one object, or the codes of a sequence.
-
-    Attributes:
-        sequence: Name of the sequence.
-        object: Number of the object.
-        columns: Columns by name, with `frame` in ascending order and `time`.
-        stored: Known lowest and highest values, as returned by `extremes`.
-    """
-
-    sequence: str
-    object: int
-    columns: Mapping[str, Column]
-    stored: Mapping[str, Column] | None = None
-
-    @property
-    def frame(self) -> Column:
-        """Numbers of the frames."""
-        return self.columns["frame"]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the columns besides frame and time."""
-        return [name for name in self.columns if name not in EXACT]
-
-    @cached_property
-    def extremes(self) -> Mapping[str, Column]:
-        """Lowest and highest value of every `STEP` frames: frame, NAME_low, NAME_high."""
-        return self.stored or extremes(self.columns, self.names, STEP)
-
-    def between(self, first: int, last: int) -> slice:
-        """Return the rows of a range of frames."""
-        start, end = np.searchsorted(self.frame, [first, last + 1])
-        return slice(int(start), int(end))
-
-
-def extremes(columns: Mapping[str, Column], names: Sequence[str], step: int) -> dict[str, Column]:
-    """Return the lowest and highest values of blocks of frames.
-
-    Args:
-        columns: `frame`, and either NAME or NAME_low and NAME_high for each name.
-        names: Names of the columns to sum up.
-        step: Frames to sum up.
-
-    Returns:
-        `frame`, which has the first of the frames, a multiple of `step`; NAME_low and NAME_high.
-
-    Example:
-        >>> found = extremes({"frame": np.arange(5), "x": np.array([3, 1, 2, 5, 4])}, ["x"], 3)
-        >>> [column.tolist() for column in found.values()]
-        [[0, 3], [1, 4], [3, 5]]
-    """
-    places = columns["frame"] // step
-    starts = np.flatnonzero(np.diff(places, prepend=-1))
-    found = {"frame": places[starts] * step}
-    for name in names:
-        for end, function in (("low", np.fmin), ("high", np.fmax)):
-            column = columns.get(f"{name}_{end}", columns.get(name))
-            assert column is not None
-            found[f"{name}_{end}"] = function.reduceat(column, starts) if len(starts) else column
-    return found
-
-
-def read_rows(
-    path: Path, wanted: Sequence[str] = (), required: Sequence[str] = ()
-) -> list[ObjectRows]:
+def read_rows(path: Path, wanted: Sequence[str] = (), required: Sequence[str] = ()) -> list[Track]:
     """Return the rows of tracks.csv or codes.csv by sequence and object; none without a table.
 
     Args:
@@ -135,7 +67,7 @@ def read_rows(
 @lru_cache(maxsize=TABLES_KEPT)
 def _read(
     path: Path, version: Version, wanted: tuple[str, ...], required: tuple[str, ...]
-) -> list[ObjectRows]:
+) -> list[Track]:
     columns, parts = open_objects(path, wanted or None, ("sequence", "frame", "time", *required))
     if version[2] < LONG:
         found: dict[Key, list[Floats]] = defaultdict(list)
@@ -150,9 +82,9 @@ def _read(
     return _copy(path, description, parts)
 
 
-def _in_memory(path: Path, key: Key, columns: list[str], rows: Floats) -> ObjectRows:
+def _in_memory(path: Path, key: Key, columns: list[str], rows: Floats) -> Track:
     named = dict(zip(columns, rows.T[1:], strict=True))
-    return ObjectRows(*key, {"frame": _frames(path, key, rows[:, 0])} | named)
+    return Track(*key, {"frame": _frames(path, key, rows[:, 0])} | named)
 
 
 def _frames(path: Path, key: Key, numbers: Floats) -> NDArray[np.int64]:
@@ -165,7 +97,7 @@ def _frames(path: Path, key: Key, numbers: Floats) -> NDArray[np.int64]:
 # Reading
 
 
-def _open(path: Path, description: Mapping[str, Any]) -> list[ObjectRows] | None:
+def _open(path: Path, description: Mapping[str, Any]) -> list[Track] | None:
     """Map a file of columns into memory; None if it is missing or of another table."""
     try:
         with open_regular(path) as file:
@@ -174,7 +106,7 @@ def _open(path: Path, description: Mapping[str, Any]) -> list[ObjectRows] | None
         return None
 
 
-def _map(file: IO[bytes], description: Mapping[str, Any]) -> list[ObjectRows] | None:
+def _map(file: IO[bytes], description: Mapping[str, Any]) -> list[Track] | None:
     content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     start, magic = END.unpack(content[-END.size :])
     if magic != MAGIC or not 0 <= len(content) - start <= MAX_HEADER:
@@ -183,7 +115,7 @@ def _map(file: IO[bytes], description: Mapping[str, Any]) -> list[ObjectRows] | 
     if header["description"] != description:
         return None
     return [
-        ObjectRows(
+        Track(
             str(entry["sequence"]),
             int(entry["object"]),
             {name: _column(content, place) for name, place in entry["columns"].items()},
@@ -203,7 +135,7 @@ def _column(content: mmap.mmap | bytes, place: tuple[str, int, int]) -> Column:
 
 def _copy(
     path: Path, description: Mapping[str, Any], parts: Iterator[dict[Key, Floats]]
-) -> list[ObjectRows]:
+) -> list[Track]:
     """Write a file of columns beside a table, or where it is deleted at the end, and map it."""
     partial = partial_path(path)
     folder = path.parent if os.access(path.parent, os.W_OK) else None
@@ -250,7 +182,7 @@ def _put(file: IO[bytes], column: Column) -> tuple[str, int, int]:
 
 def _by_object(
     path: Path, names: Sequence[str], parts: Iterator[dict[Key, Floats]], spool: IO[bytes]
-) -> Iterator[ObjectRows]:
+) -> Iterator[Track]:
     """Yield the rows object by object; those of other objects are kept on disk."""
     pieces: dict[Key, list[list[tuple[str, int, int]]]] = defaultdict(list)
     every = ["frame", *names]
@@ -267,10 +199,10 @@ def _by_object(
             for name, column in zip(every, zip(*pieces[key], strict=True), strict=True)
         }
         _frames(path, key, joined["frame"])
-        yield ObjectRows(*key, joined)
+        yield Track(*key, joined)
 
 
-def _write(file: IO[bytes], description: Mapping[str, Any], objects: Iterator[ObjectRows]) -> None:
+def _write(file: IO[bytes], description: Mapping[str, Any], objects: Iterator[Track]) -> None:
     entries = []
     for rows in objects:
         groups = {"columns": rows.columns, "extremes": rows.extremes}

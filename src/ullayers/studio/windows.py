@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from ullayers.errors import UserError
 from ullayers.studio.editing import read_edited
 from ullayers.studio.run_view import codes_of, pack_table
-from ullayers.studio.table_file import EXACT, STEP, ObjectRows, extremes
+from ullayers.studio.table_file import EXACT
+from ullayers.tracks.reading import STEP, Track, extremes
 from ullayers.tracks.table import SURE
 
 ROWS_PER_RESPONSE = 4096  # largest number of rows of an object
 MOST_POINTS = 20_000  # of all objects of a sample
 
 
-def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[ObjectRows]:
+def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[Track]:
     """Return the tracks or codes of a sequence; empty if there are none.
 
     Args:
@@ -38,7 +39,7 @@ def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[Object
     return codes or read_edited(folder).rows(sequence, found=found)
 
 
-def overview_of(table: list[ObjectRows]) -> dict[str, Any]:
+def overview_of(table: list[Track]) -> dict[str, Any]:
     """Return the overview of a whole table for the page.
 
     Returns:
@@ -62,12 +63,12 @@ def overview_of(table: list[ObjectRows]) -> dict[str, Any]:
     } | _clock(table)
 
 
-def _share_of_sure(rows: ObjectRows) -> float | None:
+def _share_of_sure(rows: Track) -> float | None:
     confidence = rows.columns.get("confidence")
     return None if confidence is None else float((confidence >= SURE).mean())
 
 
-def _ranges(table: list[ObjectRows]) -> dict[str, list[float]]:
+def _ranges(table: list[Track]) -> dict[str, list[float]]:
     found = {}
     for name in table[0].names if table else ():
         low = float(
@@ -81,7 +82,7 @@ def _ranges(table: list[ObjectRows]) -> dict[str, list[float]]:
     return found
 
 
-def _clock(table: list[ObjectRows]) -> dict[str, float | None]:
+def _clock(table: list[Track]) -> dict[str, float | None]:
     """Return frames per second by the longest object, and the time of frame 0."""
     longest = max(table, key=lambda rows: len(rows.frame), default=None)
     if longest is None or len(longest.frame) < 2:
@@ -94,12 +95,12 @@ def _clock(table: list[ObjectRows]) -> dict[str, float | None]:
     return {"fps": fps, "start": float(time[0] - frame[0] / fps)}
 
 
-def unsure_stretches(table: Iterable[ObjectRows]) -> NDArray[np.int64]:
+def unsure_stretches(table: Iterable[Track]) -> NDArray[np.int64]:
     """Return first and last frame (stretches, 2) of where the confidence of any object is low.
 
     Example:
         >>> columns = {"frame": np.arange(5), "confidence": np.array([1, 0.2, 0.1, 0.9, 0.3])}
-        >>> unsure_stretches([ObjectRows("a", 1, columns)]).tolist()
+        >>> unsure_stretches([Track("a", 1, columns)]).tolist()
         [[1, 2], [4, 4]]
     """
     found = [np.zeros((0, 2), np.int64)]
@@ -115,9 +116,7 @@ def unsure_stretches(table: Iterable[ObjectRows]) -> NDArray[np.int64]:
     return np.stack([stretches[begins, 0], reach[ends]], 1)
 
 
-def pack_rows(
-    table: list[ObjectRows], first: int, last: int, wanted: Collection[str] = ()
-) -> bytes:
+def pack_rows(table: list[Track], first: int, last: int, wanted: Collection[str] = ()) -> bytes:
     """Return the rows of a range of frames as bytes for the page.
 
     Args:
@@ -139,7 +138,7 @@ def pack_rows(
     )
 
 
-def pack_sample(table: list[ObjectRows], wanted: Collection[str] = ()) -> bytes:
+def pack_sample(table: list[Track], wanted: Collection[str] = ()) -> bytes:
     """Return every n-th row as bytes for the page, few enough to draw them all."""
     names = _names(table, wanted)
     step = max(1, -(-sum(len(rows.frame) for rows in table) // MOST_POINTS))
@@ -150,7 +149,7 @@ def pack_sample(table: list[ObjectRows], wanted: Collection[str] = ()) -> bytes:
 
 
 def pack_extremes(
-    table: list[ObjectRows], first: int, last: int, step: int, wanted: Collection[str] = ()
+    table: list[Track], first: int, last: int, step: int, wanted: Collection[str] = ()
 ) -> bytes:
     """Return the lowest and highest values of every few frames as bytes for the page.
 
@@ -179,6 +178,6 @@ def pack_extremes(
     return pack_table(columns, objects)
 
 
-def _names(table: list[ObjectRows], wanted: Collection[str]) -> list[str]:
+def _names(table: list[Track], wanted: Collection[str]) -> list[str]:
     known = table[0].columns if table else ()
     return [name for name in known if not wanted or name in wanted]

@@ -288,9 +288,9 @@ def measure_scenes(tracks: Sequence[Track], sizes: Mapping[str, tuple[int, int]]
         sizes: (width, height) of the frames of each sequence.
 
     Example:
-        >>> t, no = np.arange(50), np.full(50, np.nan)
-        >>> rest = (np.ones(50), 10.0 * t, 0 * t + 50.0, no, no, no, no, no)
-        >>> track = Track("a", 1, t, t / 25, t / 64, 0 * t + 0.5, *rest)
+        >>> t = np.arange(50)
+        >>> places = {"x": t / 64, "y": 0 * t + 0.5, "confidence": np.ones(50)}
+        >>> track = Track("a", 1, {"frame": t, "time": t / 25, **places})
         >>> [scene] = measure_scenes([track], {"a": (640, 100)})
         >>> round(scene.motions[0].distance), scene.durations[0].sum().round(3)
         (490, np.float64(2.0))
@@ -336,7 +336,8 @@ def _speeds(place: Floats, track: Track, sure: NDArray[np.bool_]) -> Floats:
     """Return the speeds in the table, or those of the positions in a table without speeds."""
     if np.isfinite(track.speed).any():
         return track.speed
-    return speed(*np.where(sure, place.T, np.nan), track.time)
+    x, y = place.T
+    return speed(np.where(sure, x, np.nan), y, track.time)
 
 
 def _durations(time: Floats, rows: NDArray[np.int64]) -> Floats:

@@ -625,7 +625,7 @@ def _track(video: TrackedVideo, rows: CorrectedRows, number: int) -> Track:
     for name in SHAPE:
         columns[name][~rows.masked[chosen]] = np.nan
     _renew_speed(columns, rows, chosen)
-    return Track(video.name, number, rows.frame[chosen], **columns)
+    return Track(video.name, number, {"frame": rows.frame[chosen], **columns})
 
 
 def _times(video: TrackedVideo, frames: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.tracks.reading import Track
+from ullayers.tracks.reading import NAMES, Track
 from ullayers.tracks.table import SURE, TRACK, Answer
 from ullayers.video.reader import Info
 
@@ -394,7 +394,8 @@ def to_tracks(answer: Answer) -> list[Track]:
         x, y, confidence = each.values.T
         x_px, y_px = (each.values[:, :2] * each.size).T
         columns = (each.seconds, x, y, confidence, x_px, y_px, *each.shapes.T)
-        tracks.append(Track(each.sequence, number, each.index, *columns))
+        named = dict(zip(NAMES, columns, strict=True))
+        tracks.append(Track(each.sequence, number, {"frame": each.index, **named}))
     return tracks
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import RunError
-from ullayers.files import read_regular, replacing
+from ullayers.files import replacing
 from ullayers.tracks.table import (
     CROSSING_NAMES,
     MAX_FRAMES,
@@ -25,6 +25,7 @@ from ullayers.tracks.table import (
     TRACK,
     damaged_table,
     open_table,
+    read_frame,
 )
 
 if TYPE_CHECKING:
@@ -34,44 +35,115 @@ Floats = NDArray[np.float64]
 NAMES = ("time", *TRACK, *PIXELS, *SHAPE)
 REQUIRED = ("sequence", "frame", "time", *TRACK)
 Key = tuple[str, int]  # sequence, object
-MAX_TABLE_BYTES = 2**28
+STEP = 64  # frames per block of extremes
+
+
+class _Column:
+    """A column of a track as an attribute; NaN in every frame if the table does not have it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, track: Track, owner: type) -> Floats:
+        unknown = np.broadcast_to(np.float64(np.nan), len(track.frame))
+        return track.columns.get(self.name, unknown)
 
 
 @dataclass(frozen=True)
 class Track:
-    """One object in consecutive frames of a sequence, one number per frame; NaN if unknown.
+    """Rows of one object, or the codes of a sequence, by column.
+
+    The columns of positions are attributes: time (seconds), x and y (in 0..1, from the top left
+    corner), confidence (from 0 to 1; below 0.5, treat the position as unreliable), x_px and y_px,
+    speed (pixels per second), heading (degrees, clockwise from the right: 90 is down), length and
+    width (axes of the mask in pixels) and area (pixels).
 
     Attributes:
         sequence: Name of the source.
         object: Number of the object, from 1.
-        frame: Number of each frame in the source, ascending.
-        time: Seconds.
-        x: Horizontal position of the centroid in 0..1.
-        y: Vertical position in 0..1, from the top.
-        confidence: From 0 to 1; below 0.5, treat the position as unreliable.
-        x_px: Horizontal position in pixels.
-        y_px: Vertical position in pixels.
-        speed: Pixels per second.
-        heading: Degrees, clockwise from the right: 90 is down.
-        length: Longer axis of the mask in pixels.
-        width: Shorter axis in pixels.
-        area: Pixels.
+        columns: Columns by name, with `frame` in ascending order.
+        stored: Known lowest and highest values, as returned by `extremes`.
+
+    Example:
+        >>> track = Track("a", 1, {"frame": np.arange(2), "x": np.array([0.1, 0.2])})
+        >>> track.x.tolist(), track.speed.tolist()
+        ([0.1, 0.2], [nan, nan])
     """
 
     sequence: str
     object: int
-    frame: NDArray[np.int64]
-    time: Floats
-    x: Floats
-    y: Floats
-    confidence: Floats
-    x_px: Floats
-    y_px: Floats
-    speed: Floats
-    heading: Floats
-    length: Floats
-    width: Floats
-    area: Floats
+    columns: Mapping[str, NDArray[Any]]
+    stored: Mapping[str, NDArray[Any]] | None = None
+
+    time = _Column()
+    x = _Column()
+    y = _Column()
+    confidence = _Column()
+    x_px = _Column()
+    y_px = _Column()
+    speed = _Column()
+    heading = _Column()
+    length = _Column()
+    width = _Column()
+    area = _Column()
+
+    @property
+    def frame(self) -> NDArray[np.int64]:
+        """Number of each frame in the source."""
+        return self.columns["frame"]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns besides frame and time."""
+        return [name for name in self.columns if name not in ("frame", "time")]
+
+    @cached_property
+    def extremes(self) -> Mapping[str, NDArray[Any]]:
+        """Lowest and highest value of every `STEP` frames: frame, NAME_low, NAME_high."""
+        return self.stored or extremes(self.columns, self.names, STEP)
+
+    def between(self, first: int, last: int) -> slice:
+        """Return the rows of a range of frames."""
+        start, end = np.searchsorted(self.frame, [first, last + 1])
+        return slice(int(start), int(end))
+
+    def only(self, names: Sequence[str]) -> Track:
+        """Return the track with some of its columns; those it does not have are NaN."""
+        stored = self.stored if self.columns.keys() >= set(names) else None
+        return replace(self, columns={name: getattr(self, name) for name in names}, stored=stored)
+
+    def changed(self, **columns: NDArray[Any]) -> Track:
+        """Return the track with other values in some columns."""
+        return Track(self.sequence, self.object, {**self.columns, **columns})
+
+
+def extremes(
+    columns: Mapping[str, NDArray[Any]], names: Sequence[str], step: int
+) -> dict[str, NDArray[Any]]:
+    """Return the lowest and highest values of blocks of frames.
+
+    Args:
+        columns: `frame`, and either NAME or NAME_low and NAME_high for each name.
+        names: Names of the columns to sum up.
+        step: Frames to sum up.
+
+    Returns:
+        `frame`, which has the first of the frames, a multiple of `step`; NAME_low and NAME_high.
+
+    Example:
+        >>> found = extremes({"frame": np.arange(5), "x": np.array([3, 1, 2, 5, 4])}, ["x"], 3)
+        >>> [column.tolist() for column in found.values()]
+        [[0, 3], [1, 4], [3, 5]]
+    """
+    places = columns["frame"] // step
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    found = {"frame": places[starts] * step}
+    for name in names:
+        for end, function in (("low", np.fmin), ("high", np.fmax)):
+            column = columns.get(f"{name}_{end}", columns.get(name))
+            assert column is not None
+            found[f"{name}_{end}"] = function.reduceat(column, starts) if len(starts) else column
+    return found
 
 
 def read_tracks(path: Path) -> list[Track]:
@@ -190,15 +262,8 @@ def frames_of(key: Key, numbers: Floats) -> NDArray[np.int64]:
 
 
 def _track(key: Key, columns: list[str], table: Floats) -> Track:
-    frame = frames_of(key, table[:, 0])
-    return track_of(key, frame, dict(zip(columns, table.T[1:], strict=True)))
-
-
-def track_of(key: Key, frame: NDArray[np.int64], columns: Mapping[str, NDArray[Any]]) -> Track:
-    """Return the track of an object; missing columns are NaN."""
-    unknown = np.broadcast_to(np.float64(np.nan), len(frame))
-    values: dict[str, Any] = {name: columns.get(name, unknown) for name in NAMES}
-    return Track(key[0], key[1], frame, **values)
+    values = dict(zip(columns, table.T[1:], strict=True))
+    return Track(*key, {"frame": frames_of(key, table[:, 0]), **values})
 
 
 @dataclass(frozen=True)
@@ -242,20 +307,16 @@ def read_crossings(path: Path) -> list[Crossing]:
         >>> crossing.objects, crossing.confidence
         ((1, 3), 0.95)
     """
-    try:
-        text = read_regular(path, MAX_TABLE_BYTES).decode()
-        rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        missing = set(CROSSING_NAMES) - set(rows.fieldnames or ())
-        if missing:
-            raise ValueError(f"no column {sorted(missing)[0]}")
-        return [_crossing(row) for row in rows]
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except (OSError, ValueError, TypeError, AttributeError, csv.Error) as error:
-        raise RunError(f"{path}: is damaged ({error}); write it again with --force") from error
+    rows = read_frame(path, CROSSING_NAMES).to_dict("records")
+    try:
+        return [_crossing(row) for row in rows]
+    except ValueError as error:
+        raise damaged_table(path, error) from error
 
 
-def _crossing(row: dict[str, str]) -> Crossing:
+def _crossing(row: Mapping[Hashable, Any]) -> Crossing:
     confidence = float(row["confidence"])
     if not 0 <= confidence <= 1:
         raise ValueError(f"expected a confidence from 0 to 1, got {confidence}")

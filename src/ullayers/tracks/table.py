@@ -349,7 +349,7 @@ def read_frame(path: Path, required: Sequence[str] = ("sequence",)) -> DataFrame
     for name in WHOLE:
         if name in columns:
             numbers = frame[name]
-            if not (np.floor(numbers) == numbers).all():  # or NaN
+            if not ((np.floor(numbers) == numbers) & (np.abs(numbers) < 2**53)).all():  # or NaN
                 raise damaged_table(
                     path, f"the column {name} has a cell that is not a whole number"
                 )

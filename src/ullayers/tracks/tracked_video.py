@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ullayers.errors import RunError, UserError
 from ullayers.files import read_json
 from ullayers.tracks.masks import MAX_PALETTE_OBJECTS, Labels, label_box, read_labels
-from ullayers.tracks.reading import NAMES, Crossing, Floats, Track, read_crossings, read_tracks
+from ullayers.tracks.reading import Crossing, Floats, Track, read_crossings, read_tracks
 from ullayers.tracks.table import CROSSINGS, MAX_FRAMES, SURE
 
 MAX_SIDE = 2**20  # pixels of a frame's side
@@ -127,8 +127,7 @@ def sure(track: Track) -> NDArray[np.bool_]:
 def object_name(track: Track) -> str:
     """Return the name of an object in other programs.
 
-    >>> nothing = np.zeros(0)
-    >>> object_name(Track("a", 2, nothing.astype(int), *[nothing] * 11))
+    >>> object_name(Track("a", 2, {"frame": np.zeros(0, int)}))
     'object_2'
     """
     return f"object_{track.object}"
@@ -184,8 +183,7 @@ def cut_video(video: TrackedVideo, first: int | None, last: int | None) -> Track
 
 def _cut(track: Track, first: int, last: int) -> Track:
     kept = (track.frame >= first) & (track.frame <= last)
-    columns: dict[str, Any] = {name: getattr(track, name)[kept] for name in ("frame", *NAMES)}
-    return replace(track, **columns)
+    return track.changed(**{name: values[kept] for name, values in track.columns.items()})
 
 
 def read_videos(
@@ -271,7 +269,7 @@ def _in_pixels(track: Track, width: int, height: int) -> Track:
     """Add the columns in pixels to a table of version 0.1."""
     if np.isfinite(track.x_px).any():
         return track
-    return replace(track, x_px=track.x * width, y_px=track.y * height)
+    return track.changed(x_px=track.x * width, y_px=track.y * height)
 
 
 def _union(tracks: list[Track]) -> Frames:

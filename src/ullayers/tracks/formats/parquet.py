@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import numpy as np
 
 from ullayers.files import replacing
 from ullayers.tracks.formats.packages import load
-from ullayers.tracks.reading import Track
+from ullayers.tracks.reading import NAMES
 from ullayers.tracks.tracked_video import TrackedVideo
 
-COLUMNS = tuple(field.name for field in fields(Track))
+COLUMNS = ("frame", *NAMES)
 
 
 def write_parquet(videos: Sequence[TrackedVideo], path: Path) -> None:
@@ -25,7 +24,7 @@ def write_parquet(videos: Sequence[TrackedVideo], path: Path) -> None:
         "sequence": [track.sequence for track in tracks for _ in track.frame],
         "object": np.concatenate([np.full(len(track.frame), track.object) for track in tracks]),
     }
-    for name in COLUMNS[2:]:
+    for name in COLUMNS:
         columns[name] = np.concatenate([getattr(track, name) for track in tracks])
     arrays = {name: pyarrow.array(cells, from_pandas=True) for name, cells in columns.items()}
     with replacing(path, "wb") as file:
