@@ -102,6 +102,8 @@ class Reading:
         tap: Called in the reader's thread for each kept frame of a file, with a function that
             renders the whole frame at another size. This avoids decoding the file again.
         passing: The same for each frame of a video file, including those that `stride` leaves out.
+        timed: Called in the reader's thread with the number and the time of each decoded frame of a
+            video file, including those that are left out; see `access.FrameTimes`.
         interleaved: Whether the colours of a pixel are adjacent in memory (`channels_last`), as in
             OpenCV. The shape of the frames is the same.
 
@@ -123,6 +125,7 @@ class Reading:
     follow: bool = False
     tap: Callable[[Render], None] | None = field(default=None, compare=False)
     passing: Callable[[Render], None] | None = field(default=None, compare=False)
+    timed: Callable[[int, float], None] | None = field(default=None, compare=False)
     interleaved: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
