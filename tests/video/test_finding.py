@@ -88,7 +88,7 @@ def test_refusals(tmp_path: Path) -> None:
         "useless/*": "matches no images or videos",
         "text.mp4": "text.mp4: cannot be read as a video",
         "useless/notes.txt": "notes.txt: is text or a single image",
-        "zero.mp4": "zero.mp4: cannot be read as a video",
+        "zero.mp4": "zero.mp4: cannot be read (empty",
         "one.png": "one.png: is text or a single image, not a video; for images give their folder",
         "mixed": f"such as '{tmp_path / 'mixed' / '*.mp4'}'",
     }
