@@ -6,8 +6,9 @@ import glob
 import json
 import os
 import re
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from itertools import count as count_from
@@ -25,6 +26,7 @@ from ullayers.video.frames import (
     suffix_of,
 )
 from ullayers.video.opening import UNPAUSED, open_video
+from ullayers.video.read_ahead import read_ahead
 from ullayers.video.remote import is_pattern, is_url, match_urls, without_password
 
 MAX_TRIED = 10_000  # files that are opened although their names are not those of videos
@@ -56,8 +58,9 @@ def find_sequences(paths: Sequence[str], bad: dict[str, str] | None) -> list[Fou
     found: dict[str, Place] = {}  # by real path: a file named twice is read once
     for path in paths:
         try:
-            tries = iter(range(MAX_TRIED))
-            places = _find(os.path.expanduser(os.fspath(path)), bad, tries)
+            # In a thread: PyAV loses a Ctrl-C that arrives while a file cannot be opened.
+            stop = threading.Event()
+            [places] = read_ahead(_found(os.path.expanduser(os.fspath(path)), bad, stop), stop=stop)
         except VideoError as error:
             if bad is None:
                 raise error.with_skip_hint(len(paths)) from None
@@ -76,6 +79,13 @@ def find_sequences(paths: Sequence[str], bad: dict[str, str] | None) -> list[Fou
 def safe_name(name: str) -> str:
     """Return a name that is safe in file names, tables and shells."""
     return re.sub(r"[^\w.+-]+", "_", name).strip("._-")[:100] or "video"
+
+
+def _found(
+    path: str, bad: dict[str, str] | None, stop: threading.Event
+) -> Generator[list[Place], None, None]:
+    """Yield the sequences of one path, for `read_ahead`."""
+    yield _find(path, bad, (number for number in range(MAX_TRIED) if not stop.is_set()))
 
 
 def _find(path: str, bad: dict[str, str] | None, tries: Iterator[int]) -> list[Place]:
