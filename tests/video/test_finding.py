@@ -191,7 +191,7 @@ def test_folders_with_other_tables_are_inputs(name: str, text: str, tmp_path: Pa
         assert [source.name for source in find_sources([path])] == ["a", "b"]
 
 
-def test_ctrl_c_ends_the_search(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyAV loses exceptions of signal handlers while a file cannot be opened."""
     for number in range(400):
         (tmp_path / f"{number}.bin").write_bytes(np.random.default_rng(number).bytes(999))
@@ -203,8 +203,8 @@ def test_ctrl_c_ends_the_search(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         return open_video(path)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(finding, "open_video", interrupting)
+    monkeypatch.setattr(finding, "open_video", interrupting)
+    with pytest.raises(KeyboardInterrupt):
         find_sources([str(tmp_path)])
     assert len(opened) < 400
     assert not readers()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.video.decoding import KeyFrame
 from ullayers.video.frames import VideoError
 from ullayers.video.opening import OpenVideo, load_av, open_video
 
@@ -32,6 +31,20 @@ SHOWN_IN_VP8 = 0x10  # bit of the first byte of a packet; frames without it are 
 
 class UncertainError(Exception):
     """Decoding from a key frame may not give the frames and numbers of a full decode."""
+
+
+class KeyFrame(NamedTuple):
+    """A frame from which decoding can start.
+
+    Attributes:
+        pts: Its time, in units of the stream.
+        seek: The timestamp to seek to.
+        number: Its frame number.
+    """
+
+    pts: int
+    seek: int
+    number: int
 
 
 class Timestamps:
