@@ -21,7 +21,6 @@ from contextvars import ContextVar
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -277,6 +276,8 @@ def serve(connection: int, file: int) -> None:
         connection: File descriptor of the connection to it.
         file: File descriptor of the shared memory.
     """
+    import cv2  # slow to import, and only needed here
+
     cv2.setNumThreads(1)
     messages: Connection[Any, Any] = Connection(connection)
     # Arrays are copied to be used and back to be returned. Mapped memory would count as memory of
