@@ -258,7 +258,7 @@ ANY_FUNCTION = ""
 # Stage of a (module, function); inner functions take precedence over outer ones.
 STAGES: dict[tuple[str, str], str] = {
     (__name__, "clips"): WAITING,
-    ("ullayers.video.single_frames", ANY_FUNCTION): WAITING,
+    ("ullayers.video.access", ANY_FUNCTION): WAITING,
     ("ullayers.learn.footage", "make_piece"): "camera and background",
     ("ullayers.learn.training", ANY_FUNCTION): "learning",
     ("ullayers.run.apply", ANY_FUNCTION): "locating",

@@ -238,6 +238,27 @@ def test_names_that_look_like_options(
     assert "./" not in errors
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+@pytest.mark.parametrize("inputs", ["/proc", "/proc/self", "/proc/kmsg", "/dev"])
+def test_files_of_the_system_are_not_opened(inputs: str, place: Path, tmp_path: Path) -> None:
+    """Reading some of them never ends."""
+    if not Path(inputs).exists():
+        pytest.skip(f"needs {inputs}")
+    for command in (["learn"], ["apply", str(place / "run")], ["watch"]):
+        check_refused(ended(start(*command, inputs, "--out", tmp_path / "out")), inputs)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipe_among_images_is_not_opened(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    write_pictures(folder, ball(8)[0])
+    os.mkfifo(folder / "zzz.png")
+    for command in (["learn", *QUICK], ["apply", place / "run"]):
+        code, _, errors = ended(start(*command, folder, "--out", tmp_path / "out"))
+        assert code == 2
+        assert "zzz.png: is not a file but a pipe or a device" in errors
+
+
 def test_advice_that_fits(place: Path, tmp_path: Path, here: UlCommand) -> None:
     film, run = place / "ball.mp4", tmp_path / "run"
     os.mkfifo(tmp_path / "pipe")

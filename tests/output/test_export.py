@@ -26,7 +26,6 @@ from tests.films import (
 )
 from ullayers.errors import RunError
 from ullayers.learn.footage import PIECE, LongMean
-from ullayers.locate.helper import Helper, can_help
 from ullayers.report.overlay import Overlay
 from ullayers.run import apply
 from ullayers.run.apply import answers
@@ -37,6 +36,7 @@ from ullayers.run.summary import Exported
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.store import finished_sequences
 from ullayers.tracks.table import CROP, PIXELS, SHAPE, Answer
+from ullayers.video.parallel import Helper, can_help
 from ullayers.video.reader import VideoError, find_sources, read_all
 
 

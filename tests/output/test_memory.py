@@ -16,13 +16,13 @@ import pytest
 
 import ullayers.tracks.table as results
 from tests.films import write_ball
-from ullayers.run.apply import EVERY, returning_memory
 from ullayers.run.plan import Run
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.masks import Spool
 from ullayers.tracks.reading import read_tracks
 from ullayers.tracks.store import GrowingTable
 from ullayers.tracks.table import TRACK, Answer
+from ullayers.video.memory import EVERY, returning_memory
 from ullayers.video.reader import find_sources
 
 ROWS = 8_000

@@ -174,7 +174,7 @@ def counted_frames() -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Source, "clips", counting)
-        patch.setattr(run_report, "frames_at", unexpected)
+        patch.setattr(run_report, "FrameAccess", unexpected)
         yield counts
 
 

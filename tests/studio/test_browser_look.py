@@ -115,7 +115,7 @@ def test_slow_videos_show_key_frames_on_the_way(
     gallery: Server, open_tab: OpenTab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A drag ends at exactly the frame below the pointer; what it passes are frames as well."""
-    monkeypatch.setattr("ullayers.video.frame_access.QUICK_SECONDS", -1.0)  # all are slow
+    monkeypatch.setattr("ullayers.video.access.QUICK_SECONDS", -1.0)  # all are slow
     tab = open_tab(gallery)
     near: list[int] = []
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import glob
 import os
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from tests.video.samples import level, read, text_file, write_images, write_video
+import ullayers.video.finding as finding
+from tests.video.samples import level, read, readers, text_file, write_images, write_video
 from ullayers.video.finding import _expand
 from ullayers.video.frames import VideoError, natural_key
+from ullayers.video.opening import open_video
 from ullayers.video.reader import find_sources, read_all
 
 
@@ -88,7 +92,7 @@ def test_refusals(tmp_path: Path) -> None:
         "useless/*": "matches no images or videos",
         "text.mp4": "text.mp4: cannot be read as a video",
         "useless/notes.txt": "notes.txt: is text or a single image",
-        "zero.mp4": "zero.mp4: cannot be read as a video",
+        "zero.mp4": "zero.mp4: cannot be read (empty",
         "one.png": "one.png: is text or a single image, not a video; for images give their folder",
         "mixed": f"such as '{tmp_path / 'mixed' / '*.mp4'}'",
     }
@@ -185,3 +189,22 @@ def test_folders_with_other_tables_are_inputs(name: str, text: str, tmp_path: Pa
     (tmp_path / "more" / name).write_text(text)
     for path in (str(tmp_path), f"{tmp_path}/**/*.mp4"):
         assert [source.name for source in find_sources([path])] == ["a", "b"]
+
+
+def test_ctrl_c_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyAV loses exceptions of signal handlers while a file cannot be opened."""
+    for number in range(400):
+        (tmp_path / f"{number}.bin").write_bytes(np.random.default_rng(number).bytes(999))
+    opened: list[str] = []
+
+    def interrupting(path: str) -> object:
+        opened.append(path)
+        if len(opened) == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return open_video(path)
+
+    monkeypatch.setattr(finding, "open_video", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        find_sources([str(tmp_path)])
+    assert len(opened) < 400
+    assert not readers()

@@ -17,15 +17,16 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import torch
 from PIL import EpsImagePlugin, Image, ImageOps
 
 import ullayers.video.frames as frames
 import ullayers.video.opening as opening
 from tests.video.samples import level, pattern, read, write_images, write_video
+from ullayers.video.access import FrameAccess
 from ullayers.video.frames import MAX_PIXELS, VideoError
 from ullayers.video.opening import open_video
 from ullayers.video.reader import Source, find_sources, open_live, read_all
-from ullayers.video.single_frames import frames_at
 
 SIDE = 13_300  # pixels; their product is just below what Pillow itself refuses
 
@@ -86,7 +87,8 @@ def test_metadata_need_not_be_utf8(tmp_path: Path, name: str) -> None:
     assert source.probe().width == 64
     clip = read_all(source)
     assert len(clip.index) == 5
-    assert frames_at(source, [float(clip.seconds[3])], (48, 64), most=9) is not None
+    with FrameAccess(source) as frames:
+        assert torch.equal(frames.render(3, (48, 64)), clip.frames[3])
     assert len(read_all(open_live(path)).index) == 5
 
 

@@ -22,7 +22,7 @@ from ullayers.locate.recording.windows import (
     find_still_scene,
     fits,
 )
-from ullayers.video import recycled
+from ullayers.video import memory
 from ullayers.video.follow import moving_share
 from ullayers.video.frames import Render, kept_frames
 from ullayers.video.reader import Info, Reading, Source, VideoError
@@ -168,7 +168,7 @@ def to_pixels(frames: Tensor) -> Frames:
     if frames.shape[1] == 3 and frames.is_contiguous(memory_format=torch.channels_last):
         shared: Frames = frames.permute(0, 2, 3, 1).numpy()
         return shared
-    pixels = recycled.empty((len(frames), *frames.shape[2:], 3), np.uint8)
+    pixels = memory.empty((len(frames), *frames.shape[2:], 3), np.uint8)
     for image, frame in zip(pixels, frames.expand(-1, 3, -1, -1).numpy(), strict=True):
         cv2.merge(list(frame), dst=image)  # twice as fast as copying with other strides
     return pixels

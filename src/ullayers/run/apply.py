@@ -1,15 +1,13 @@
-"""Returning freed memory to the system."""
+"""Applying a finished run to new video, in bounded memory."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import repeat
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -24,7 +22,6 @@ from ullayers.learn.networks import Encoder, Located, Locator
 from ullayers.learn.survey import open_recording, outline_reading, patience_of, to_pixels
 from ullayers.learn.teaching import Teaching
 from ullayers.locate.flow import Frames
-from ullayers.locate.helper import can_help
 from ullayers.locate.moving.segment import Segments
 from ullayers.locate.outline import mask_moments
 from ullayers.locate.paths import Anchors, fill_gaps
@@ -41,53 +38,17 @@ from ullayers.locate.tracking.settle import Several
 from ullayers.run.plan import Run, keep_scene, read_scenes
 from ullayers.tracks.masks import EDGE
 from ullayers.tracks.table import TRACK, Answer, code_columns
-from ullayers.video import recycled
 from ullayers.video.frames import Render
-from ullayers.video.parallel import in_parallel
+from ullayers.video.memory import returning_memory
+from ullayers.video.parallel import can_help, in_parallel
 from ullayers.video.read_ahead import read_ahead
 from ullayers.video.reader import Clip, Reading, Source, VideoError
 
-EVERY = 16  # parts of a video between two returns
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-LARGE = 2**23  # bytes: larger blocks, such as windows of frames, are returned once they are free
-# Smaller blocks are kept until the next return. Returning them after each frame costs time, because
-# the system clears every page that it gives out.
-KEPT = 2**30  # bytes
-T = TypeVar("T")
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
 PIXELS_PER_CALL = 2**23  # of the network, which needs about 60 bytes for each
 HELP_FRAMES = 1000  # a second process takes as long to start as a few hundred frames
 Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # positions given by the user, by frame
-
-
-def returning_memory(parts: Iterator[T]) -> Iterator[T]:
-    """Yield parts of a video, and return memory to the system from time to time.
-
-    glibc keeps freed memory, the more the larger the freed blocks were. Because parts differ in
-    size, the kept memory would grow over an hour of video.
-
-    >>> list(returning_memory(iter([1, 2])))
-    [1, 2]
-    """
-    library = _glibc()
-    if library is not None:
-        library.mallopt(M_MMAP_THRESHOLD, LARGE)
-        library.mallopt(M_TRIM_THRESHOLD, KEPT)
-    try:
-        for number, part in enumerate(parts, 1):
-            yield part
-            if number % EVERY == 0 and library is not None:
-                library.malloc_trim(0)
-    finally:
-        recycled.release()
-
-
-@cache
-def _glibc() -> ctypes.CDLL | None:
-    """Return glibc, or None if it is not available."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    return library if hasattr(library, "malloc_trim") else None
 
 
 def answers(

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from ullayers.errors import MissingPackageError, RunError, UserError
 from ullayers.files import check_inside, from_json, replacing, sweep
-from ullayers.locate.helper import without_help
 from ullayers.locate.tracking.identity import KnownObjects, Portrait
 from ullayers.locate.tracking.settle import Several, crossing_lines, identities
 from ullayers.run.apply import answers
@@ -47,6 +46,7 @@ from ullayers.tracks.table import (
     Answer,
     header,
 )
+from ullayers.video.parallel import without_help
 from ullayers.video.reader import Source, VideoError
 from ullayers.video.remote import absolute_path, without_password
 

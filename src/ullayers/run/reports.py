@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,9 @@ from ullayers.tracks.formats.write import plan_files, write_files
 from ullayers.tracks.reading import Track, read_crossings
 from ullayers.tracks.table import SURE, TRACK, Answer, open_table
 from ullayers.tracks.tracked_video import TrackedVideo, on_frames
+from ullayers.video.access import FrameAccess
 from ullayers.video.follow import SIDE
 from ullayers.video.reader import Info, Reading, Source, VideoError
-from ullayers.video.single_frames import frames_at
 
 SAMPLES = 8  # frames to show
 
@@ -88,7 +88,6 @@ def report_run(
     sources: Sequence[Source],
     done: Exported,
     *,
-    stride: int = 1,
     scores: Sequence[tuple[str, str]] = (),
     scenes: Sequence[Scene] = (),
 ) -> None:
@@ -98,11 +97,10 @@ def report_run(
         run: A finished run.
         sources: Sources it was applied to.
         done: Results of `export`.
-        stride: The stride of the export.
         scores: Comparison with the ground truth, if there is one.
         scenes: Measures of the objects in tracks.csv.
     """
-    contents = contents_of(run, sources, done, stride=stride)
+    contents = contents_of(run, sources, done)
     contents = replace(
         contents,
         scores=list(scores),
@@ -112,16 +110,13 @@ def report_run(
     write_report(run.folder / "report.html", contents)
 
 
-def contents_of(
-    run: Run, sources: Sequence[Source], done: Exported, *, stride: int = 1
-) -> Contents:
+def contents_of(run: Run, sources: Sequence[Source], done: Exported) -> Contents:
     """Return the contents of the report of a run, without measures of objects.
 
     Args:
         run: A finished run.
         sources: Sources it was applied to.
         done: Results of the run.
-        stride: The stride of the export.
     """
     maps, picture = _maps(run, sources)
     records = _shown_records(run)
@@ -133,7 +128,7 @@ def contents_of(
         winner=run.outcome.trial or 0,
         answers=done.answers,
         infos=done.infos,
-        samples=_samples(sources, done, stride),
+        samples=_samples(sources, done),
         kernels=_kernels(run),
         maps=maps,
         maps_picture=picture,
@@ -272,7 +267,7 @@ def _training_facts(records: Sequence[dict[str, Any]], winner: int) -> list[tupl
     return facts
 
 
-def _samples(sources: Sequence[Source], done: Exported, stride: int) -> list[Sample]:
+def _samples(sources: Sequence[Source], done: Exported) -> list[Sample]:
     """Return evenly spaced frames over sequences and time, with their results."""
     by_name = {source.name: source for source in sources}
     count = len(done.answers)
@@ -290,7 +285,7 @@ def _samples(sources: Sequence[Source], done: Exported, stride: int) -> list[Sam
             samples += [_sample(answer, row, frames[row], masks) for row in rows]
         else:
             source = by_name[answer.sequence]
-            samples += _read_samples(source, answer, masks, stride, each, every)
+            samples += _read_samples(source, answer, masks, each, every)
     return samples[: 2 * SAMPLES]
 
 
@@ -323,7 +318,6 @@ def _read_samples(
     source: Source,
     answer: Answer,
     masks: dict[int, NDArray[np.uint8]],
-    stride: int,
     count: int,
     every: int,
 ) -> list[Sample]:
@@ -332,31 +326,19 @@ def _read_samples(
         step = max(1, sorted(masks)[1] if len(masks) > 1 else 1)
         every = max(step, every // step * step)
     rows = list(range(every, len(answer.index), every))[:count] or [0]
-    read = _read_frames(source, answer, stride, rows)
+    read = _read_frames(source, answer, rows)
     return [_sample(answer, row, picture, masks) for row, picture in read]
 
 
-def _read_frames(
-    source: Source, answer: Answer, stride: int, rows: list[int]
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield the frames of some evenly spaced rows."""
-    every = stride * max(rows[0], 1)
+def _read_frames(source: Source, answer: Answer, rows: list[int]) -> Iterator[tuple[int, Tensor]]:
+    """Yield the frames of some rows."""
+    times = np.full(answer.index[-1] + 1, np.nan)
+    times[answer.index] = answer.seconds
     with suppress(VideoError):  # if some frames cannot be read, others can
         size = display_size(source.probe())
-        seconds = [float(answer.seconds[row]) for row in rows]
-        found = frames_at(source, seconds, size, most=every)
-        if found is not None:
-            yield from zip(rows, found, strict=True)
-            return
-        start = float(answer.seconds[0]) if answer.index[0] else 0.0
-        reading = Reading(size=size, start=start, stride=every, max_frames=len(rows) + 1)
-        with closing(source.clips(1, reading, ahead=1)) as clips:
-            for clip in clips:
-                row = int(np.searchsorted(answer.index, int(clip.index[0])))
-                if row in rows:
-                    yield row, clip.frames[0]
-                if row >= rows[-1]:  # later frames may be damaged
-                    return
+        with FrameAccess(source, times) as frames:
+            for row in rows:
+                yield row, frames.render(int(answer.index[row]), size)
 
 
 def _kernels(run: Run) -> dict[str, NDArray[np.float32]]:

@@ -14,7 +14,7 @@ from ullayers.report.drawing import draw_objects
 from ullayers.report.overlay import DISPLAY_SIZE
 from ullayers.studio.editing import outlines_of
 from ullayers.tracks.tracked_video import TrackedVideo
-from ullayers.video.frame_access import FrameAccess
+from ullayers.video.access import FrameAccess
 from ullayers.video.writer import VideoWriter
 
 MOST_OVERLAY_FRAMES = 9000  # five minutes at 30 frames per second

@@ -29,8 +29,8 @@ from ullayers.studio.jobs import Job, Jobs, Request, describe
 from ullayers.studio.library import Library, sources_of
 from ullayers.studio.range_overlay import write_overlay
 from ullayers.studio.workspace import Workspace
+from ullayers.video.access import FrameAccess
 from ullayers.video.finding import safe_name
-from ullayers.video.frame_access import FrameAccess
 from ullayers.video.reader import VideoError
 
 OPEN_VIDEOS = 6

@@ -15,6 +15,7 @@ from torch import Tensor
 from ullayers.video.frames import DEFAULT_FPS, KEEP_HINT, Info, VideoError
 from ullayers.video.opening import OpenVideo, is_recorded, load_av, open_video
 from ullayers.video.remote import without_password
+from ullayers.video.seeking import KeyFrame
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -37,21 +38,6 @@ def probe_video(path: str, live: bool = False) -> Info:
         if not frames and duration and video.rate and not live:
             frames = round(duration * 1e-6 * video.rate)
         return Info(width, height, video.rate, frames or None)
-
-
-@dataclass(frozen=True)
-class KeyFrame:
-    """A frame from which decoding can start.
-
-    Attributes:
-        pts: Its time, in units of the stream.
-        seek: The timestamp to seek to.
-        number: Its frame number.
-    """
-
-    pts: int
-    seek: int
-    number: int
 
 
 class Clock:

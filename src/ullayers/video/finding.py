@@ -6,8 +6,9 @@ import glob
 import json
 import os
 import re
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from itertools import count as count_from
@@ -19,13 +20,16 @@ from ullayers.video.frames import (
     VIDEO_SUFFIXES,
     Kind,
     VideoError,
+    check_regular,
     list_folder,
     natural_key,
     suffix_of,
 )
 from ullayers.video.opening import UNPAUSED, open_video
+from ullayers.video.read_ahead import read_ahead
 from ullayers.video.remote import is_pattern, is_url, match_urls, without_password
 
+MAX_TRIED = 10_000  # files that are opened although their names are not those of videos
 Place = tuple[Kind, str]  # a sequence that has no name yet
 
 # Tables of results, complete or not, and how each of them begins.
@@ -54,7 +58,9 @@ def find_sequences(paths: Sequence[str], bad: dict[str, str] | None) -> list[Fou
     found: dict[str, Place] = {}  # by real path: a file named twice is read once
     for path in paths:
         try:
-            places = _find(os.path.expanduser(os.fspath(path)), bad)
+            # In a thread: PyAV loses a Ctrl-C that arrives while a file cannot be opened.
+            stop = threading.Event()
+            [places] = read_ahead(_found(os.path.expanduser(os.fspath(path)), bad, stop), stop=stop)
         except VideoError as error:
             if bad is None:
                 raise error.with_skip_hint(len(paths)) from None
@@ -75,19 +81,31 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", name).strip("._-")[:100] or "video"
 
 
-def _find(path: str, bad: dict[str, str] | None) -> list[Place]:
-    """Find the sequences of one path."""
+def _found(
+    path: str, bad: dict[str, str] | None, stop: threading.Event
+) -> Generator[list[Place], None, None]:
+    """Yield the sequences of one path, for `read_ahead`."""
+    yield _find(path, bad, (number for number in range(MAX_TRIED) if not stop.is_set()))
+
+
+def _find(path: str, bad: dict[str, str] | None, tries: Iterator[int]) -> list[Place]:
+    """Find the sequences of one path.
+
+    Args:
+        path: A file, folder, pattern or URL.
+        bad: As in `reader.find_sources`.
+        tries: One number for each file that may be opened although its name is not that of a video.
+    """
     if os.path.isfile(path):
         with open_video(path):
             return [("video", path)]
     if os.path.isdir(path):
-        return _find_in_folder(path, bad)
+        return _find_in_folder(path, bad, tries)
     if is_url(path):
         return _find_remote(path)
     if glob.has_magic(path):
-        return _match(path, bad)
-    if os.path.exists(path):  # each file is read several times, which a pipe does not allow
-        raise VideoError(f"{path}: is not a file but a pipe or a device; save it to a file first")
+        return _match(path, bad, tries)
+    check_regular(path)  # each file is read several times, which a pipe does not allow
     raise VideoError(f"{path}: does not exist; check the spelling")
 
 
@@ -104,12 +122,12 @@ def _find_remote(url: str) -> list[Place]:
     return [("video", match) for match in found]
 
 
-def _find_in_folder(folder: str, bad: dict[str, str] | None) -> list[Place]:
+def _find_in_folder(folder: str, bad: dict[str, str] | None, tries: Iterator[int]) -> list[Place]:
     entries = list_folder(folder)
-    found = _find_among(folder, entries, bad)
+    found = _find_among(folder, entries, bad, tries)
     for entry in entries:
         if os.path.isdir(entry) and not _has_results(entry):
-            found += _find_among(entry, list_folder(entry), bad)
+            found += _find_among(entry, list_folder(entry), bad, tries)
     if not found:
         what = "contains no images or videos" if entries else "is an empty folder"
         raise VideoError(f"{folder}: {what}; give a video file or a folder of images or videos")
@@ -148,7 +166,7 @@ def _starts(file: str, start: bytes) -> bool:
         return False
 
 
-def _match(pattern: str, bad: dict[str, str] | None) -> list[Place]:
+def _match(pattern: str, bad: dict[str, str] | None, tries: Iterator[int]) -> list[Place]:
     matches = sorted(_expand(pattern), key=natural_key)
     if not matches:
         raise VideoError(f"{pattern}: nothing matches this pattern")
@@ -159,10 +177,10 @@ def _match(pattern: str, bad: dict[str, str] | None) -> list[Place]:
     found: list[Place] = []
     for folder, files in folders.items():
         place = os.path.join(glob.escape(folder), os.path.basename(pattern))
-        found += _find_among(place, files, bad)
+        found += _find_among(place, files, bad, tries)
     for match in matches:
         if os.path.isdir(match) and match.rstrip("/") not in folders:
-            found += _find(match, bad)
+            found += _find(match, bad, tries)
     if not found:
         raise VideoError(f"{pattern}: matches no images or videos")
     return found
@@ -212,11 +230,13 @@ def _prefixes(path: str) -> Iterator[str]:
     return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
-def _find_among(place: str, entries: list[str], bad: dict[str, str] | None) -> list[Place]:
+def _find_among(
+    place: str, entries: list[str], bad: dict[str, str] | None, tries: Iterator[int]
+) -> list[Place]:
     """Find the sequences among the files of one folder; images are known by their suffix."""
     files = [entry for entry in entries if os.path.isfile(entry)]
     if not any(suffix_of(file) in IMAGE_SUFFIXES for file in files):
-        return [("video", file) for file in files if _is_video(file, bad, len(files))]
+        return [("video", file) for file in files if _is_video(file, bad, len(files), tries)]
     if any(suffix_of(file) in VIDEO_SUFFIXES for file in files):
         pattern = os.path.join(os.path.dirname(files[0]), "*.mp4")
         raise VideoError(
@@ -225,7 +245,12 @@ def _find_among(place: str, entries: list[str], bad: dict[str, str] | None) -> l
     return [("images", place)]
 
 
-def _is_video(file: str, bad: dict[str, str] | None, count: int) -> bool:
+def _is_video(file: str, bad: dict[str, str] | None, count: int, tries: Iterator[int]) -> bool:
+    if suffix_of(file) not in VIDEO_SUFFIXES and next(tries, None) is None:
+        raise VideoError(
+            f"{os.path.dirname(file)}: {MAX_TRIED:,} files were opened and are no videos; choose "
+            "with a pattern such as '*.mp4'"
+        )
     try:
         with open_video(file):
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -102,6 +103,8 @@ class Reading:
         tap: Called in the reader's thread for each kept frame of a file, with a function that
             renders the whole frame at another size. This avoids decoding the file again.
         passing: The same for each frame of a video file, including those that `stride` leaves out.
+        timed: Called in the reader's thread with the number and the time of each decoded frame of a
+            video file, including those that are left out; see `access.FrameTimes`.
         interleaved: Whether the colours of a pixel are adjacent in memory (`channels_last`), as in
             OpenCV. The shape of the frames is the same.
 
@@ -123,6 +126,7 @@ class Reading:
     follow: bool = False
     tap: Callable[[Render], None] | None = field(default=None, compare=False)
     passing: Callable[[Render], None] | None = field(default=None, compare=False)
+    timed: Callable[[int, float], None] | None = field(default=None, compare=False)
     interleaved: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -237,6 +241,22 @@ def too_large(path: str, size: str) -> VideoError:
     """Return the error for an image or video whose frames have too many pixels."""
     limit = f"{MAX_PIXELS / 1e6:.0f} million pixels"
     return VideoError(f"{path}: {size}, but the limit is {limit}; resize or remove this file")
+
+
+def check_regular(file: str) -> None:
+    """Refuse files whose reading may never end: pipes, devices and those that the system makes up.
+
+    Raises:
+        VideoError: It is such a file. Files of the system, as in /proc, have a size of 0.
+    """
+    try:
+        state = os.stat(file)
+    except OSError:
+        return  # opening it says why
+    if not stat.S_ISREG(state.st_mode):
+        raise VideoError(f"{file}: is not a file but a pipe or a device; save it to a file first")
+    if not state.st_size:
+        raise VideoError(f"{file}: cannot be read (empty, or made up by the system)")
 
 
 def kept_frames(max_frames: int | None, stride: int) -> int | None:

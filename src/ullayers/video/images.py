@@ -28,6 +28,7 @@ from ullayers.video.frames import (
     TimedFrame,
     VideoError,
     check_pixels,
+    check_regular,
     list_folder,
     natural_key,
     suffix_of,
@@ -159,6 +160,7 @@ def _size_error(
 def _open_image(file: str) -> Iterator[Image.Image]:
     """Open an image and check, from its header alone, that it can be used."""
     _silence_pillow()
+    check_regular(file)
     with _call_pillow(file, lambda: Image.open(file, formats=FORMATS)) as image:
         check_pixels(file, *image.size)
         if image.format in ("TIFF", "WEBP"):

@@ -16,6 +16,7 @@ from ullayers.video.frames import (
     MAX_PIXELS,
     VideoError,
     check_pixels,
+    check_regular,
     suffix_of,
 )
 from ullayers.video.remote import RemoteFile, is_url, without_password
@@ -141,6 +142,8 @@ def _open_container(
     elif live and is_camera(path):
         where = {"file": path, "format": CAMERAS[sys.platform][0]}
     else:
+        if remote is None:
+            check_regular(path)
         # The prefix: a colon in a name is not a protocol.
         where = {"file": remote or f"file:{path}"}
         allowed = _format_names() - REFERRING_FORMATS

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.video import recycled
+from ullayers.video import memory
 from ullayers.video.capture import load_cv2, needs_opencv, probe_camera, read_camera
 from ullayers.video.decoding import probe_video
 from ullayers.video.finding import find_sequences, safe_name
@@ -243,6 +243,6 @@ def _room(shape: tuple[int, ...], interleaved: bool) -> Tensor:
     # NumPy asks for huge pages, which the system provides several times faster.
     if interleaved:
         count, channels, height, width = shape
-        pixels = recycled.empty((count, height, width, channels), np.uint8)
+        pixels = memory.empty((count, height, width, channels), np.uint8)
         return torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    return torch.from_numpy(recycled.empty(shape, np.uint8))
+    return torch.from_numpy(memory.empty(shape, np.uint8))

@@ -65,6 +65,8 @@ def _frames_in_range(
     in_order = True
     is_empty = is_whole = True
     for frame, seconds, number in _decode_near(path, live, reading.start, stop):
+        if reading.timed is not None:
+            reading.timed(number, seconds)
         origin = seconds if origin is None else origin
         in_order = in_order and seconds >= latest
         latest = max(latest, seconds)

@@ -1,16 +1,23 @@
-"""Seeking in video files: where to start decoding, with the frame numbers of a full decode."""
+"""Seeking in video files: key frames from which decoding gives the frames of a full decode."""
 
 from __future__ import annotations
 
 import math
+import threading
+from array import array
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from ullayers.video.decoding import KeyFrame
-from ullayers.video.opening import OpenVideo, load_av
+import numpy as np
+from numpy.typing import NDArray
+
+from ullayers.video.frames import VideoError
+from ullayers.video.opening import OpenVideo, load_av, open_video
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 CHECKED_FRAMES = 8  # frames after the requested one that are compared with their packets
+FIRST_STEP = 16  # frames to go back if a seek ends after the requested frame; doubled each time
 SHOWN_IN_VP8 = 0x10  # bit of the first byte of a packet; frames without it are for reference only
 
 
@@ -25,30 +33,145 @@ class UncertainError(Exception):
     """Decoding from a key frame may not give the frames and numbers of a full decode."""
 
 
-class Candidate(NamedTuple):
-    """A packet that starts with a key frame.
+class KeyFrame(NamedTuple):
+    """A frame from which decoding can start.
 
     Attributes:
-        pts: Presentation time; None if unknown.
-        dts: Decoding time; None if the file has none.
-        before: Number of packets before it that hold a frame to show.
+        pts: Its time, in units of the stream.
+        seek: The timestamp to seek to.
+        number: Its frame number.
     """
 
-    pts: int | None
-    dts: int | None
-    before: int
+    pts: int
+    seek: int
+    number: int
 
-    @property
-    def seek(self) -> int:
-        """The timestamp to seek to."""
-        # Most demuxers look for decoding times.
-        timestamp = self.pts if self.dts is None else self.dts
-        assert timestamp is not None
-        return timestamp
 
-    def is_packet(self, packet: Packet[VideoStream]) -> bool:
-        """Return whether this is the packet of the key frame."""
-        return packet.dts == self.dts if self.pts is None else packet.pts == self.pts
+class Timestamps:
+    """Timestamps of consecutive frames, in units of the stream.
+
+    Args:
+        stamps: The timestamps, which do not decrease.
+        keys: Timestamps of key frames; None if the times are those of decoded frames.
+        first: Number of the first of these frames.
+        are_decoding: Whether they are the times at which packets are decoded, as in the index of an
+            mp4 or AVI file, not those at which frames are shown.
+
+    Attributes:
+        seeks: Decoding times of the key frames, for which most containers are searched.
+    """
+
+    def __init__(
+        self,
+        stamps: array[int],
+        keys: array[int] | None,
+        first: int = 0,
+        *,
+        are_decoding: bool = False,
+    ) -> None:
+        self.stamps = stamps
+        self.keys = array("q") if keys is None else keys
+        self.first = first
+        self.are_decoding = are_decoding
+        self.are_exact = keys is None
+        self.seeks = self.keys if are_decoding else array("q")
+
+    @classmethod
+    def of_file(cls, video: OpenVideo) -> Timestamps | None:
+        """Return the times in the index of an mp4, mov or AVI file, up to its actual end.
+
+        Returns:
+            The times; None if the file has no index of all its frames.
+        """
+        entries = video.stream.index_entries
+        if not 0 < len(entries) == video.stream.frames or not entries[0].is_keyframe:
+            return None
+        name = video.container.format.name
+        # An empty chunk of an AVI file repeats a frame, and is not decoded.
+        if "mov" not in name and not (name == "avi" and all(entry.size for entry in entries)):
+            return None
+        size = video.container.size
+        is_whole = entries[-1].pos + entries[-1].size <= size
+        stamps, keys = array("q"), array("q")
+        for entry in entries:
+            if not is_whole and entry.pos + entry.size > size:
+                break
+            if entry.is_keyframe:
+                keys.append(entry.timestamp)
+            if not entry.is_discard:
+                stamps.append(entry.timestamp)
+        return cls(stamps, keys, are_decoding=True)
+
+    @classmethod
+    def of_seconds(cls, video: OpenVideo, seconds: NDArray[np.float64]) -> Timestamps | None:
+        """Return the times of frames that were decoded before.
+
+        Args:
+            video: The open video.
+            seconds: Times of the frames as in `Clip.seconds`, NaN for frames before the first known
+                one.
+
+        Returns:
+            The times; None if frames cannot be found by them.
+        """
+        known = np.flatnonzero(np.isfinite(seconds))
+        flags = load_av().format.Flags
+        # In such containers, times of packets are estimated, and differ after a seek.
+        is_estimated = video.container.format.flags & (flags.ts_discont | flags.no_timestamps).value
+        if not len(known) or not video.stream.time_base or not video.has_times or is_estimated:
+            return None
+        first = int(known[0])
+        stamps = np.rint(seconds[first:] / float(video.stream.time_base))
+        if len(known) < len(stamps) or (np.diff(stamps) <= 0).any():
+            return None
+        return cls(array("q", stamps.astype(np.int64).tobytes()), None, first)
+
+    def last(self, stamp: int) -> int:
+        """Return the number of the last frame at or before a timestamp."""
+        return self.first + bisect_right(self.stamps, stamp) - 1
+
+    def before(self, number: int) -> tuple[int, int | None] | None:
+        """Return where to seek for a frame.
+
+        Returns:
+            The timestamp to seek to, and the timestamp of the key frame, as far as it is known;
+            None for frames before the first known one.
+        """
+        place = min(number - self.first, len(self.stamps) - 1)
+        if place < 0 or self.are_exact:
+            return None if place < 0 else (self.stamps[place], None)
+        key = bisect_right(self.keys, self.stamps[place]) - 1
+        return None if key < 0 else (self.seeks[key], self.keys[key])
+
+    def differ(self, number: int, frame: VideoFrame) -> bool:
+        """Return whether a frame is known to have another number."""
+        place = number - self.first
+        return self.are_exact and 0 <= place < len(self.stamps) and self.stamps[place] != frame.pts
+
+    def stamp_of(self, packet: Packet[VideoStream]) -> int | None:
+        """Return the timestamp of a packet that can be compared with these."""
+        return packet.dts if self.are_decoding else packet.pts
+
+    def number_of(self, packet: Packet[VideoStream]) -> int | None:
+        """Return the number of the frame of a packet; None if it is unknown."""
+        stamp = self.stamp_of(packet)
+        if stamp is None:
+            return None
+        place = bisect_left(self.stamps, stamp)
+        is_single = self.stamps[place : place + 2].count(stamp) == 1
+        return self.first + place if is_single or packet.is_discard else None
+
+
+class Start(NamedTuple):
+    """A key frame to which a container was moved.
+
+    Attributes:
+        key: The key frame.
+        packets: Its packet and those that follow, without frames shown before it.
+    """
+
+    key: KeyFrame
+    packets: Iterator[Packet[VideoStream]]
 
 
 def find_key_frame(video: OpenVideo, seconds: float) -> KeyFrame | None:
@@ -68,17 +191,60 @@ def find_key_frame(video: OpenVideo, seconds: float) -> KeyFrame | None:
     if not video.stream.time_base:
         return None
     wanted = math.floor(Fraction(seconds) / video.stream.time_base)
+    left = CHECKED_FRAMES
     try:
-        for candidate in _candidates(video, wanted):
-            if candidate.before == 0:
-                return None
-            packets = packets_from(video, candidate)
-            key = next(packets, None)
-            if key is not None and key.pts is not None and key.pts <= wanted:
-                return _check(candidate, key, packets, wanted)
+        times = Timestamps.of_file(video) or _count_until(video, wanted, threading.Event())
+        start = seek(video, times, times.last(wanted), wanted)
+        if start is None or start.key.number == 0:
+            return None
+        for frame in checked_frames(start):
+            left -= frame.pts is not None and frame.pts >= wanted
+            if left <= 0:
+                break
     except (load_av().FFmpegError, UncertainError):
-        pass
-    return None
+        return None
+    return start.key
+
+
+def count_frames(path: str, stop: threading.Event) -> Timestamps:
+    """Return the times of the frames of a file, from its packets, as far as they can be counted.
+
+    Args:
+        path: The file.
+        stop: Set to stop reading.
+    """
+    try:
+        with open_video(path) as video:
+            return _count_until(video, math.inf, stop)
+    except (VideoError, OSError):  # the decoder reports the error
+        return Timestamps(array("q"), array("q"))
+
+
+def _count_until(video: OpenVideo, wanted: float, stop: threading.Event) -> Timestamps:
+    """Return the times of all frames up to a timestamp, as far as they can be counted."""
+    times = Timestamps(array("q"), array("q"))
+    first = last = None
+    with suppress(load_av().FFmpegError):
+        for packet in video.container.demux(video.stream):
+            if not packet.size:
+                return times
+            if first is None and packet.is_keyframe:
+                first = packet.pts
+            if packet.pts is None or first is None or packet.pts < first:
+                break  # the packet has no time, or its frame needs frames before the first one
+            if packet.dts is not None:
+                if last is not None and packet.dts <= last:
+                    break  # times start again in the middle
+                last = packet.dts
+                if last > wanted or stop.is_set():
+                    break
+            if is_shown(packet):
+                insort(times.stamps, packet.pts)
+            if packet.is_keyframe:
+                times.seeks.append(packet.pts if packet.dts is None else packet.dts)
+                times.keys.append(packet.pts)
+    del times.stamps[bisect_left(times.stamps, last or 0) :]  # others may come before these
+    return times
 
 
 def is_shown(packet: Packet[VideoStream]) -> bool:
@@ -89,133 +255,91 @@ def is_shown(packet: Packet[VideoStream]) -> bool:
     return not is_vp8 or bool(packet.size and memoryview(packet)[0] & SHOWN_IN_VP8)
 
 
-def has_complete_index(video: OpenVideo) -> bool:
-    """Return whether the file has an index of all its frames, as mp4, mov and most AVI files do."""
-    stream = video.stream
-    entries = stream.index_entries
-    if not 0 < len(entries) == stream.frames:
-        return False
-    # An empty chunk of an AVI file repeats a frame, and is not decoded.
-    is_avi = video.container.format.name == "avi" and all(entry.size for entry in entries)
-    return is_avi or "mov" in video.container.format.name
-
-
-def _candidates(video: OpenVideo, wanted: int) -> Iterator[Candidate]:
-    """Yield key frames decoded up to the requested time, latest first."""
-    if has_complete_index(video):
-        return _in_index(video.stream, wanted)
-    return _by_reading(video, wanted)
-
-
-def _in_index(stream: VideoStream, wanted: int) -> Iterator[Candidate]:
-    entries = stream.index_entries
-    place = entries.search_timestamp(wanted) if entries[0].is_keyframe else -1
-    while place >= 0:
-        entry = entries[place]
-        hidden = sum(each.is_discard for each in islice(entries, place))
-        yield Candidate(None, entry.timestamp, place - hidden)
-        place = entries.search_timestamp(entry.timestamp - 1)
-
-
-def _by_reading(video: OpenVideo, wanted: int) -> Iterator[Candidate]:
-    found: list[Candidate] = []
-    count = 0
-    for packet in counted_packets(video):
-        if packet.dts is not None and packet.dts > wanted:
-            break
-        if packet.is_keyframe:
-            found.append(Candidate(packet.pts, packet.dts, count))
-        count += is_shown(packet)
-    yield from reversed(found)
-
-
-def counted_packets(video: OpenVideo) -> Iterator[Packet[VideoStream]]:
-    """Yield the packets of a video from its beginning, as long as they can be counted.
-
-    Raises:
-        UncertainError: A packet without a time, or times that start again in the middle.
-    """
-    first = last = None
-    for packet in video.container.demux(video.stream):
-        if not packet.size:
-            return
-        if packet.pts is None:
-            raise UncertainError("a packet has no time")
-        if first is None and packet.is_keyframe:
-            first = packet.pts
-        if first is None or packet.pts < first:
-            raise UncertainError("the first frames need others before them")
-        if packet.dts is not None:
-            if last is not None and packet.dts <= last:
-                raise UncertainError("times start again in the middle")
-            last = packet.dts
-        yield packet
-
-
-def packets_from(video: OpenVideo, candidate: Candidate) -> Iterator[Packet[VideoStream]]:
-    """Seek to a key frame and yield its packet and those that follow; none if it is not found."""
-    video.container.seek(candidate.seek, stream=video.stream)
-    packets = video.container.demux(video.stream)
-    for packet in packets:
-        if packet.is_keyframe and candidate.is_packet(packet):
-            yield packet
-            yield from packets
-        elif packet.dts is not None and packet.dts > candidate.seek:
-            return
-
-
-def _check(
-    candidate: Candidate,
-    key: Packet[VideoStream],
-    packets: Iterator[Packet[VideoStream]],
-    wanted: int,
-) -> KeyFrame | None:
-    """Decode to a few frames after the requested time, and compare them with their packets."""
-    left = CHECKED_FRAMES
-    number = None
-    for frames, number in checked_frames(candidate, key, packets):
-        left -= sum(frame.pts is not None and frame.pts >= wanted for frame in frames)
-        if left <= 0 and number is not None:
-            break
-    if key.pts is None or number is None:
-        return None
-    return KeyFrame(key.pts, candidate.seek, number)
-
-
-def checked_frames(
-    candidate: Candidate, key: Packet[VideoStream], packets: Iterator[Packet[VideoStream]]
-) -> Iterator[tuple[list[VideoFrame], int | None]]:
-    """Decode from a key frame on, and check that the frames match their packets exactly.
+def seek(
+    video: OpenVideo, times: Timestamps, number: int, latest: int | None = None
+) -> Start | None:
+    """Move to a key frame before a frame, in most files to the last one.
 
     Args:
-        candidate: The key frame.
-        key: Its packet.
-        packets: The packets that follow.
+        video: The open video.
+        times: Times of its frames.
+        number: Number of the frame.
+        latest: Time at or before which the key frame is shown; None for that of the frame.
 
-    Yields:
-        The frames of each packet, and the number of the key frame as soon as it is known.
+    Returns:
+        The key frame, or None if the file has to be decoded from its beginning.
+
+    Raises:
+        UncertainError: The number of the key frame is unknown.
+    """
+    step = 0
+    while step <= number:
+        before = times.before(number - step)
+        if before is None:
+            break
+        timestamp, expected = before
+        video.container.seek(timestamp, stream=video.stream)
+        start = next_key_frame(video, times, timestamp, expected)
+        if start is not None and start.key.number <= number:
+            if latest is None or start.key.pts <= latest:
+                return start
+        step = max(FIRST_STEP, 2 * step)
+    return None
+
+
+def next_key_frame(
+    video: OpenVideo, times: Timestamps, timestamp: int, expected: int | None
+) -> Start | None:
+    """Move on to the expected key frame.
+
+    Args:
+        video: The open video.
+        times: Times of its frames.
+        timestamp: The timestamp that it was moved to.
+        expected: The timestamp of the key frame; None for the next one, up to `timestamp`.
+
+    Returns:
+        The key frame, or None if there is none, or only later ones.
+
+    Raises:
+        UncertainError: The number of the key frame is unknown.
+    """
+    packets = video.container.demux(video.stream)
+    for key in packets:
+        stamp = times.stamp_of(key)
+        if key.is_keyframe and stamp is not None and (expected is None or stamp >= expected):
+            break
+    else:
+        return None
+    if stamp > (timestamp if expected is None else expected):
+        return None
+    number = times.number_of(key)
+    if number is None or key.pts is None:
+        raise UncertainError("the key frame is not where it should be")
+    read = [key]
+    if times.are_decoding:  # packets after the key frame may be shown before it
+        for packet in packets:
+            read.append(packet)
+            if packet.dts is None or packet.dts >= key.pts:
+                break
+            number += packet.pts is not None and packet.pts < key.pts and is_shown(packet)
+    shown = (each for each in chain(read, packets) if each.pts is None or each.pts >= key.pts)
+    return Start(KeyFrame(key.pts, timestamp, number), shown)
+
+
+def checked_frames(start: Start) -> Iterator[VideoFrame]:
+    """Decode from a key frame on, and check that the frames match their packets exactly.
 
     Raises:
         UncertainError: Frames are missing, damaged or in another order.
     """
     expected: list[int] = []  # times of packets whose frames have not been decoded yet
-    leading = 0  # packets after the key frame that are shown before it
-    number = None
-    if key.pts is None:
-        raise UncertainError("the key frame has no time")
-    for packet in chain([key], packets):
+    for packet in start.packets:
         if packet.size and (packet.pts is None or packet.is_corrupt):
             raise UncertainError("a packet is damaged or has no time")
-        frames: list[VideoFrame] = []
-        if packet.pts is not None and packet.pts < key.pts:
-            leading += is_shown(packet)
-        else:
-            if packet.pts is not None and is_shown(packet):
-                heappush(expected, packet.pts)
-            frames = packet.decode()
-            for frame in frames:
-                if frame.is_corrupt or not expected or frame.pts != heappop(expected):
-                    raise UncertainError("a frame is not that of its packet")
-        if packet.dts is None or packet.dts >= key.pts:  # all leading packets were counted
-            number = candidate.before + leading
-        yield frames, number
+        if packet.pts is not None and is_shown(packet):
+            heappush(expected, packet.pts)
+        for frame in packet.decode():
+            if frame.is_corrupt or not expected or frame.pts != heappop(expected):
+                raise UncertainError("a frame is not that of its packet")
+            yield frame

@@ -37,7 +37,7 @@ from ullayers.locate.paths import (
 )
 from ullayers.locate.scene.still import MIN_STILL_EVIDENCE
 from ullayers.tracks.masks import EDGE
-from ullayers.video import recycled
+from ullayers.video import memory
 from ullayers.video.parallel import in_parallel
 
 CELLS = 96  # along the longer side of a frame
@@ -584,7 +584,7 @@ def enlarged(frames: Frames) -> Frames:
 
 
 def _scaled(frames: Frames, rows: int, columns: int, interpolation: int) -> Frames:
-    scaled = recycled.empty((len(frames), rows, columns, 3), np.uint8)
+    scaled = memory.empty((len(frames), rows, columns, 3), np.uint8)
 
     def scale(frame: Pixels, place: Pixels) -> None:
         cv2.resize(frame, (columns, rows), place, interpolation=interpolation)

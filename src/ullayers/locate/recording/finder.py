@@ -39,7 +39,7 @@ from ullayers.locate.tracking.blobs import (
 )
 from ullayers.locate.tracking.tracker import Tracker
 from ullayers.tracks.masks import EDGE
-from ullayers.video import recycled
+from ullayers.video import memory
 from ullayers.video.parallel import in_parallel
 
 INWARDS = np.ones((5, 5), np.uint8)  # excludes pixels near the outline, which has edges itself
@@ -291,7 +291,7 @@ class ObjectFinder:
         blobs = [look.blobs for look in looks if look.blobs is not None]
         if len(blobs) < len(looks):
             blobs = in_parallel(self._blobs, frames, looks, evidence)
-        owners: Owners = recycled.zeros(frames.shape[:3], np.uint16)
+        owners: Owners = memory.zeros(frames.shape[:3], np.uint16)
         for each, owner in zip(blobs, owners, strict=True):
             self.tracker.step(each, owner)
         return owners

@@ -19,7 +19,7 @@ from scipy.ndimage import find_objects, label
 
 from ullayers.locate.moving.segment import CLEAR_GAIN, MISSING_COST, part_places
 from ullayers.locate.paths import Labelled, ObjectPath, Positions, track_objective
-from ullayers.video import recycled
+from ullayers.video import memory
 
 LASTING = 0.75  # a lasting pixel belongs to a thing for at least this share of its lifetime
 MIN_SEEN = 8  # smallest number of frames of a stay that can be judged
@@ -40,13 +40,13 @@ def lasting_pixels(labelled: list[Labelled]) -> Mask:
     A thing is a component connected in space and time.
     """
     masks = _masks(labelled)
-    stays: Mask = recycled.zeros(masks.shape, bool)
+    stays: Mask = memory.zeros(masks.shape, bool)
     anywhere = np.asarray(masks.any(axis=0))
     left, top, width, height = cv2.boundingRect(anywhere.view(np.uint8))
     if not width:
         return stays
     box = slice(None), slice(top, top + height), slice(left, left + width)
-    things = recycled.empty(masks[box].shape, np.int32)
+    things = memory.empty(masks[box].shape, np.int32)
     label(masks[box], output=things)
     for number, place in enumerate(find_objects(things), 1):
         seen = place[0].stop - place[0].start
@@ -62,7 +62,7 @@ def lasting_pixels(labelled: list[Labelled]) -> Mask:
 
 def _masks(labelled: list[Labelled]) -> Mask:
     """Return the (time, height, width) pixels of all parts."""
-    masks: Mask = recycled.empty((len(labelled), *labelled[0].labels.shape), bool)
+    masks: Mask = memory.empty((len(labelled), *labelled[0].labels.shape), bool)
     for each, mask in zip(labelled, masks, strict=True):
         np.greater(each.labels, 0, out=mask)
     return masks
@@ -99,14 +99,14 @@ def resting_pixels(labelled: list[Labelled]) -> Mask:
     masks = _masks(labelled)
     long = max(MIN_SEEN, int(RESTING * len(masks)))
     before = np.zeros(masks.shape[1:], np.int32)
-    lengths = recycled.empty(masks.shape, np.int32)
+    lengths = memory.empty(masks.shape, np.int32)
     for t, mask in enumerate(masks):  # frames since each pixel became part of something
         before += 1
         before *= mask
         lengths[t] = before
     for t in range(len(masks) - 2, -1, -1):  # the same length for the whole stretch
         np.copyto(lengths[t], lengths[t + 1], where=masks[t] & masks[t + 1])
-    found: Mask = np.greater_equal(lengths, long, out=recycled.empty(masks.shape, bool))
+    found: Mask = np.greater_equal(lengths, long, out=memory.empty(masks.shape, bool))
     return found
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.locate.flow import Floats, Frames, Pixels, camera_motion, optical_flow
-from ullayers.locate.helper import Helper, for_each
 from ullayers.locate.moving.segment import (
     FITTING,
     Segments,
@@ -53,7 +52,8 @@ from ullayers.locate.scene.still import (
     edges,
     without_common,
 )
-from ullayers.video import recycled
+from ullayers.video import memory
+from ullayers.video.parallel import Helper, for_each
 
 STILL_SIDE = 320  # pixels of the longer side at which a still camera's objects are found
 MIN_STILL_FRAMES = 150  # a shorter recording may show an object in the same place throughout
@@ -276,8 +276,8 @@ class StillRecording:
             here: Whether this process takes part in it, if there is a second one.
         """
         small = resized(frames, STILL_SIDE)
-        evidence = recycled.empty(small.shape[:3], np.float32)
-        labels = recycled.empty(small.shape[:3], np.int32)
+        evidence = memory.empty(small.shape[:3], np.float32)
+        labels = memory.empty(small.shape[:3], np.int32)
         masks = repeat(None) if attention is None else np.where(attention < TINY, 0, attention)
         arguments = small, masks, evidence, labels
         notable = for_each(self.looker, "stand_out", *arguments, helper=self.helper, here=here)
@@ -313,7 +313,7 @@ class StillRecording:
         typical = repeat(None if self.finder is None else self.finder.typical)
         arguments = frames, small, notable, chosen, typical
         looks: list[SeenFrame] = for_each(self.looker, "look", *arguments, helper=self.helper)
-        soft = recycled.zeros(frames.shape[:3], np.uint8)
+        soft = memory.zeros(frames.shape[:3], np.uint8)
         for mask, look in zip(soft, looks, strict=True):
             if look.outlined is not None:
                 mask[look.outlined.box] = look.outlined.soft

@@ -1,12 +1,17 @@
-"""A second process that works on frames."""
+"""Work on frames, divided between threads or processes."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +19,17 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.locate.still_films import circle, film
-from ullayers.locate.helper import Helper, HelperLost, can_help, for_each, without_help
 from ullayers.locate.recording.windows import StillRecording
 from ullayers.locate.scene.background import still_scene
-from ullayers.video import recycled
+from ullayers.video import memory
+from ullayers.video.parallel import (
+    Helper,
+    HelperLost,
+    can_help,
+    for_each,
+    in_parallel,
+    without_help,
+)
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="no shared memory on this system"
@@ -46,15 +58,15 @@ def helper() -> Iterator[Helper]:
 
 
 def pictures(count: int) -> Images:
-    images = recycled.empty((count, 400, 700), np.float32)
+    images = memory.empty((count, 400, 700), np.float32)
     images[:] = np.arange(count)[:, None, None]
     return images
 
 
 def test_arrays_are_filled_in_both_processes(helper: Helper) -> None:
     images = pictures(40)
-    scaled = recycled.zeros(images.shape, np.float32)
-    assert recycled.place_of(images[3]) is not None
+    scaled = memory.zeros(images.shape, np.float32)
+    assert memory.place_of(images[3], helper._file) is not None
     found = for_each(Worker(3.0), "scale", images, scaled, helper=helper)
     np.testing.assert_array_equal(scaled, 3 * images)
     assert all(np.shares_memory(own, each) for (_, own), each in zip(found, scaled, strict=True))
@@ -62,7 +74,7 @@ def test_arrays_are_filled_in_both_processes(helper: Helper) -> None:
 
 def test_the_helper_can_do_all_of_the_work(helper: Helper) -> None:
     images = pictures(9)
-    scaled = recycled.zeros(images.shape, np.float32)
+    scaled = memory.zeros(images.shape, np.float32)
     found = for_each(Worker(3.0), "scale", images, scaled, helper=helper, here=False)
     assert os.getpid() not in {process for process, _ in found}
     np.testing.assert_array_equal(scaled, 3 * images)
@@ -72,17 +84,6 @@ def test_other_arrays_are_copied(helper: Helper) -> None:
     image = np.ones((2, 3), np.float32)
     [(_, scaled)] = helper.call("scale", [(image, np.zeros_like(image))])
     assert scaled.tolist() == [[3.0] * 3] * 2
-
-
-def test_memory_that_is_given_up_is_closed_by_both_processes(helper: Helper) -> None:
-    count = len(os.listdir(f"/proc/{helper._process.pid}/fd"))
-    for _ in range(3):
-        image = pictures(1)
-        helper.call("scale", [(image[0], recycled.zeros(image[0].shape, np.float32))])
-        del image
-        recycled.release()
-    helper.call("divide", [(1,)])
-    assert len(os.listdir(f"/proc/{helper._process.pid}/fd")) <= count + 1
 
 
 def test_an_error_is_raised_here(helper: Helper) -> None:
@@ -107,10 +108,42 @@ def test_work_continues_after_the_helper_is_killed(
         helper.call("divide", [(1,)])
 
 
-def test_the_process_ends_with_this_one(helper: Helper) -> None:
-    helper.call("divide", [(1,)])
-    helper._socket.close()  # as when this process is killed
-    assert helper._process.wait(120) == 0
+MAIN = """
+import os
+import numpy as np
+from ullayers.video import memory
+from ullayers.video.parallel import Helper
+helper = Helper("a-b")
+images = memory.zeros((40, 400, 700), np.float32)
+assert helper.call("split", [("-",)]) == [["a", "b"]]
+print(helper._process.pid, os.readlink(f"/proc/self/fd/{helper._file}"), flush=True)
+input()
+"""
+
+
+def test_nothing_is_left_when_the_main_process_is_killed() -> None:
+    before = set(os.listdir("/dev/shm"))
+    command = [sys.executable, "-c", MAIN]
+    main = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert main.stdout is not None
+    number, name = main.stdout.readline().split(maxsplit=1)
+    assert name.startswith("/memfd:"), "memory without a name"
+    assert Path(f"/proc/{number}").exists()
+    main.kill()
+    main.communicate()
+    end = time.monotonic() + 120
+    while Path(f"/proc/{number}").exists() and state(number) != "Z":
+        assert time.monotonic() < end, "the second process runs on"
+        time.sleep(0.05)
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def state(process: str) -> str:
+    """The state of a process: Z if it has ended and its new parent has not noticed."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def test_one_core_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +182,20 @@ def test_objects_are_the_same_with_help() -> None:
 
     for plain, helped in zip(segments(helped=False), segments(helped=True), strict=True):
         np.testing.assert_array_equal(plain, helped)
+
+
+def test_results_are_in_order_and_all_threads_work() -> None:
+    together = threading.Barrier(2, timeout=30)
+
+    def square(number: int) -> int:
+        if number < 2:
+            together.wait()  # breaks unless every thread has a frame
+        return number**2
+
+    assert in_parallel(square, range(200)) == [number**2 for number in range(200)]
+
+
+def test_an_error_in_any_frame_is_raised() -> None:
+    for bad in range(4):
+        with pytest.raises(ZeroDivisionError):
+            in_parallel(lambda a, b: a // b, range(4), [each != bad for each in range(4)])

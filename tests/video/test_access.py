@@ -13,15 +13,15 @@ import av
 import cv2
 import numpy as np
 import pytest
+import torch
 
-import ullayers.video.frame_access as frame_access
-import ullayers.video.matroska as matroska
+import ullayers.video.access as access
 from tests.video.samples import cut, read, write_images, write_noise, write_video
 from tests.video.seek_films import CHANGED, FRAMES, GOP, SEEKABLE, UNSEEKABLE
-from ullayers.video.frame_access import FrameAccess
+from ullayers.video.access import FrameAccess, FrameTimes
 from ullayers.video.frames import VideoError
-from ullayers.video.matroska import key_frames
-from ullayers.video.reader import Source, find_sources
+from ullayers.video.reader import Reading, Source, find_sources, read_all
+from ullayers.video.seeking import Timestamps
 
 
 def open_frames(path: Path | str) -> FrameAccess:
@@ -47,8 +47,8 @@ def readable(path: Path | str) -> list[np.ndarray[Any, Any]]:
 
 def decoded(frames: FrameAccess) -> int:
     """How many frames were decoded, if there is room for all of them."""
-    assert isinstance(frames._frames, frame_access._Video)
-    return len(frames._frames.kept.frames)
+    assert frames._video is not None
+    return len(frames._video.kept)
 
 
 @pytest.mark.parametrize("name", [*SEEKABLE, *UNSEEKABLE, *CHANGED])
@@ -65,37 +65,58 @@ def test_frames_in_any_order_are_those_of_a_full_decode(seek_films: Path, name: 
         assert np.array_equal(frames.frame(3), whole[3])
 
 
-@pytest.mark.parametrize("name", ["open.mkv", "newer.webm"])
-def test_blocks_of_matroska_are_counted_as_packets_are(
+@pytest.mark.parametrize("name", [*SEEKABLE, *UNSEEKABLE, *CHANGED])
+def test_times_of_an_earlier_decode_find_the_same_frames(seek_films: Path, name: str) -> None:
+    [source] = find_sources([str(seek_films / name)])
+    times = FrameTimes()
+    part = Reading(stride=7, max_frames=6, timed=times.note)
+    assert len(read_all(source, part).index) == 6
+    known = len(times.seconds())
+    assert 36 <= known < 50
+    whole = read_all(source)
+    assert np.array_equal(times.seconds(), whole.seconds[:known])
+    numbers = random.Random(name).sample(range(len(whole.index)), 20)
+    for seconds in (whole.seconds.numpy(), times.seconds()):
+        with FrameAccess(source, seconds) as frames:
+            for number in (*numbers, 0, GOP, GOP - 1, 2 * GOP - 2, *range(60, 70)):
+                assert torch.equal(frames.render(number, (48, 64)), whole.frames[number]), number
+
+
+def test_times_from_the_middle(seek_films: Path) -> None:
+    [source] = find_sources([str(seek_films / "open.mkv")])
+    times = FrameTimes()
+    read_all(source, Reading(start=5.0, timed=times.note))
+    assert np.isnan(times.seconds()[: 2 * GOP]).all()
+    assert not np.isnan(times.seconds()[125:]).any()
+    whole = pixels(source.path)
+    with FrameAccess(source, times.seconds()) as frames:
+        for number in (180, 130, 20, 125):
+            assert np.array_equal(frames.frame(number), whole[number])
+
+
+@pytest.mark.parametrize("name", ["open.mkv", "newer.webm", "plain.webm", "open.mp4"])
+def test_with_known_times_packets_are_not_counted(
     seek_films: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert key_frames(str(seek_films / name)) is None, "its packets are read sooner"
-    monkeypatch.setattr(matroska, "LARGE", 0)
-    with av.open(str(seek_films / name)) as container:
-        packets = [packet for packet in container.demux(video=0) if packet.size]
-    numbers = [number for number, packet in enumerate(packets) if packet.is_keyframe]
-    assert len(numbers) == FRAMES // GOP
-    found = key_frames(str(seek_films / name))
-    assert found is not None
-    assert found[0].tolist() == [packets[number].pts for number in numbers]
-    assert found[1].tolist() == numbers
-    whole = pixels(seek_films / name)
-    with open_frames(seek_films / name) as frames:
-        for number in (3 * GOP + 7, GOP, 0, len(whole) - 1):
-            assert np.array_equal(frames.frame(number), whole[number]), number
-        assert decoded(frames) < len(whole)
+    [source] = find_sources([str(seek_films / name)])
+    whole = read_all(source)
+    monkeypatch.setattr(access, "count_frames", lambda *_: pytest.fail("read the whole file"))
+    monkeypatch.setattr(Timestamps, "of_file", lambda *_: pytest.fail("read the index"))
+    with FrameAccess(source, whole.seconds.numpy()) as frames:
+        for number in (3 * GOP + 5, 3 * GOP + 4):
+            assert torch.equal(frames.render(number, (48, 64)), whole.frames[number])
+        assert decoded(frames) <= GOP
 
 
-@pytest.mark.parametrize("name", ["hidden_frames.webm", "open_start.mkv", "old.avi", "cut.mkv"])
-def test_other_files_are_left_to_their_packets(
-    seek_films: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matroska, "LARGE", 0)
-    path = seek_films / name
-    if name == "cut.mkv":
-        path = tmp_path / name
-        path.write_bytes((seek_films / "open.mkv").read_bytes()[:-3000])
-    assert key_frames(str(path)) is None
+def test_wrong_times_do_not_give_wrong_frames(seek_films: Path) -> None:
+    """As if the file had been replaced since."""
+    [source] = find_sources([str(seek_films / "open.mkv")])
+    whole = pixels(source.path)
+    seconds = np.arange(FRAMES) / 25
+    for wrong in (seconds / 3, seconds + 0.007, seconds[::2], np.full(9, np.nan), np.array([])):
+        with FrameAccess(source, wrong) as frames:
+            for number in (150, 60, 199, 2):
+                assert np.array_equal(frames.frame(number), whole[number])
 
 
 # Several of its small frames share one time, so that a seek in old.mpg changes the others.
@@ -115,7 +136,7 @@ def test_frames_in_order_are_decoded_once(
     def never(*_: object) -> None:
         raise AssertionError("there is no need to seek")
 
-    monkeypatch.setattr(frame_access, "packets_from", never)
+    monkeypatch.setattr(access, "seek", never)
     whole = pixels(seek_films / "open.mp4")
     with open_frames(seek_films / "open.mp4") as frames:
         for number in range(0, FRAMES, 3):
@@ -131,7 +152,7 @@ def test_what_takes_long_has_a_key_frame_nearby(
         far = len(whole) - 2
         frames.frame(2 * GOP)  # reads the index and measures the speed
         assert frames.quick(far) == far  # it is fast enough
-        monkeypatch.setattr(frame_access, "QUICK_SECONDS", 0.0)
+        monkeypatch.setattr(access, "QUICK_SECONDS", 0.0)
         near = frames.quick(far)
         assert far - GOP <= near < far
         assert np.array_equal(frames.frame(near), whole[near])
@@ -141,7 +162,7 @@ def test_what_takes_long_has_a_key_frame_nearby(
 
 
 def test_few_frames_are_kept(seek_films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_access, "KEPT_BYTES", 3 * 64 * 48 * 2)
+    monkeypatch.setattr(access, "KEPT_BYTES", 3 * 64 * 48 * 2)
     whole = pixels(seek_films / "open.mp4")
     with open_frames(seek_films / "open.mp4") as frames:
         for number in (3, 140, 139, 138, 0, 199, 120):
@@ -219,6 +240,29 @@ def test_damage_in_the_middle(seek_films: Path, tmp_path: Path) -> None:
             frames.frame(len(whole))
 
 
+def test_damage_is_no_reason_to_decode_in_order_if_times_are_known(
+    seek_films: Path, tmp_path: Path
+) -> None:
+    content = bytearray((seek_films / "open.mkv").read_bytes())
+    with av.open(str(seek_films / "open.mkv")) as container:
+        [packet] = islice(container.demux(), GOP + 10, GOP + 11)
+        assert packet.pos is not None
+        end = packet.pos + packet.size
+        content[end - 12 : end] = bytes(12)
+    path = tmp_path / "damaged.mkv"
+    path.write_bytes(content)
+    times = FrameTimes()
+    [source] = find_sources([str(path)])
+    with pytest.raises(VideoError, match="broken"):
+        read_all(source, Reading(timed=times.note))
+    whole = readable(path)
+    assert len(whole) == len(times.seconds())
+    with FrameAccess(source, times.seconds()) as frames:
+        for number in (3 * GOP + 5, 2 * GOP + 3):
+            assert np.array_equal(frames.frame(number), whole[number])
+        assert decoded(frames) <= GOP
+
+
 def test_images(tmp_path: Path) -> None:
     path = write_images(tmp_path / "in", 12)
     whole = pixels(path)
@@ -246,12 +290,13 @@ def test_closing_ends_what_waits(seek_films: Path, monkeypatch: pytest.MonkeyPat
     """The packets of a long file may take a while to count."""
     is_reading, is_closing = threading.Event(), threading.Event()
 
-    def slow(video: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         is_reading.set()
         is_closing.wait()
-        yield from ()
+        return count_frames(*arguments)
 
-    monkeypatch.setattr("ullayers.video.frame_index.counted_packets", slow)
+    count_frames = access.count_frames
+    monkeypatch.setattr(access, "count_frames", slow)
     frames = open_frames(seek_films / "open.mkv")
     assert is_reading.wait(10)
     with ThreadPoolExecutor(1) as pool:
