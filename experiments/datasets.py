@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.video.frames import DEFAULT_FPS
-from ullayers.video.reader import Clip, VideoError
+from ullayers.video.clips import DEFAULT_FPS
+from ullayers.video.sources import Clip, VideoError
 
 Floats = NDArray[np.floating[Any]]
 

@@ -22,7 +22,7 @@ from experiments.paper import NAMES
 from ullayers import __version__
 from ullayers.errors import UserError
 from ullayers.files import replacing, write_json
-from ullayers.video.reader import VideoError
+from ullayers.video.sources import VideoError
 
 DATA_SOURCES = """Data: walking people and pillow, github.com/Russell91/labelfree; head poses,
 Pointing'04 (Gourier 2004); objects, COIL-20 (Columbia University); rendered heads, the

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.films import BALL, write_ball, write_truncated
 from ullayers.learn.footage import LongMean
 from ullayers.run.plan import Run
-from ullayers.video.reader import Source, find_sources
+from ullayers.video.sources import Source, find_sources
 
 
 def of_kind(run: Run, kind: LongMean) -> Run:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ullayers.learn.footage import PIECE, Footage, make_piece
-from ullayers.video.frames import Clip
-from ullayers.video.writer import VideoWriter
+from ullayers.video.clips import Clip
+from ullayers.video.files.writing import VideoWriter
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]

@@ -40,9 +40,9 @@ from ullayers.run.apply import answers
 from ullayers.run.plan import Run, load_run
 from ullayers.run.results import Floats, distances
 from ullayers.run.watch import watch
-from ullayers.video.frames import READ_AS_IS
-from ullayers.video.reader import Clip, Reading, Source, find_sources
-from ullayers.video.scene import write_scene
+from ullayers.video.clips import READ_AS_IS
+from ullayers.video.demo_films import write_scene
+from ullayers.video.sources import Clip, Reading, Source, find_sources
 
 MOUSE = "tracktor/videos/mouse_video.mp4"
 MOUSE_TRACK = "tracktor/output/mouse_video_tracked.csv"

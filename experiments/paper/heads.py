@@ -18,8 +18,8 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece
 from ullayers.learn.networks import Encoder
 from ullayers.learn.training import Learner
-from ullayers.video.follow import SIDE, cut_squares
-from ullayers.video.frames import Clip
+from ullayers.video.camera.following import SIDE, cut_squares
+from ullayers.video.clips import Clip
 
 WHOLE = (144, 192)  # height and width of a whole picture
 MARGIN = 1.2  # side of the cut-out square relative to the face's box

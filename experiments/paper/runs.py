@@ -36,7 +36,7 @@ from ullayers.run.folder import RunResult
 from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, plan_run
 from ullayers.tracks.table import TRACK, Answer, header
-from ullayers.video.reader import Reading, Source, find_sources
+from ullayers.video.sources import Reading, Source, find_sources
 
 Size = tuple[int, int]
 Job = tuple[str, str, int, bool]  # data, row, seed, quick

@@ -28,8 +28,8 @@ from ullayers.cli.main import main as ul
 from ullayers.run.fleet import LOCAL, cluster, export_fleet
 from ullayers.run.plan import csv_name, load_run
 from ullayers.run.write import ExportOptions, export
-from ullayers.video.reader import find_sources
-from ullayers.video.writer import VideoWriter
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import find_sources
 
 HEIGHT, WIDTH, FPS = 48, 64, 25
 CYCLE = 625  # frames after which a video repeats itself

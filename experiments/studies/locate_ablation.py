@@ -43,7 +43,7 @@ from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, attend
 from ullayers.run.folder import RunResult
 from ullayers.run.plan import Run, plan_run
 from ullayers.tracks.masks import EDGE
-from ullayers.video.reader import Clip, Reading, Source, find_sources
+from ullayers.video.sources import Clip, Reading, Source, find_sources
 
 MOUSE_EVERY = 20  # of the windows of the longest recording, one in this many is used
 CENTRE = 0.5  # of the frame: the position where nothing was found

@@ -21,9 +21,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.video.animal_scene import render_animals, walk
-from ullayers.video.scene import render
-from ullayers.video.writer import VideoWriter
+from ullayers.video.demo_films import render, render_animals, walk
+from ullayers.video.files.writing import VideoWriter
 
 HEIGHT, WIDTH, FPS = 240, 320, 25
 MINUTE = 60 * FPS

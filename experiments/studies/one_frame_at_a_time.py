@@ -30,8 +30,8 @@ from ullayers.learn.networks import Locator
 from ullayers.learn.trials import make_optimizer
 from ullayers.run.results import Floats, distances
 from ullayers.run.watcher import Watcher
-from ullayers.video.reader import Reading, find_sources
-from ullayers.video.scene import write_scene
+from ullayers.video.demo_films import write_scene
+from ullayers.video.sources import Reading, find_sources
 
 SEEDS = (0, 1, 2)
 RATE = 1e-3  # learning rate of Adam

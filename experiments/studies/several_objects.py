@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from ullayers.video.animal_scene import write_animals
+from ullayers.video.demo_films import write_animals
 
 Places = NDArray[np.float64]
 UL = sys.executable, "-m", "ullayers"

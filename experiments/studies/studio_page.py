@@ -35,7 +35,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.output.made_tracks import wanderers, write_tables
 from tests.studio.browser import WIDE, Server, Tab, browser_path
 from tests.studio.numbered import write_run
-from ullayers.video.scene import render
+from ullayers.video.demo_films import render
 
 PLACE = Path("experiments/out/studio_page").absolute()
 HEIGHT, WIDTH, FPS = 240, 320, 25

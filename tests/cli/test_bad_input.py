@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import ullayers.video.opening as opening
+import ullayers.video.files.opening as opening
 from tests.command import (
     QUICK,
     UlCommand,

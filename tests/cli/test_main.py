@@ -33,7 +33,7 @@ from tests.pages import check_self_contained
 from tests.pages import read as read_page
 from ullayers.cli.main import main
 from ullayers.tracks.table import CROP
-from ullayers.video.reader import find_sources, read_all
+from ullayers.video.sources import find_sources, read_all
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.films import write_pictures
 from ullayers.cli.main import main
 from ullayers.tracks.masks import read_outlines
 from ullayers.tracks.reading import read_crossings, read_tracks
-from ullayers.video.writer import VideoWriter
+from ullayers.video.files.writing import VideoWriter
 
 FAST = "--size", "16", "--restarts", "1", "--steps", "5", "--quiet"
 FRAMES = 240

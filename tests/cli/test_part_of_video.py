@@ -18,7 +18,7 @@ from ullayers.cli.options import clock_time, region
 from ullayers.learn.config import Config, choose_device
 from ullayers.run.plan import load_run
 from ullayers.run.watch import watch
-from ullayers.video.reader import Source, VideoError
+from ullayers.video.sources import Source, VideoError
 
 PART = ("--start", "0.4", "--end", "0:01.2", "--roi", "0,0,48,48")
 

@@ -13,7 +13,7 @@ from tests.tracks.growing import begin
 from ullayers.learn.footage import count_frames
 from ullayers.run.progress import Progress
 from ullayers.run.write import unfinished_sources
-from ullayers.video.reader import Reading, find_sources
+from ullayers.video.sources import Reading, find_sources
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.films import (
 )
 from tests.real_data import DATA
 from ullayers.cli.parser import make_parser
-from ullayers.video.scene import write_scene
+from ullayers.video.demo_films import write_scene
 
 
 @pytest.fixture(scope="module")

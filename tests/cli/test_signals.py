@@ -17,7 +17,7 @@ import pytest
 from tests.command import run_code
 from ullayers.cli.failures import quiet_writer_threads
 from ullayers.run.stopping import stop_at_checks, stop_with_interrupt
-from ullayers.video.reader import find_sources
+from ullayers.video.sources import find_sources
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_a_thread_that_computes_does_not_abort_the_process() -> None:
     code = """
 import torch
 import ullayers.cli.main as command
-import ullayers.video.read_ahead as ahead
+import ullayers.video.parallel as ahead
 
 ahead.PATIENCE = 0.01
 

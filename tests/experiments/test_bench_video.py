@@ -16,7 +16,7 @@ import experiments.bench.video as video
 from experiments.bench.timing import BenchOptions, Row
 from tests.command import UlCommand
 from tests.films import write_ball
-from ullayers.video.reader import Reading, Source, find_sources
+from ullayers.video.sources import Reading, Source, find_sources
 
 
 def inner() -> FrameType:

@@ -11,7 +11,7 @@ from PIL import Image
 
 import experiments.datasets as datasets
 from tests.real_data import DATA
-from ullayers.video.reader import VideoError
+from ullayers.video.sources import VideoError
 
 
 def picture(path: Path, level: int = 0) -> None:

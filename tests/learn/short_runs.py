@@ -12,7 +12,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.training import Record
 from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, load_run, plan_run, sources_of
-from ullayers.video.reader import Source
+from ullayers.video.sources import Source
 
 SHORT = Config(steps=5, trial_steps=3, restarts=1, batch=2, clip=12)
 CODES = Config(task="orient", steps=5, trial_steps=3, restarts=1, batch=2, clip=12)

@@ -36,7 +36,7 @@ from ullayers.learn.footage import (
 )
 from ullayers.learn.survey import open_recording, outline_reading, plan_survey
 from ullayers.locate.recording.windows import StillRecording
-from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
+from ullayers.video.sources import Clip, Info, Reading, Source, VideoError, find_sources
 
 
 def clip_of(frames: torch.Tensor, first: int = 0) -> Clip:

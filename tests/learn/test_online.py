@@ -24,9 +24,9 @@ from ullayers.files import from_json
 from ullayers.learn.config import Config
 from ullayers.run.watch import WatchResult
 from ullayers.run.watcher import CLIP_FRAMES, CLIPS_PER_STEP, FRAMES_PER_STEP, Watcher, WatcherState
-from ullayers.video.camera_motion import LiveBackdrop
-from ullayers.video.reader import Reading, VideoError, find_sources, read_all
-from ullayers.video.scene import write_scene
+from ullayers.video.camera.motion import LiveBackdrop
+from ullayers.video.demo_films import write_scene
+from ullayers.video.sources import Reading, VideoError, find_sources, read_all
 
 ONE = "--objects", "1"  # one row per frame
 

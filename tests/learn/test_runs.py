@@ -26,7 +26,7 @@ from ullayers.run.apply import answers, first_piece
 from ullayers.run.folder import RunResult, check_free
 from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import load_run, plan_run, sources_of
-from ullayers.video.reader import Reading, Source, VideoError
+from ullayers.video.sources import Reading, Source, VideoError
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from ullayers.files import from_json
 from ullayers.learn.footage import gather
 from ullayers.learn.networks import Locator
 from ullayers.learn.teaching import Lesson, Teaching, read_taught
-from ullayers.video.reader import Reading, find_sources
+from ullayers.video.files.writing import VideoWriter
 from ullayers.video.region import Rectangle
-from ullayers.video.writer import VideoWriter
+from ullayers.video.sources import Reading, find_sources
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage
 from ullayers.learn.networks import Encoder
 from ullayers.learn.training import Learner, LearnerState
-from ullayers.video.reader import VideoError
+from ullayers.video.sources import VideoError
 
 TASKS = ["locate", "orient", "features"]
 

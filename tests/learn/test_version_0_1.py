@@ -25,7 +25,7 @@ from ullayers.errors import RunError
 from ullayers.run.apply import answers
 from ullayers.run.plan import csv_name, load_run, sources_of
 from ullayers.tracks.table import Answer, read_answers
-from ullayers.video.reader import find_sources
+from ullayers.video.sources import find_sources
 
 SAVED = Path(__file__).parent / "version_0_1"
 

@@ -37,7 +37,7 @@ from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.store import finished_sequences
 from ullayers.tracks.table import CROP, PIXELS, SHAPE, Answer
 from ullayers.video.parallel import Helper, can_help
-from ullayers.video.reader import VideoError, find_sources, read_all
+from ullayers.video.sources import VideoError, find_sources, read_all
 
 
 def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ullayers.run.fleet import LOCAL, VideoResult, apply_to_video, cluster, expo
 from ullayers.run.plan import Run
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.behaviour import measure_folder, write_behaviour
-from ullayers.video.reader import Source, VideoError, find_sources
+from ullayers.video.sources import Source, VideoError, find_sources
 
 pytest.importorskip("ray", reason="needs pip install 'ullayers[ray]'")
 compute = pytest.importorskip("pyarrow.compute", reason="needs pip install 'ullayers[ray]'")

@@ -23,7 +23,7 @@ from ullayers.tracks.reading import read_tracks
 from ullayers.tracks.store import GrowingTable
 from ullayers.tracks.table import TRACK, Answer
 from ullayers.video.memory import EVERY, returning_memory
-from ullayers.video.reader import find_sources
+from ullayers.video.sources import find_sources
 
 ROWS = 8_000
 

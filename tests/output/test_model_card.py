@@ -24,7 +24,7 @@ from ullayers.run.reports import write_card, write_corrected_report
 from ullayers.run.summary import Exported
 from ullayers.tracks.table import TRACK, Answer
 from ullayers.tracks.tracked_video import read_videos
-from ullayers.video.reader import Info, open_live
+from ullayers.video.sources import Info, open_live
 
 ODD = "a|b_*c*_<img src=x>`d`[e](http://f)&amp; #\n---\nlicense: g \\ www.h.com"
 

@@ -24,8 +24,8 @@ from ullayers.run.apply import answers
 from ullayers.run.network import LUMA, Preprocess, network_graph, write_onnx
 from ullayers.run.plan import Run, load_run
 from ullayers.run.watcher import Watcher
-from ullayers.video.reader import Reading, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle
+from ullayers.video.sources import Reading, find_sources, read_all
 
 MOUSE = Path(DATA, "tracktor", "videos", "mouse_video.mp4")
 Outputs = dict[str, NDArray[Any]]

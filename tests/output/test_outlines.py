@@ -32,7 +32,7 @@ from ullayers.tracks.masks import (
     remove_partial_outlines,
 )
 from ullayers.tracks.table import TRACK, Answer
-from ullayers.video.reader import VideoError, find_sources
+from ullayers.video.sources import VideoError, find_sources
 
 
 def drawn(polygons: list[Any], width: int, height: int) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ullayers.report.drawing import DOT_COLOUR, MASK_COLOUR, TRAIL_FRAMES, draw_code, draw_track
 from ullayers.report.overlay import Overlay
 from ullayers.tracks.table import TRACK, Answer, code_columns
-from ullayers.video.reader import VideoError, find_sources, read_all
+from ullayers.video.sources import VideoError, find_sources, read_all
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]

@@ -22,8 +22,8 @@ from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, load_run, plan_run
 from ullayers.run.reports import report_run
 from ullayers.run.write import ExportOptions, export
-from ullayers.video.reader import Source, VideoError, find_sources, read_all
 from ullayers.video.region import MaskRegion, Rectangle, Region
+from ullayers.video.sources import Source, VideoError, find_sources, read_all
 
 HEIGHT, WIDTH = 48, 64
 ARENA = Rectangle(0, 0, 50, HEIGHT)  # what moves at the right is not in it

@@ -21,9 +21,9 @@ from ullayers.run.write import ExportOptions, export, request_of
 from ullayers.tracks.masks import read_outlines, renumber_masks
 from ullayers.tracks.reading import Track, read_crossings, read_tracks
 from ullayers.tracks.tracked_video import read_videos
-from ullayers.video.animal_scene import AnimalPaths, render_animals, walk
-from ullayers.video.reader import find_sources
-from ullayers.video.writer import VideoWriter
+from ullayers.video.demo_films import AnimalPaths, render_animals, walk
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import find_sources
 
 SIDE = 160
 CUT = 150  # the second film starts here

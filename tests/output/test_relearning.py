@@ -29,8 +29,8 @@ from ullayers.tracks.corrections import (
     write_corrections,
 )
 from ullayers.tracks.reading import read_tracks
-from ullayers.video.reader import Source
-from ullayers.video.writer import VideoWriter
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import Source
 
 FRAMES, HEIGHT, WIDTH = 160, 72, 96
 CORRECTED = (20, 80, 140)

@@ -30,7 +30,7 @@ from tests.pages import (
 )
 from ullayers.report.page import Contents, Sample, write_report
 from ullayers.tracks.measures import measure_motion
-from ullayers.video.reader import Info
+from ullayers.video.sources import Info
 
 pytestmark = pytest.mark.usefixtures("full_reports")
 

@@ -28,7 +28,7 @@ from ullayers.run.plan import Run
 from ullayers.run.reports import report_run
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.table import TRACK
-from ullayers.video.reader import Source, VideoError, find_sources, read_all
+from ullayers.video.sources import Source, VideoError, find_sources, read_all
 
 Damage = Callable[[Path], object]  # of a growing table
 

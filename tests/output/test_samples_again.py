@@ -11,7 +11,7 @@ import ullayers.run.reports as reports
 from tests.films import ball, write_film
 from ullayers.report.overlay import display_size
 from ullayers.tracks.table import TRACK, Answer
-from ullayers.video.reader import Reading, find_sources, read_all
+from ullayers.video.sources import Reading, find_sources, read_all
 
 
 @pytest.mark.parametrize("stride", [1, 3])

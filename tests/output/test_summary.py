@@ -31,7 +31,7 @@ from ullayers.run.summary import Exported, Totals, summary_lines, trust_sentence
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.measures import measure_motion
 from ullayers.tracks.table import TRACK, Answer, code_columns
-from ullayers.video.reader import Clip, Info, Reading, Source, find_sources, read_all
+from ullayers.video.sources import Clip, Info, Reading, Source, find_sources, read_all
 
 
 def test_summary(either: Run, tmp_path: Path) -> None:

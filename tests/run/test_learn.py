@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import ullayers as ul
-import ullayers.video.decoding as decoding
+import ullayers.video.files.decoding as decoding
 from tests.command import UlCommand
 from tests.films import ball, files_in, write_film
 from ullayers.errors import UserError
@@ -29,7 +29,7 @@ from ullayers.run import pipeline
 from ullayers.run.learn import Run, learn, load_run
 from ullayers.run.pipeline import Event
 from ullayers.run.progress import Bars
-from ullayers.video.scene import write_scene
+from ullayers.video.demo_films import write_scene
 
 SHORT: dict[str, Any] = {"steps": 3, "restarts": 1, "size": 24, "quiet": True}
 SAME = ("model.safetensors", "tracks.csv", "behaviour.csv", "zones.csv", "config.json")

@@ -25,7 +25,7 @@ from tests.studio.numbered import OTHER_SEED, write_numbered, write_run
 from ullayers.studio.app import make_app
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
-from ullayers.video.writer import VideoWriter
+from ullayers.video.files.writing import VideoWriter
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -16,7 +16,7 @@ from tests.output.made_tracks import FPS, HEIGHT, WIDTH, wanderers, write_tables
 from ullayers.learn.config import Config
 from ullayers.tracks.masks import OUTLINES, SCHEMA, encoded
 from ullayers.tracks.reading import Track
-from ullayers.video.writer import VideoWriter
+from ullayers.video.files.writing import VideoWriter
 
 FRAMES = 300
 OBJECTS = 3

@@ -25,9 +25,9 @@ from ullayers.studio.jobs import Job, Jobs, JobState, Request
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
 from ullayers.tracks.reading import read_tracks
-from ullayers.video.reader import Source, read_all
-from ullayers.video.scene import write_scene
-from ullayers.video.writer import VideoWriter
+from ullayers.video.demo_films import write_scene
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import Source, read_all
 
 PATIENCE = 120.0  # seconds
 FRAMES = 48  # of the video

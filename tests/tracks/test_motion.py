@@ -14,7 +14,7 @@ from ullayers.report.charts import speed_curve
 from ullayers.tracks.behaviour import measure_scenes
 from ullayers.tracks.measures import Motion, complete, measure_motion, to_tracks, velocity
 from ullayers.tracks.table import TRACK, Answer
-from ullayers.video.reader import Info
+from ullayers.video.sources import Info
 
 WIDTH, HEIGHT = 640, 480
 Floats = NDArray[np.floating[Any]]

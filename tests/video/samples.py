@@ -11,8 +11,8 @@ import av
 import numpy as np
 from PIL import Image
 
-from ullayers.video.frames import Clip, Reading
-from ullayers.video.reader import find_sources, read_all
+from ullayers.video.clips import Clip, Reading
+from ullayers.video.sources import find_sources, read_all
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 

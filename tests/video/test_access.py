@@ -19,9 +19,9 @@ import ullayers.video.access as access
 from tests.video.samples import cut, read, write_images, write_noise, write_video
 from tests.video.seek_films import CHANGED, FRAMES, GOP, SEEKABLE, UNSEEKABLE
 from ullayers.video.access import FrameAccess, FrameTimes
-from ullayers.video.frames import VideoError
-from ullayers.video.reader import Reading, Source, find_sources, read_all
-from ullayers.video.seeking import Timestamps
+from ullayers.video.clips import VideoError
+from ullayers.video.files.seeking import Timestamps
+from ullayers.video.sources import Reading, Source, find_sources, read_all
 
 
 def open_frames(path: Path | str) -> FrameAccess:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ullayers.video.camera_motion import backdrop, camera_path, foreground
+from ullayers.video.camera.motion import backdrop, camera_path, foreground
 
 
 def scene(height: int, width: int) -> Tensor:

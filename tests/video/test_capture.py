@@ -16,13 +16,13 @@ import av
 import pytest
 import torch
 
-import ullayers.video.capture as capture
+import ullayers.video.camera.capture as capture
 from tests.command import run_code
 from tests.video.samples import level, pattern, readers
-from ullayers.video.frames import Info, Reading, VideoError
-from ullayers.video.opening import has_cameras, is_camera, is_unpaused
-from ullayers.video.reader import Source, open_live, read_all
-from ullayers.video.writer import VideoWriter
+from ullayers.video.clips import Info, Reading, VideoError
+from ullayers.video.files.opening import has_cameras, is_camera, is_unpaused
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import Source, open_live, read_all
 
 CAMERA = Source("camera0", "/dev/video0", "live")
 FRAMES = 30
@@ -302,7 +302,7 @@ def test_without_opencv(no_av_cameras: None, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_opencv_is_loaded_only_for_cameras() -> None:
-    code = "import sys, ullayers.video.reader\nprint('cv2' in sys.modules)"
+    code = "import sys, ullayers.video.sources\nprint('cv2' in sys.modules)"
     assert run_code(code, bare=True)[:2] == (0, "False\n")
 
 

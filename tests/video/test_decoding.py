@@ -22,9 +22,9 @@ from tests.video.samples import (
     write_noise,
     write_video,
 )
-from ullayers.video.frames import Reading, VideoError
-from ullayers.video.reader import find_sources, read_all
-from ullayers.video.writer import VideoWriter
+from ullayers.video.clips import Reading, VideoError
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import find_sources, read_all
 
 
 @pytest.mark.parametrize(

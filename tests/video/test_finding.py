@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import ullayers.video.finding as finding
+import ullayers.video.files.finding as finding
 from tests.video.samples import level, read, readers, text_file, write_images, write_video
-from ullayers.video.finding import _expand
-from ullayers.video.frames import VideoError, natural_key
-from ullayers.video.opening import open_video
-from ullayers.video.reader import find_sources, read_all
+from ullayers.video.clips import VideoError, natural_key
+from ullayers.video.files.finding import _expand
+from ullayers.video.files.opening import open_video
+from ullayers.video.sources import find_sources, read_all
 
 
 def test_natural_order(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import torch
 
 from tests.command import UlCommand, check_refused
 from tests.films import column, still, write_film
-from ullayers.video.follow import SIDE, cut_squares, follow
-from ullayers.video.frames import Clip
-from ullayers.video.writer import VideoWriter
+from ullayers.video.camera.following import SIDE, cut_squares, follow
+from ullayers.video.clips import Clip
+from ullayers.video.files.writing import VideoWriter
 
 
 def turning(frames: int, size: tuple[int, int] = (120, 160)) -> tuple[torch.Tensor, np.ndarray]:

@@ -20,21 +20,21 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image, ImageOps
 
-import ullayers.video.frames as frames
-import ullayers.video.opening as opening
+import ullayers.video.clips as frames
+import ullayers.video.files.opening as opening
 from tests.video.samples import level, pattern, read, write_images, write_video
 from ullayers.video.access import FrameAccess
-from ullayers.video.frames import MAX_PIXELS, VideoError
-from ullayers.video.opening import open_video
-from ullayers.video.reader import Source, find_sources, open_live, read_all
+from ullayers.video.clips import MAX_PIXELS, VideoError
+from ullayers.video.files.opening import open_video
+from ullayers.video.sources import Source, find_sources, open_live, read_all
 
 SIDE = 13_300  # pixels; their product is just below what Pillow itself refuses
 
 
 READ_EACH = """
 import json, resource, sys
-from ullayers.video.frames import VideoError
-from ullayers.video.reader import find_sources, read_all
+from ullayers.video.clips import VideoError
+from ullayers.video.sources import find_sources, read_all
 for path in sys.argv[1:]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:

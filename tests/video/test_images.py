@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from tests.video.samples import pattern, read, write_images
-from ullayers.video.frames import VideoError
-from ullayers.video.reader import find_sources
+from ullayers.video.clips import VideoError
+from ullayers.video.sources import find_sources
 
 
 def test_pixel_formats(tmp_path: Path) -> None:

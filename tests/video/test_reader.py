@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-import ullayers.video.decoding as decoding
-import ullayers.video.images as images
-import ullayers.video.reader as reader
-import ullayers.video.recordings as recordings
+import ullayers.video.files.decoding as decoding
+import ullayers.video.files.decoding as recordings
+import ullayers.video.files.images as images
+import ullayers.video.sources as reader
 from tests.servers import served
 from tests.video.samples import (
     level,
@@ -27,10 +27,10 @@ from tests.video.samples import (
     write_images,
     write_video,
 )
-from ullayers.video.frames import Clip, Info, Reading, VideoError
-from ullayers.video.read_ahead import read_ahead
-from ullayers.video.reader import Source, find_sources, open_live, read_all
-from ullayers.video.remote import without_password
+from ullayers.video.clips import Clip, Info, Reading, VideoError
+from ullayers.video.files.opening import without_password
+from ullayers.video.parallel import read_ahead
+from ullayers.video.sources import Source, find_sources, open_live, read_all
 
 
 def test_probe(tmp_path: Path) -> None:

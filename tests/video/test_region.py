@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-import ullayers.video.capture as capture
+import ullayers.video.camera.capture as capture
 from tests.films import write_film, write_pictures
 from tests.video.samples import read, write_video
-from ullayers.video.capture import read_camera
-from ullayers.video.frames import Reading, VideoError
-from ullayers.video.images import read_mask
+from ullayers.video.camera.capture import read_camera
+from ullayers.video.clips import Reading, VideoError
+from ullayers.video.files.images import read_mask
 from ullayers.video.region import MaskRegion, Rectangle, RegionError
 
 HEIGHT, WIDTH = 48, 64

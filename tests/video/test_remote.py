@@ -12,8 +12,8 @@ import torch
 from tests.films import write_ball, write_truncated
 from tests.servers import served
 from ullayers.errors import MissingPackageError
-from ullayers.video.reader import Reading, Source, VideoError, find_sources, read_all
-from ullayers.video.remote import absolute_path, is_url
+from ullayers.video.files.opening import absolute_path, is_url
+from ullayers.video.sources import Reading, Source, VideoError, find_sources, read_all
 
 fsspec = pytest.importorskip("fsspec", reason="needs pip install fsspec")
 

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-import ullayers.video.scene as scene
+import ullayers.video.demo_films as scene
 from ullayers.nn.spatial import mask_moments
-from ullayers.video.frames import VideoError
-from ullayers.video.reader import find_sources, read_all
-from ullayers.video.scene import render, write_scene
-from ullayers.video.writer import VideoWriter
+from ullayers.video.clips import VideoError
+from ullayers.video.demo_films import render, write_scene
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import find_sources, read_all
 
 SHAPES = [(120, 160), (90, 200), (161, 81)]  # the demo's, a wide one, a tall odd one
 ALL = slice(None)

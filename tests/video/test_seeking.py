@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ullayers.video.decoding as decoding
+import ullayers.video.files.decoding as decoding
 from tests.video.samples import cut, read, write_images, write_video
 from tests.video.seek_films import CHANGED, FRAMES, GOP, SEEKABLE, UNSEEKABLE
-from ullayers.video.frames import Clip, Info, Reading, VideoError, info_between
-from ullayers.video.opening import open_video
-from ullayers.video.reader import open_live, read_all
-from ullayers.video.recordings import read_video
-from ullayers.video.seeking import find_key_frame
+from ullayers.video.clips import Clip, Info, Reading, VideoError, info_between
+from ullayers.video.files.decoding import read_video
+from ullayers.video.files.opening import open_video
+from ullayers.video.files.seeking import find_key_frame
+from ullayers.video.sources import open_live, read_all
 
 
 def check_part(whole: Clip, part: Clip, start: float, end: float = 1e9) -> None:

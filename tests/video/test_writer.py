@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.video.samples import Pixels, level, pattern, read
-from ullayers.video.frames import VideoError
-from ullayers.video.writer import VideoWriter
+from ullayers.video.clips import VideoError
+from ullayers.video.files.writing import VideoWriter
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])

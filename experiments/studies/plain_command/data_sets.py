@@ -19,8 +19,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from experiments.datasets import thrown_pillow, walking
-from ullayers.video.scene import write_scene
-from ullayers.video.writer import VideoWriter
+from ullayers.video.demo_films import write_scene
+from ullayers.video.files.writing import VideoWriter
 
 from .scores import (
     OPAQUE,

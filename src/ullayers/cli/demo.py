@@ -8,7 +8,7 @@ from pathlib import Path
 from ullayers.cli.learn import learn
 from ullayers.learn.config import Config
 from ullayers.run.folder import check_free, locked
-from ullayers.video.scene import write_scene
+from ullayers.video.demo_films import write_scene
 
 VIDEO = "scene.mp4"
 TRUTH = "truth.csv"

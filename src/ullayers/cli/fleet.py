@@ -16,8 +16,8 @@ from ullayers.run.folder import check_apart
 from ullayers.run.plan import Run
 from ullayers.run.progress import Progress
 from ullayers.run.write import ExportOptions
-from ullayers.video.frames import kept_frames
-from ullayers.video.reader import find_sources
+from ullayers.video.clips import kept_frames
+from ullayers.video.sources import find_sources
 
 UNSUPPORTED = ("overlay", "zones", "mm_per_pixel")
 

@@ -61,7 +61,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:  # before the command has begun
         print("ul: stopped", file=sys.stderr)
         code = INTERRUPTED
-    reading = sys.modules.get("ullayers.video.read_ahead")
+    reading = sys.modules.get("ullayers.video.parallel")
     if reading is not None and reading.is_reading():
         # After an interrupt, a thread may still be computing in PyTorch; ending the interpreter
         # while it does would abort the process.

@@ -17,7 +17,7 @@ from ullayers.run.plan import check_same_options, given_config, load_run
 from ullayers.run.stopping import stop_at_checks
 from ullayers.run.watch import WatchResult, follows_several, keep_results, watch
 from ullayers.run.watcher import keep_outlines
-from ullayers.video.reader import Info, find_sources, open_live
+from ullayers.video.sources import Info, find_sources, open_live
 
 NOTHING = (
     "no object was found: nothing has moved away from the place where it was first seen; use "

@@ -15,7 +15,7 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean, Piece
 from ullayers.learn.networks import Encoder, code_objective
 from ullayers.learn.trials import Check, Trial, held_out_correlation, held_out_frames, spare_outputs
-from ullayers.video.reader import VideoError
+from ullayers.video.sources import VideoError
 
 MIN_LOOP = 8  # least number of frames of a turn
 TYPICAL_STEPS = 0.9  # quantile of the steps from frame to frame that larger ones are compared with
@@ -134,7 +134,7 @@ class CodeClips:
 
     Example:
         >>> from ullayers.learn.footage import make_piece
-        >>> from ullayers.video.frames import Clip
+        >>> from ullayers.video.clips import Clip
         >>> frames = torch.arange(32, dtype=torch.uint8)[:, None, None, None].expand(32, 1, 8, 8)
         >>> clip = Clip(frames, torch.arange(32.0), torch.arange(32))
         >>> footage = Footage(["a"], [make_piece(0, clip)])

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.learn.config import LongMean as LongMean
-from ullayers.video.camera_motion import backdrop, find_path, foreground
-from ullayers.video.follow import follow
-from ullayers.video.frames import info_between, kept_frames
-from ullayers.video.reader import Clip, Info, Reading, Source, VideoError, find_sources
+from ullayers.video.camera.following import follow
+from ullayers.video.camera.motion import backdrop, find_path, foreground
+from ullayers.video.clips import info_between, kept_frames
+from ullayers.video.sources import Clip, Info, Reading, Source, VideoError, find_sources
 
 T = TypeVar("T")
 
@@ -251,8 +251,8 @@ def gathering(
 
     Example:
         >>> import tempfile, numpy as np
-        >>> from ullayers.video.reader import find_sources
-        >>> from ullayers.video.writer import VideoWriter
+        >>> from ullayers.video.sources import find_sources
+        >>> from ullayers.video.files.writing import VideoWriter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:
         ...         for t in range(20):

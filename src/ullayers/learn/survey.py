@@ -23,9 +23,9 @@ from ullayers.locate.recording.windows import (
     fits,
 )
 from ullayers.video import memory
-from ullayers.video.follow import moving_share
-from ullayers.video.frames import Render, kept_frames
-from ullayers.video.reader import Info, Reading, Source, VideoError
+from ullayers.video.camera.following import moving_share
+from ullayers.video.clips import Render, kept_frames
+from ullayers.video.sources import Info, Reading, Source, VideoError
 
 OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
 SAMPLE_FRAMES = 48  # enough for a median and its noise
@@ -208,8 +208,8 @@ def covers_little(sources: Sequence[Source], reading: Reading) -> bool:
 
     Example:
         >>> import tempfile
-        >>> from ullayers.video.reader import find_sources
-        >>> from ullayers.video.scene import write_scene
+        >>> from ullayers.video.sources import find_sources
+        >>> from ullayers.video.demo_films import write_scene
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     video = write_scene(folder, frames=60)  # of a beetle on a table
         ...     covers_little(find_sources([str(video)]), Reading(longest=64))

@@ -14,8 +14,8 @@ from torch import Tensor
 from ullayers.learn.footage import Footage, Piece, TaughtFrame
 from ullayers.learn.networks import Locator
 from ullayers.locate.paths import Anchors
-from ullayers.video.reader import Reading, Source, VideoError
 from ullayers.video.region import Cut
+from ullayers.video.sources import Reading, Source, VideoError
 
 MAX_TAUGHT_FRAMES = 256  # corrected frames that train the network; the path uses all
 FRAMES_PER_STEP = 32

@@ -17,8 +17,8 @@ from ullayers.learn.codes import CodeTrial
 from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, LongMean
 from ullayers.learn.trials import Check, ClipTrial, Trial, enough_to_hold_out
-from ullayers.video.camera_motion import shows_motion
-from ullayers.video.reader import VideoError
+from ullayers.video.camera.motion import shows_motion
+from ullayers.video.sources import VideoError
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Learner:
     Example:
         >>> import tempfile
         >>> from ullayers.learn.footage import gather
-        >>> from ullayers.video.scene import write_scene
-        >>> from ullayers.video.reader import Reading, find_sources
+        >>> from ullayers.video.demo_films import write_scene
+        >>> from ullayers.video.sources import Reading, find_sources
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     video = write_scene(folder, frames=60)
         ...     footage = gather(find_sources([str(video)]), Reading(longest=32))

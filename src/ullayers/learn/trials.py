@@ -22,7 +22,7 @@ from ullayers.learn.footage import Footage, LongMean, Piece
 from ullayers.learn.networks import Encoder, Locator, Model, average_gradients
 from ullayers.learn.teaching import Lesson
 from ullayers.nn.layers import backward
-from ullayers.video.reader import VideoError
+from ullayers.video.sources import VideoError
 
 HELD_OUT_PERIOD = 4  # of this many blocks, one is held out
 MAX_BLOCK = 16  # frames

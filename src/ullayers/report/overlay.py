@@ -29,9 +29,9 @@ from ullayers.report.drawing import (
 )
 from ullayers.tracks.reading import Crossing, Track
 from ullayers.tracks.table import TRACK, Answer
-from ullayers.video.frames import Render
-from ullayers.video.reader import Info, Reading
-from ullayers.video.writer import VideoWriter
+from ullayers.video.clips import Render
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import Info, Reading
 
 DISPLAY_SIZE = 480  # longer side of displayed frames, in pixels
 SAMPLING = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444  # all colours

@@ -24,8 +24,8 @@ from ullayers.tracks.behaviour import Scene, Zones
 from ullayers.tracks.measures import WINDOW_SECONDS, is_ring, measure_motion
 from ullayers.tracks.reading import Crossing
 from ullayers.tracks.table import SURE, TRACK, Answer
-from ullayers.video.reader import Info
 from ullayers.video.region import Box
+from ullayers.video.sources import Info
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]

@@ -38,11 +38,10 @@ from ullayers.locate.tracking.settle import Several
 from ullayers.run.plan import Run, keep_scene, read_scenes
 from ullayers.tracks.masks import EDGE
 from ullayers.tracks.table import TRACK, Answer, code_columns
-from ullayers.video.frames import Render
+from ullayers.video.clips import Render
 from ullayers.video.memory import returning_memory
-from ullayers.video.parallel import can_help, in_parallel
-from ullayers.video.read_ahead import read_ahead
-from ullayers.video.reader import Clip, Reading, Source, VideoError
+from ullayers.video.parallel import can_help, in_parallel, read_ahead
+from ullayers.video.sources import Clip, Reading, Source, VideoError
 
 WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24

@@ -46,9 +46,9 @@ from ullayers.tracks.table import (
     Answer,
     header,
 )
+from ullayers.video.files.opening import absolute_path, without_password
 from ullayers.video.parallel import without_help
-from ullayers.video.reader import Source, VideoError
-from ullayers.video.remote import absolute_path, without_password
+from ullayers.video.sources import Source, VideoError
 
 LOCAL = "local"
 CLIENT = "ray://"

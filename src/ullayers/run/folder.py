@@ -35,11 +35,11 @@ from ullayers.tracks.behaviour import Zones
 from ullayers.tracks.corrections import CORRECTIONS
 from ullayers.tracks.formats.names import EXPORT_FOLDER
 from ullayers.tracks.masks import MASK_FILES
-from ullayers.video.finding import TABLE_START
-from ullayers.video.frames import Reading, check_pixels, kept_frames
-from ullayers.video.reader import Source
+from ullayers.video.clips import Reading, check_pixels, kept_frames
+from ullayers.video.files.finding import TABLE_START
+from ullayers.video.files.opening import is_url
 from ullayers.video.region import MaskRegion, Rectangle, Region
-from ullayers.video.remote import is_url
+from ullayers.video.sources import Source
 
 LOCK_FILE = ".lock"
 CARD = "README.md"

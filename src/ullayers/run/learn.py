@@ -38,7 +38,7 @@ from ullayers.tracks.formats.names import EXPORT_FOLDER
 from ullayers.tracks.formats.write import plan_files, write_files
 from ullayers.tracks.scores import Score, score_folder
 from ullayers.tracks.table import read_table
-from ullayers.video.reader import Reading, find_sources
+from ullayers.video.sources import Reading, find_sources
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -172,7 +172,7 @@ def learn(
 
     Example:
         >>> import tempfile, ullayers as ul
-        >>> from ullayers.video.scene import write_scene
+        >>> from ullayers.video.demo_films import write_scene
         >>> folder = tempfile.TemporaryDirectory()
         >>> video = write_scene(folder.name, frames=60)  # replace with your video
         >>> run = ul.learn(video, out=f"{folder.name}/run", steps=3, quiet=True)

@@ -22,8 +22,8 @@ from ullayers.learn.networks import Encoder, Located, Locator, Model
 from ullayers.run.plan import Run, load_run
 from ullayers.tracks.masks import EDGE
 from ullayers.tracks.table import SURE
-from ullayers.video.camera_motion import adapt
-from ullayers.video.follow import SIDE
+from ullayers.video.camera.following import SIDE
+from ullayers.video.camera.motion import adapt
 from ullayers.video.region import Cut, MaskRegion, Region
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def from_pretrained(folder: str | os.PathLike[str], device: str = "cpu") -> Mode
 
     Example:
         >>> import tempfile, torch, ullayers as ul
-        >>> from ullayers.video.scene import write_scene
+        >>> from ullayers.video.demo_films import write_scene
         >>> with tempfile.TemporaryDirectory() as place:
         ...     video = str(write_scene(place, frames=30))
         ...     for found in ul.watch(video, size=32, folder=f"{place}/run"):

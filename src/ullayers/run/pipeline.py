@@ -65,9 +65,9 @@ from ullayers.tracks.corrections import CORRECTIONS
 from ullayers.tracks.masks import OUTLINES
 from ullayers.tracks.store import has_partial_tables
 from ullayers.tracks.table import Answer
-from ullayers.video.frames import kept_frames
-from ullayers.video.reader import Reading, Source, VideoError
+from ullayers.video.clips import kept_frames
 from ullayers.video.region import Region
+from ullayers.video.sources import Reading, Source, VideoError
 
 CHECKPOINT_STEPS = 20  # steps between checkpoints
 OVERLAY_FRAMES = 1500
@@ -140,7 +140,7 @@ def work(
         >>> import tempfile
         >>> from ullayers.learn.config import Config
         >>> from ullayers.run.plan import plan_run
-        >>> from ullayers.video.scene import write_scene
+        >>> from ullayers.video.demo_films import write_scene
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     video = write_scene(Path(folder), frames=60)
         ...     config = Config(trial_steps=2, steps=3, restarts=1)
@@ -188,7 +188,7 @@ def learn_run(run: Run, sources: Sequence[Source]) -> Generator[Event, None, Non
         >>> import tempfile
         >>> from ullayers.learn.config import Config
         >>> from ullayers.run.plan import plan_run
-        >>> from ullayers.video.scene import write_scene
+        >>> from ullayers.video.demo_films import write_scene
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     video = write_scene(Path(folder), frames=60)
         ...     config = Config(trial_steps=2, steps=3, restarts=1)

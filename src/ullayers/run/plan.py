@@ -55,12 +55,12 @@ from ullayers.tracks.behaviour import Zones, check_measures, read_zones
 from ullayers.tracks.corrections import CorrectedRows, corrected_rows, read_corrections
 from ullayers.tracks.masks import OUTLINES, remove_if_damaged
 from ullayers.tracks.tracked_video import TrackedVideo, read_videos
-from ullayers.video.follow import SIDE
-from ullayers.video.frames import kept_frames
-from ullayers.video.images import read_mask
-from ullayers.video.reader import Info, Reading, Source, VideoError
+from ullayers.video.camera.following import SIDE
+from ullayers.video.clips import kept_frames
+from ullayers.video.files.images import read_mask
+from ullayers.video.files.opening import absolute_path
 from ullayers.video.region import MaskRegion, Rectangle, Region
-from ullayers.video.remote import absolute_path
+from ullayers.video.sources import Info, Reading, Source, VideoError
 
 OUTPUT_BIAS = "full.bias"  # of an encoder, one value per output
 FOLLOW_SIZE = 128  # pixels of the longer side of training frames cropped to the object

@@ -44,8 +44,8 @@ from ullayers.tracks.reading import Track, read_crossings
 from ullayers.tracks.table import SURE, TRACK, Answer, open_table
 from ullayers.tracks.tracked_video import TrackedVideo, on_frames
 from ullayers.video.access import FrameAccess
-from ullayers.video.follow import SIDE
-from ullayers.video.reader import Info, Reading, Source, VideoError
+from ullayers.video.camera.following import SIDE
+from ullayers.video.sources import Info, Reading, Source, VideoError
 
 SAMPLES = 8  # frames to show
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ullayers.run.apply import answers
 from ullayers.run.plan import Run, fresh_net
 from ullayers.tracks.table import Answer
-from ullayers.video.reader import Source
+from ullayers.video.sources import Source
 
 Floats = NDArray[np.floating[Any]]
 Scores = list[tuple[str, str]]  # names and values

@@ -18,7 +18,7 @@ from ullayers.locate.tracking.identity import Recognised
 from ullayers.run.plan import Run
 from ullayers.tracks.measures import is_ring, measure_motion
 from ullayers.tracks.table import SURE, TRACK, Answer
-from ullayers.video.reader import Info
+from ullayers.video.sources import Info
 
 LEAST_STRETCH = 10  # frames: in a shorter absence, the object may have been missed
 EQUAL = 0.5  # mass of another object, relative to that of the one found

@@ -36,10 +36,10 @@ from ullayers.run.summary import MAX_UNSURE, NEVER_TRAINED, unsure_reason
 from ullayers.run.watcher import MAX_FRAMES, Watcher, WatcherState
 from ullayers.run.watcher import WatchResult as WatchResult
 from ullayers.tracks.table import PIXELS, TRACK, header
-from ullayers.video.frames import DEFAULT_FPS, kept_frames
-from ullayers.video.opening import is_recorded
-from ullayers.video.reader import Info, Reading, Source, VideoError, find_sources, open_live
+from ullayers.video.clips import DEFAULT_FPS, kept_frames
+from ullayers.video.files.opening import is_recorded
 from ullayers.video.region import Region
+from ullayers.video.sources import Info, Reading, Source, VideoError, find_sources, open_live
 
 RATE_FRAMES = 1000  # the latest frames, whose rate is that of the source
 
@@ -109,7 +109,7 @@ def watch(
 
     Example:
         >>> import tempfile
-        >>> from ullayers.video.scene import write_scene
+        >>> from ullayers.video.demo_films import write_scene
         >>> with tempfile.TemporaryDirectory() as place:
         ...     for found in watch(str(write_scene(place, frames=30)), size=32):
         ...         pass

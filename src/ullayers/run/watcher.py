@@ -34,7 +34,7 @@ from ullayers.tracks.masks import (
     remove_partial_outlines,
 )
 from ullayers.tracks.table import SURE, TRACK, Answer, code_columns, header
-from ullayers.video.camera_motion import LiveBackdrop
+from ullayers.video.camera.motion import LiveBackdrop
 from ullayers.video.region import Box, Cut
 
 MEMORY_FRAMES = 1024  # in half precision: 19 MB at 64 x 48 in colour

@@ -46,10 +46,10 @@ from ullayers.tracks.table import (
     TRACK,
     Answer,
 )
-from ullayers.video.frames import DEFAULT_FPS, Render
-from ullayers.video.read_ahead import read_ahead
-from ullayers.video.reader import Info, Reading, Source, VideoError
-from ullayers.video.remote import absolute_path
+from ullayers.video.clips import DEFAULT_FPS, Render
+from ullayers.video.files.opening import absolute_path
+from ullayers.video.parallel import read_ahead
+from ullayers.video.sources import Info, Reading, Source, VideoError
 
 DRAWN_AT_ONCE = 64  # frames in memory
 KEPT_MASKS = 64  # masks kept of each source, for the report

@@ -40,9 +40,9 @@ from ullayers.studio.live_watch import (
 )
 from ullayers.studio.workspace import Workspace
 from ullayers.tracks.table import TRACK
-from ullayers.video.frames import READ_AS_IS
-from ullayers.video.reader import Clip, Info, Reading, Source
-from ullayers.video.writer import VideoWriter
+from ullayers.video.clips import READ_AS_IS
+from ullayers.video.files.writing import VideoWriter
+from ullayers.video.sources import Clip, Info, Reading, Source
 
 FPS = 10.0  # of the recording
 KERNEL_FRAMES = 20  # after which the kernels are sent again

@@ -18,7 +18,7 @@ from ullayers.studio.editing import read_edited
 from ullayers.tracks.formats.names import EXPORT_FOLDER, FORMATS
 from ullayers.tracks.formats.write import plan_files, write_files
 from ullayers.tracks.tracked_video import TrackedVideo
-from ullayers.video.finding import safe_name
+from ullayers.video.files.finding import safe_name
 
 OVERLAY = "overlay"
 REPORT = "report"

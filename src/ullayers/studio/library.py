@@ -17,9 +17,9 @@ from starlette.concurrency import run_in_threadpool
 from ullayers.errors import UserError
 from ullayers.files import partial_path
 from ullayers.studio.workspace import Workspace, free_name
-from ullayers.video.frames import DEFAULT_FPS
-from ullayers.video.reader import Source, VideoError, find_sources, open_live
-from ullayers.video.scene import write_scene
+from ullayers.video.clips import DEFAULT_FPS
+from ullayers.video.demo_films import write_scene
+from ullayers.video.sources import Source, VideoError, find_sources, open_live
 
 Origin = Literal["opened", "upload", "recording", "demo"]
 

@@ -20,8 +20,8 @@ from ullayers.run.watcher import WatchResult
 from ullayers.studio.jobs import LIVE_PICTURE, Job
 from ullayers.studio.live import MIN_POINTS, LiveView, mask_outlines, saved_kernels
 from ullayers.tracks.table import TRACK
-from ullayers.video.frames import READ_AS_IS, Render
-from ullayers.video.reader import Clip, Reading, Source
+from ullayers.video.clips import READ_AS_IS, Render
+from ullayers.video.sources import Clip, Reading, Source
 
 QUALITY = 80
 SAVE_SECONDS = 10.0  # between two checkpoints, from which the kernels are shown

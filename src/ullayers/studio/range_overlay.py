@@ -15,7 +15,7 @@ from ullayers.report.overlay import DISPLAY_SIZE
 from ullayers.studio.editing import outlines_of
 from ullayers.tracks.tracked_video import TrackedVideo
 from ullayers.video.access import FrameAccess
-from ullayers.video.writer import VideoWriter
+from ullayers.video.files.writing import VideoWriter
 
 MOST_OVERLAY_FRAMES = 9000  # five minutes at 30 frames per second
 FRAMES_IN_MEMORY = 32

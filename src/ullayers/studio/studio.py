@@ -30,8 +30,8 @@ from ullayers.studio.library import Library, sources_of
 from ullayers.studio.range_overlay import write_overlay
 from ullayers.studio.workspace import Workspace
 from ullayers.video.access import FrameAccess
-from ullayers.video.finding import safe_name
-from ullayers.video.reader import VideoError
+from ullayers.video.files.finding import safe_name
+from ullayers.video.sources import VideoError
 
 OPEN_VIDEOS = 6
 MAX_WIDTH = 4096  # largest width of a frame that the page may request

@@ -31,7 +31,7 @@ from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
 from ullayers.studio.live import LiveView
 from ullayers.studio.live_watch import SAVE_SECONDS, Tapped, WatchView
 from ullayers.studio.workspace import Workspace
-from ullayers.video.reader import Source, find_sources, open_live
+from ullayers.video.sources import Source, find_sources, open_live
 
 NICE = 5  # keeps the page and the rest of the computer responsive
 

@@ -13,7 +13,7 @@ from typing import Any
 from ullayers.errors import UserError
 from ullayers.files import partial_path, sweep
 from ullayers.run.folder import LOCK_FILE, check_writable
-from ullayers.video.finding import safe_name
+from ullayers.video.files.finding import safe_name
 
 SETTINGS = "studio.json"
 FOLDERS = ("uploads", "recordings", "runs", "jobs")

@@ -20,7 +20,7 @@ from ullayers.files import from_json, read_regular, replacing
 from ullayers.tracks.measures import Motion, motion_between, speed
 from ullayers.tracks.reading import Track, read_sequences, read_tracks
 from ullayers.tracks.table import SURE, read_frame
-from ullayers.video.reader import Info, Source
+from ullayers.video.sources import Info, Source
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -30,8 +30,8 @@ from ullayers.files import (
 from ullayers.tracks.store import Database, check_schema, remove_database
 from ullayers.tracks.table import Answer
 from ullayers.video.parallel import in_parallel
-from ullayers.video.reader import Source
 from ullayers.video.region import to_pixels
+from ullayers.video.sources import Source
 
 if TYPE_CHECKING:
     from ullayers.locate.tracking.settle import Several

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ullayers.tracks.reading import NAMES, Track
 from ullayers.tracks.table import SURE, TRACK, Answer
-from ullayers.video.reader import Info
+from ullayers.video.sources import Info
 
 if TYPE_CHECKING:
     from ullayers.locate.tracking.settle import Several

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ullayers.errors import RunError
 from ullayers.files import open_regular
-from ullayers.video.read_ahead import read_ahead
+from ullayers.video.parallel import read_ahead
 from ullayers.video.region import Box, Cut
 
 if TYPE_CHECKING:  # loaded where it is used, because importing it takes half a second

@@ -16,13 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.video.decoding import Clock, Damage, decode_packets, frame_to_tensor
-from ullayers.video.frames import VideoError
-from ullayers.video.images import list_images, render_image
-from ullayers.video.opening import OpenVideo, is_recorded, load_av, open_video
-from ullayers.video.reader import Source
-from ullayers.video.remote import is_url, without_password
-from ullayers.video.seeking import (
+from ullayers.video.clips import VideoError
+from ullayers.video.files.decoding import Clock, Damage, decode_packets, frame_to_tensor
+from ullayers.video.files.images import list_images, render_image
+from ullayers.video.files.opening import (
+    OpenVideo,
+    is_recorded,
+    is_url,
+    load_av,
+    open_video,
+    without_password,
+)
+from ullayers.video.files.seeking import (
     CHECKED_FRAMES,
     Start,
     Timestamps,
@@ -32,6 +37,7 @@ from ullayers.video.seeking import (
     next_key_frame,
     seek,
 )
+from ullayers.video.sources import Source
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -64,8 +70,8 @@ class FrameAccess:
 
     Example:
         >>> import tempfile
-        >>> from ullayers.video.reader import find_sources
-        >>> from ullayers.video.writer import VideoWriter
+        >>> from ullayers.video.sources import find_sources
+        >>> from ullayers.video.files.writing import VideoWriter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:
         ...         for t in range(20):
@@ -178,8 +184,8 @@ class FrameTimes:
 
     Example:
         >>> import tempfile
-        >>> from ullayers.video.reader import Reading, find_sources, read_all
-        >>> from ullayers.video.writer import VideoWriter
+        >>> from ullayers.video.sources import Reading, find_sources, read_all
+        >>> from ullayers.video.files.writing import VideoWriter
         >>> times = FrameTimes()
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:

@@ -15,7 +15,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import NamedTuple
 
-from ullayers.video.frames import (
+from ullayers.video.clips import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
     Kind,
@@ -25,13 +25,18 @@ from ullayers.video.frames import (
     natural_key,
     suffix_of,
 )
-from ullayers.video.opening import UNPAUSED, open_video
-from ullayers.video.read_ahead import read_ahead
-from ullayers.video.remote import is_pattern, is_url, match_urls, without_password
+from ullayers.video.files.opening import (
+    UNPAUSED,
+    is_pattern,
+    is_url,
+    match_urls,
+    open_video,
+    without_password,
+)
+from ullayers.video.parallel import read_ahead
 
 MAX_TRIED = 10_000  # files that are opened although their names are not those of videos
 Place = tuple[Kind, str]  # a sequence that has no name yet
-
 # Tables of results, complete or not, and how each of them begins.
 TABLE_START = b"sequence,frame,"
 DATABASE_START = b"SQLite format 3\0"

@@ -16,15 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.video.frames import Info, Reading, TimedFrame, VideoError
-from ullayers.video.opening import has_cameras, is_camera
+from ullayers.video.clips import Info, Reading, TimedFrame, VideoError
+from ullayers.video.files.opening import has_cameras, is_camera
 
 BACKENDS = {"linux": "CAP_V4L2", "darwin": "CAP_AVFOUNDATION", "win32": "CAP_DSHOW"}
 MAX_SILENCE = 5.0  # seconds of failed reads after which a camera counts as lost
 RETRY_SECONDS = 0.01  # pause after a failed read; an unplugged camera fails at once
-
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-
 _log_levels: list[int] = []  # OpenCV's log levels to restore, one for each open camera
 _log_lock = threading.Lock()
 

@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from ullayers.files import partial_path
-from ullayers.video.frames import DEFAULT_FPS, VideoError
-from ullayers.video.opening import load_av
+from ullayers.video.clips import DEFAULT_FPS, VideoError
+from ullayers.video.files.opening import load_av
 
 CODEC_OPTIONS = {
     "libx264": {"crf": "20", "preset": "veryfast"},
@@ -31,7 +31,7 @@ class VideoWriter:
 
     Example:
         >>> import tempfile, torch
-        >>> from ullayers.video.reader import find_sources
+        >>> from ullayers.video.sources import find_sources
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=25) as video:
         ...         video.write(torch.zeros(3, 47, 63, dtype=torch.uint8))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.video.frames import VideoError
-from ullayers.video.opening import OpenVideo, load_av, open_video
+from ullayers.video.clips import VideoError
+from ullayers.video.files.opening import OpenVideo, load_av, open_video
 
 if TYPE_CHECKING:
     from av.packet import Packet

@@ -18,18 +18,17 @@ import torch
 from torch import Tensor
 
 from ullayers.video import memory
-from ullayers.video.capture import load_cv2, needs_opencv, probe_camera, read_camera
-from ullayers.video.decoding import probe_video
-from ullayers.video.finding import find_sequences, safe_name
-from ullayers.video.frames import READ_AS_IS, Kind, TimedFrame
-from ullayers.video.frames import Clip as Clip
-from ullayers.video.frames import Info as Info
-from ullayers.video.frames import Reading as Reading
-from ullayers.video.frames import VideoError as VideoError
-from ullayers.video.images import list_images, probe_images, read_images
-from ullayers.video.opening import CAMERAS, has_cameras, is_unpaused, open_video
-from ullayers.video.read_ahead import read_ahead
-from ullayers.video.recordings import read_video
+from ullayers.video.camera.capture import load_cv2, needs_opencv, probe_camera, read_camera
+from ullayers.video.clips import READ_AS_IS, Kind, TimedFrame
+from ullayers.video.clips import Clip as Clip
+from ullayers.video.clips import Info as Info
+from ullayers.video.clips import Reading as Reading
+from ullayers.video.clips import VideoError as VideoError
+from ullayers.video.files.decoding import probe_video, read_video
+from ullayers.video.files.finding import find_sequences, safe_name
+from ullayers.video.files.images import list_images, probe_images, read_images
+from ullayers.video.files.opening import CAMERAS, has_cameras, is_unpaused, open_video
+from ullayers.video.parallel import read_ahead
 
 CHUNK_BYTES = 2**28  # memory allocated for a chunk before its frames arrive
 PROBES_KEPT = 256  # results of `Source.probe` that are remembered
@@ -41,7 +40,7 @@ class Source:
 
     Example:
         >>> import tempfile, numpy as np
-        >>> from ullayers.video.writer import VideoWriter
+        >>> from ullayers.video.files.writing import VideoWriter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with VideoWriter(f"{folder}/a.mp4", fps=10) as video:
         ...         for _ in range(5):
@@ -111,7 +110,7 @@ def find_sources(paths: Sequence[str], bad: dict[str, str] | None = None) -> lis
     Example:
         >>> find_sources(["nowhere/*.mp4"])
         Traceback (most recent call last):
-        ullayers.video.frames.VideoError: nowhere/*.mp4: nothing matches this pattern
+        ullayers.video.clips.VideoError: nowhere/*.mp4: nothing matches this pattern
     """
     sequences = find_sequences([paths] if isinstance(paths, str) else paths, bad)
     return [Source(one.name, one.path, one.kind) for one in sequences]

@@ -22,12 +22,9 @@ VIDEO_SUFFIXES = frozenset(
 )
 DEFAULT_FPS = 25.0  # frame rate of image folders and of videos that state none
 MAX_PIXELS = 2**26  # per image or frame (8192 x 8192); a tiny file can declare far more
-
 TimedFrame = tuple[Tensor, float, int]  # (channels, height, width) pixels, seconds, frame number
 Kind = Literal["video", "images", "live"]
 Render = Callable[[tuple[int, int]], Tensor]  # a frame in colour at any (height, width)
-
-
 KEEP_HINT = "; use --skip-bad to keep them"
 
 
@@ -99,7 +96,7 @@ class Reading:
             resized, and make everything outside the region black. None for whole frames.
         mixed: Whether images of one folder may differ in size if `size` is given.
         follow: Whether to crop to a square around the moving object after reading (see
-            `video.follow`).
+            `camera.following`).
         tap: Called in the reader's thread for each kept frame of a file, with a function that
             renders the whole frame at another size. This avoids decoding the file again.
         passing: The same for each frame of a video file, including those that `stride` leaves out.

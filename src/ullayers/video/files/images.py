@@ -20,7 +20,7 @@ import torch
 from PIL import Image, ImageOps, _imaging
 from torch import Tensor
 
-from ullayers.video.frames import (
+from ullayers.video.clips import (
     DEFAULT_FPS,
     IMAGE_SUFFIXES,
     Info,
@@ -39,7 +39,6 @@ from ullayers.video.region import MaskRegion, RegionError
 # A suffix says little about the content, and Pillow would run Ghostscript for EPS.
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 ORIENTATION = 0x0112  # EXIF tag; values of 5 and above swap width and height
-
 T = TypeVar("T")
 
 

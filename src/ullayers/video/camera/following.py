@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ullayers.nn.spatial import blurred
-from ullayers.video.camera_motion import backdrop, find_path, foreground, shows_motion
-from ullayers.video.frames import Clip
+from ullayers.video.camera.motion import backdrop, find_path, foreground, shows_motion
+from ullayers.video.clips import Clip
 
 SIDE = 48  # side of the crops, the input of a network, in pixels
 BLUR = 5  # width of the average over the foreground's energy, in pixels
