@@ -33,7 +33,7 @@ MODULES = (
     "ullayers.cli.export",
     "ullayers.cli.studio",
     "ullayers.studio.app",
-    "ullayers.kernels.numba.stream",
+    "ullayers.kernels.numba.fresh",
     "matplotlib.font_manager",
     "torch._dynamo",  # imported by the first optimizer
     "torch.distributed.run",

@@ -23,7 +23,7 @@ def test_only_one_module_imports_numba() -> None:
         for path in modules()
         if re.search(r"^\s*(import|from) numba\b", path.read_text(), re.MULTILINE)
     }
-    assert users == {"kernels/backends.py", "kernels/numba/compiling.py"}
+    assert users == {"kernels/numba/compiling.py"}
 
 
 def test_import_is_light() -> None:

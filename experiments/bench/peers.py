@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from experiments.bench.timing import BenchOptions, Row, missing
 from ullayers.exact.slow_features import Floats, SlowFeatures
-from ullayers.nn.layers import UL1d, backward
+from ullayers.nn.layers import UL1d
+from ullayers.nn.networks import backward
 from ullayers.nn.whiten import Whiten
 
 SLOW = 3  # number of slow sources

@@ -39,7 +39,8 @@ from experiments.datasets import load, turning_head, turntable
 from experiments.paper.runs import apply_code, learn_code, numbered
 from ullayers.learn.config import Config
 from ullayers.learn.networks import Encoder
-from ullayers.nn.layers import UL1d, UL2d, backward, mu_by_depth
+from ullayers.nn.layers import UL1d, UL2d
+from ullayers.nn.networks import backward, mu_by_depth
 
 SIDE = 32  # pixels per side of a frame
 HELD_OUT = 3  # every third frame is held out

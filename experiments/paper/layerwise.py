@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import experiments.paper.recognise as recognise
 from experiments.common import Claim, Floats, Outcome, Picture, Setting, Table
 from experiments.paper.recognise import Stages, seeded
-from ullayers.nn.layers import backward, sequences
+from ullayers.nn.networks import backward, sequences
 
 SIDE = 32  # pixels per side of a frame of the blob
 FRAMES = 6000

@@ -40,7 +40,8 @@ from ullayers.learn.config import Config
 from ullayers.learn.footage import Footage, Piece, make_piece
 from ullayers.learn.networks import Encoder, Locator
 from ullayers.learn.trials import ClipTrial
-from ullayers.nn.layers import UL1d, UL2d, backward, sequences
+from ullayers.nn.layers import UL1d, UL2d
+from ullayers.nn.networks import backward, sequences
 
 LOCAL = 0.1  # weight of local UL layers in rows that have them
 WALK_STEPS = 120

@@ -46,7 +46,8 @@ from experiments.paper.runs import (
 )
 from ullayers.learn.config import Config
 from ullayers.learn.networks import Locator
-from ullayers.nn.layers import UL1d, backward, sequences
+from ullayers.nn.layers import UL1d
+from ullayers.nn.networks import backward, sequences
 from ullayers.tracks.table import unsure
 
 SIZE = (56, 56)  # of the frames that baselines see

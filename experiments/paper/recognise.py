@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from experiments.baselines import slow_codes
 from experiments.common import Claim, Floats, Outcome, Picture, Setting, Table
 from experiments.datasets import load, turntable
-from ullayers.nn.layers import UL1d, UL2d, backward, mu_by_depth, sequences
+from ullayers.nn.layers import UL1d, UL2d
+from ullayers.nn.networks import backward, mu_by_depth, sequences
 
 
 class Stages(nn.Module):

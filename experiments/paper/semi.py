@@ -32,7 +32,7 @@ from experiments.paper.heads import (
 from ullayers.learn.config import Config
 from ullayers.learn.networks import Encoder
 from ullayers.learn.trials import ClipTrial
-from ullayers.nn.layers import backward
+from ullayers.nn.networks import backward
 
 LABELLED = (1, 2, 4)  # number of labelled people
 STEPS = 200

@@ -45,7 +45,8 @@ from experiments.paper.gridworlds import (
     walk,
 )
 from ullayers.files import replacing
-from ullayers.nn.layers import UL1d, backward, sequences
+from ullayers.nn.layers import UL1d
+from ullayers.nn.networks import backward, sequences
 
 SLOW = 10  # number of eigenvectors that are scored
 FRESH = "fresh statistics"

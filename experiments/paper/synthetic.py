@@ -24,7 +24,8 @@ from experiments.common import (
 )
 from ullayers.exact.markov import objective
 from ullayers.exact.slow_features import SlowFeatures
-from ullayers.nn.layers import UL1d, backward
+from ullayers.nn.layers import UL1d
+from ullayers.nn.networks import backward
 
 POINTS = 28
 FRAMES_PER_TURN = 72

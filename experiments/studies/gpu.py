@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 import ullayers as ul
 import ullayers.kernels.triton.fresh as launch_fresh
-from ullayers.kernels.moments import Request, Weights
-from ullayers.kernels.state import LongTerm, Rates
+from ullayers.kernels.moments import LongTerm, Rates, Request, Weights
 
 SHAPES = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # frames, channels, side
 ROUNDS, REPEATS = 15, 10

@@ -20,11 +20,12 @@ _MODULES = {
     "ullayers.run.learn": "Run learn load_run",
     "ullayers.run.watch": "watch",
     "ullayers.run.network": "from_pretrained",
-    "ullayers.nn.health": "Health effective_rank",
-    "ullayers.nn.layers": "UL1d UL2d backward mu_by_depth sequences ul_layers",
-    "ullayers.nn.loss": "loss",
+    "ullayers.nn": "functional",
+    "ullayers.nn.layers": "UL1d UL2d",
+    "ullayers.nn.networks": "backward loss mu_by_depth sequences ul_layers",
     "ullayers.nn.replay_memory": "ReplayMemory",
     "ullayers.nn.spatial": "mask_moments",
+    "ullayers.nn.statistics": "Health effective_rank",
     "ullayers.nn.whiten": "Whiten",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -39,17 +40,18 @@ if _TYPE_CHECKING:
     from ullayers.exact.markov import transitions as transitions
     from ullayers.exact.slow_features import RankError as RankError
     from ullayers.exact.slow_features import SlowFeatures as SlowFeatures
-    from ullayers.nn.health import Health as Health
-    from ullayers.nn.health import effective_rank as effective_rank
+    from ullayers.nn import functional as functional
     from ullayers.nn.layers import UL1d as UL1d
     from ullayers.nn.layers import UL2d as UL2d
-    from ullayers.nn.layers import backward as backward
-    from ullayers.nn.layers import mu_by_depth as mu_by_depth
-    from ullayers.nn.layers import sequences as sequences
-    from ullayers.nn.layers import ul_layers as ul_layers
-    from ullayers.nn.loss import loss as loss
+    from ullayers.nn.networks import backward as backward
+    from ullayers.nn.networks import loss as loss
+    from ullayers.nn.networks import mu_by_depth as mu_by_depth
+    from ullayers.nn.networks import sequences as sequences
+    from ullayers.nn.networks import ul_layers as ul_layers
     from ullayers.nn.replay_memory import ReplayMemory as ReplayMemory
     from ullayers.nn.spatial import mask_moments as mask_moments
+    from ullayers.nn.statistics import Health as Health
+    from ullayers.nn.statistics import effective_rank as effective_rank
     from ullayers.nn.whiten import Whiten as Whiten
     from ullayers.run.learn import Run as Run
     from ullayers.run.learn import learn as learn

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import experiments.paper.layerwise as layerwise
 import experiments.paper.recognise as recognise
 from experiments.paper.recognise import Stages
-from ullayers.nn.layers import backward, mu_by_depth
+from ullayers.nn.networks import backward, mu_by_depth
 
 OBJECTS, VIEWS = 5, 72
 

@@ -14,8 +14,7 @@ import ullayers as ul
 import ullayers.kernels.numba.fresh as fresh_maps
 import ullayers.kernels.torch.fresh as fresh
 from tests.fresh_formula import plain_objective
-from ullayers.kernels.moments import Moments, Request, weigh
-from ullayers.kernels.state import Rates
+from ullayers.kernels.moments import Moments, Rates, Request, weigh
 
 MODES = ["stream", "clip", "shared"]
 LAYOUTS = [

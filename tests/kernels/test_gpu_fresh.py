@@ -10,8 +10,7 @@ from torch import Tensor
 
 import ullayers.kernels.triton.fresh as launch_fresh
 from tests.fresh_formula import plain_objective
-from ullayers.kernels.moments import Request, Weights, weigh
-from ullayers.kernels.state import LongTerm, Rates
+from ullayers.kernels.moments import LongTerm, Rates, Request, Weights, weigh
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 import torch
+import ullayers.kernels.numba.stream as small
 from hypothesis import given
 from hypothesis import strategies as st
 from numba.core.caching import NullCache
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from ullayers.nn.running import _Chosen
 
 import ullayers as ul
 import ullayers.kernels.numba.compiling as compiling
-import ullayers.kernels.numba.stream as small
 from tests.command import run_code
 from tests.nn.test_layers import gradient_of, relative
 from tests.running_layers import UL1d, UL2d
 from ullayers.kernels.dispatch import NUMBA, PYTORCH
-from ullayers.nn.calls import ULBase
-from ullayers.nn.running import _Chosen
+from ullayers.nn.layers import ULBase
 
 
 def with_pytorch(layer: ULBase) -> ULBase:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ullayers.learn.networks import Encoder, Locator, Model, weights
-from ullayers.nn.layers import backward, ul_layers
+from ullayers.nn.networks import backward, ul_layers
 
 
 def blobs(places: list[tuple[float, float]], height: int = 48, width: int = 64) -> Tensor:

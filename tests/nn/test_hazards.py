@@ -22,7 +22,7 @@ from tests.command import run_code
 from tests.nn.test_degenerate import all_finite
 from tests.nn.test_layers import gradient_of
 from ullayers.kernels.dispatch import PYTORCH
-from ullayers.nn.health import Health
+from ullayers.nn.statistics import Health
 
 
 @pytest.mark.parametrize("statistics", ["running", "fresh"])

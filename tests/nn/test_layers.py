@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import ullayers as ul
 from tests import running_layers as running
 from tests.kernels.test_advance import paper_loop
-from ullayers.nn.calls import ULBase
+from ullayers.nn.layers import ULBase
 
 
 def gradient_of(layer: nn.Module, y: Tensor, *more: Tensor) -> Tensor:

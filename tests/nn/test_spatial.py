@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from ullayers.nn.running import _Chosen
 
 import ullayers as ul
 from ullayers.kernels.dispatch import PYTORCH
-from ullayers.nn.running import _Chosen
 
 
 def test_moments_of_a_box() -> None:

@@ -14,12 +14,12 @@ from ullayers.kernels.dispatch import choose_fresh, evaluate_fresh
 from ullayers.kernels.moments import (
     Evaluation,
     FrameCounts,
+    Rates,
     Request,
     Weights,
     is_by_rows,
     working_precision,
 )
-from ullayers.kernels.state import Rates
 from ullayers.kernels.torch.fresh import scatter_gradient as _plain_scatter_gradient
 
 # Arguments of all operators, in the order of `_numbers`.

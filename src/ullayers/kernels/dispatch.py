@@ -1,10 +1,9 @@
-"""Choose a kernel for a call: one table each for fresh and running statistics, fastest first."""
+"""Choose a kernel for a call with fresh statistics: one table, fastest first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Iterable, Mapping
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -13,47 +12,14 @@ import ullayers.kernels.numba.fresh as numba_fresh
 import ullayers.kernels.torch.fresh as torch_fresh
 import ullayers.kernels.torch.pooled as torch_pooled
 import ullayers.kernels.triton.fresh as triton_fresh
-from ullayers.kernels.backends import has_numba, has_triton
 from ullayers.kernels.moments import (
-    REDUCED_PRECISION,
     Evaluation,
     Moments,
     Request,
     Weights,
     working_precision,
 )
-from ullayers.kernels.state import LongTerm
 from ullayers.kernels.torch.pooled import Pool
-
-WIDEST_ON_GPU, MAX_STEPS = 256, 32  # features, and frames of a call
-# Above these sizes PyTorch is faster than the compiled loop, except for single frames of a single
-# stream.
-LARGEST_FRAME, WIDEST = 2**11, 208
-
-
-class RunningRequest(NamedTuple):
-    """Properties of a call with running statistics on which the choice of a kernel depends."""
-
-    device: str
-    frames: torch.dtype
-    statistics: torch.dtype
-    steps: int
-    streams: int
-    features: int
-    long_term: LongTerm
-    diagonal: bool
-    clips: bool  # whether frames are separate clips, marked by `sequences`
-    scatter: bool
-    gradient: bool  # whether a gradient is needed
-    replaced: str | None  # error message if a buffer does not match `schema`
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A kernel, and a function that returns why it does not accept a call, or None if it does."""
-
-    name: str
-    why_not: Callable[[RunningRequest], str | None]
 
 
 def first_to_take(verdicts: Iterable[tuple[str, str | None]]) -> tuple[str, dict[str, str]]:
@@ -73,63 +39,6 @@ def first_to_take(verdicts: Iterable[tuple[str, str | None]]) -> tuple[str, dict
 def listed(name: str, reasons: Mapping[str, str]) -> str:
     """Format the result of `first_to_take` for users."""
     return "\n".join([name, *(f"  not {other}: {why}" for other, why in reasons.items())])
-
-
-def _why_no_stream(call: RunningRequest) -> str | None:
-    """Return a reason that holds for all kernels for single frames, if any."""
-    return _first(
-        (not call.gradient, "no gradient is needed"),
-        (call.clips, "the frames are separate clips"),
-        (call.long_term != "stream", f'long_term is "{call.long_term}", not "stream"'),
-        (call.diagonal, "the covariances are diagonal"),
-        (call.replaced is not None, str(call.replaced)),
-    )
-
-
-def _why_not_triton(call: RunningRequest) -> str | None:
-    shape = f"{call.steps} frames of {call.streams} streams"
-    return _first(
-        (call.device != "cuda", f"the frames are on {call.device}, not on cuda"),
-        (not has_triton(), "Triton is not installed"),
-        (call.streams > 1, f"{call.streams} streams, not a single one"),
-        (call.steps > MAX_STEPS, f"{shape}, more than {MAX_STEPS}"),
-        (call.features > WIDEST_ON_GPU, f"{call.features} features, more than {WIDEST_ON_GPU}"),
-        (call.frames not in REDUCED_PRECISION, f"the frames are {call.frames}"),
-        (call.statistics != torch.float32, f"the statistics are {call.statistics}"),
-        (call.scatter, "a scatter is given"),
-    ) or _why_no_stream(call)
-
-
-def _why_not_numba(call: RunningRequest) -> str | None:
-    size = call.streams * call.features
-    single = call.steps == call.streams == 1
-    return _first(
-        (call.device != "cpu", f"the frames are on {call.device}, not on cpu"),
-        (not has_numba(), "numba is not installed, or NUMBA_DISABLE_JIT is set"),
-        (
-            not single and size > LARGEST_FRAME,
-            f"{size} values in a frame, more than {LARGEST_FRAME}",
-        ),
-        (not single and call.features > WIDEST, f"{call.features} features, more than {WIDEST}"),
-    ) or _why_no_stream(call)
-
-
-def _first(*reasons: tuple[bool, str]) -> str | None:
-    return next((reason for holds, reason in reasons if holds), None)
-
-
-TRITON, NUMBA = "Triton kernels for single frames", "compiled CPU loop for small frames"
-PYTORCH = "PyTorch operations"
-RUNNING = (
-    Candidate(TRITON, _why_not_triton),
-    Candidate(NUMBA, _why_not_numba),
-    Candidate(PYTORCH, lambda call: None),
-)
-
-
-def choose_running(call: RunningRequest) -> tuple[str, dict[str, str]]:
-    """Return the kernel for a call with running statistics, and why faster ones reject it."""
-    return first_to_take((each.name, each.why_not(call)) for each in RUNNING)
 
 
 class Differentiable(Protocol):

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ullayers.kernels.state import Rates
-
+LongTerm = Literal["stream", "clip", "shared"]
 REDUCED_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
 NOISE = 16.0  # rounding errors, in units of the last place
 # Few frames per feature give ill-conditioned covariances; these are computed in float64.
@@ -26,6 +26,19 @@ SMALLEST_TRACE = 1e-72  # of W and B; float32 cannot hold the gradients of small
 # An output that vanishes adds log(ridge of W / ridge of B) / 2 to J. With equal ridges, J would be
 # lowest when all outputs but one vanish.
 BETWEEN_RIDGE = 1e-4  # of B, relative to that of W
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Settings of a layer that its statistics depend on."""
+
+    mu: float
+    eps: float
+    ridge: float
+    long_term: LongTerm = "stream"
+    sequences: int = 1  # number of equal groups of streams; "shared" averages over them
+    diagonal: bool = False  # keep variances only
+    centred: bool = True  # subtract the pull from every gradient
 
 
 @dataclass(frozen=True)

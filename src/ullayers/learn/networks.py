@@ -16,9 +16,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ullayers.nn.calls import ULBase
 from ullayers.nn.distributed import process_count
-from ullayers.nn.layers import UL1d, UL2d, mu_by_depth, sequences
+from ullayers.nn.layers import UL1d, UL2d, ULBase
+from ullayers.nn.networks import mu_by_depth, sequences
 from ullayers.nn.spatial import blurred, mask_moments
 
 BLUR = 5  # pixels over which energy is averaged

@@ -21,7 +21,7 @@ from ullayers.learn.config import Config, Task
 from ullayers.learn.footage import Footage, LongMean, Piece
 from ullayers.learn.networks import Encoder, Locator, Model, average_gradients
 from ullayers.learn.teaching import Lesson
-from ullayers.nn.layers import backward
+from ullayers.nn.networks import backward
 from ullayers.video.sources import VideoError
 
 HELD_OUT_PERIOD = 4  # of this many blocks, one is held out

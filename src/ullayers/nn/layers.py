@@ -3,34 +3,600 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock, get_ident
-from typing import Any
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node
+from torch import Tensor
 
-from ullayers.kernels.packing import Packing
-from ullayers.nn.calls import ULBase
-from ullayers.nn.distributed import process_count
-from ullayers.nn.statistics import is_recomputing
+import ullayers.kernels.custom_ops as fresh_ops
+from ullayers.kernels.dispatch import (
+    Differentiable,
+    choose_fresh,
+    choose_pooled,
+    evaluate_fresh,
+    evaluate_pooled,
+    listed,
+)
+from ullayers.kernels.frames import Packing, fitting, on_host, packing_of
+from ullayers.kernels.moments import (
+    Evaluation,
+    LongTerm,
+    Rates,
+    Request,
+    covariance_evidence,
+    on_device,
+)
+from ullayers.kernels.torch.fresh import NAME
+from ullayers.kernels.torch.running import (
+    ONE_FRAME,
+    RIDGE_HIGH,
+    Result,
+    State,
+    advance,
+    advance_frame,
+    why_no_frame,
+)
+from ullayers.nn.added_gradient import (
+    FreshCall,
+    LayerCall,
+    OpenCalls,
+    Signal,
+    add_fresh_gradient,
+    add_gradient,
+    as_frames,
+    refuse_gradient,
+    refuse_transforms,
+)
+from ullayers.nn.distributed import Member, Pool, Share, process_count
+from ullayers.nn.statistics import WITH_REST, Statistics, is_recomputing, normal_tensors
 
-NOTHING_TO_LEARN = (
-    "ul.backward found no UL layer in train mode behind these outputs, so nothing is learned: "
-    "add UL1d or UL2d layers to the network, or call net.train() before the forward pass"
+# statistics="auto" is fresh for calls of at least this many frames; shorter calls contain too
+# little long-term variation. Wide codes do not learn from running statistics (docs/maths.md,
+# section 5).
+FRESH_FROM = 32
+WIDE = 32
+FRESH_FROM_IF_WIDE = 8
+# Covariances of few streams are ill-conditioned. Calls with running statistics are computed in
+# float64 for frames of at most SMALL_FRAME values, where it costs nothing, and for fewer than
+# FEW_STREAMS streams per feature.
+SMALL_FRAME, FEW_STREAMS = 4096, 2
+ONLY_RUNNING = ("pull", *(f"{name}_rest" for name in WITH_REST))
+NO_RUNNING = (
+    "running statistics are not synchronised over processes, and there are {processes}: use "
+    'statistics="fresh", or synchronize=False for statistics of each process alone'
 )
-NO_LAYERS = (
-    "ul.sequences found no UL layer in this network, so it has no effect: add UL1d or UL2d "
-    "layers to the network, or pass the network that contains them"
+NO_COMPILE = (
+    "torch.compile does not support UL layers that synchronise statistics over processes: compile "
+    "the parts of the network between them, or use synchronize=False"
 )
-OTHER_THREAD = (
-    "another thread is inside ul.sequences with this network: give each thread a copy of the "
-    "network (copy.deepcopy), or let one thread at a time enter"
+OTHER_FRAMES = (
+    "checkpointing recomputed other frames than those of the layer's last forward pass; use "
+    "checkpoint(..., use_reentrant=False)"
 )
-_ENTERING = Lock()
+REENTRANT_LOSS = (
+    "ul.loss found nothing, because checkpoint(..., use_reentrant=True) runs the forward pass "
+    "without gradients; use checkpoint(..., use_reentrant=False)"
+)
+SINGLE_FRAME_CLIPS = (
+    "all clips of this call have a single frame: a UL layer learns how outputs change over time, "
+    "so it learns nothing from them. Give clips of two frames or more to `sequences`, or call the "
+    "network outside of it to continue a stream"
+)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Initial state of a forward pass, so that reentrant checkpointing can repeat it."""
+
+    shape: torch.Size
+    before: State
+    rates: Rates
+
+
+class ULBase(Statistics):
+    """A UL layer, except for the shape of its input."""
+
+    _diagonal = False
+
+    def __init__(
+        self,
+        features: int,
+        mu: float = 0.5,
+        eps: float = 1e-3,
+        weight: float = 1.0,
+        *,
+        reduction: Literal["mean", "sum"] = "mean",
+        start: Literal["warm", "paper"] = "warm",
+        long_term: Literal["auto", "clip", "stream", "shared"] = "auto",
+        ridge: float | None = None,
+        statistics: Literal["auto", "fresh", "running"] = "auto",
+        synchronize: bool = True,
+    ) -> None:
+        _check_choice("reduction", reduction, ("mean", "sum"))
+        _check_choice("start", start, ("warm", "paper"))
+        for name, value in (("mu", mu), ("eps", eps), ("weight", weight)):
+            _check_number(name, value)
+        super().__init__(features, start, ridge, long_term)
+        self.mu = mu
+        self.eps = eps
+        self.weight = weight
+        self.reduction = reduction
+        self.statistics = statistics
+        self.synchronize = synchronize
+        self._member = Member()
+        self._open_calls = OpenCalls()
+        self._check_settings()
+        self._clips: Packing | None = None  # set by sequences() within its block
+        self._last_clips: Packing | None = None  # of the last forward pass
+        self._clips_thread: int | None = None  # the thread that set them
+        self._replay: _Pass | None = None  # the last pass, if it ran without gradients
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave state of the last call out of copies and pickles."""
+        return {**self.__dict__, "_replay": None}
+
+    def extra_repr(self) -> str:
+        """Return the settings, for print(net)."""
+        return (
+            f"{self.features}, mu={self.mu}, eps={self.eps}, weight={self.weight}, "
+            f"reduction={self.reduction!r}, start={self.start!r}, long_term={self.long_term!r}, "
+            f"statistics={self.statistics!r}, dim 0 is time"
+        )
+
+    @property
+    def _processes(self) -> int:
+        """Number of processes with which the statistics are shared."""
+        return process_count() if self.synchronize else 1
+
+    def _check_shape(self, y: Tensor) -> None:
+        raise NotImplementedError
+
+    def _carries_on(self, layout: torch.Size) -> bool:
+        """Return whether frames of this layout may continue the streams of the last call."""
+        same = self._layout is None or self._layout == layout
+        return self._clips is None and same
+
+    def _remember(self, layout: torch.Size) -> None:
+        """Set the layout before the statistics are written.
+
+        If writing them fails, the streams are reset in the next call.
+        """
+        if self._layout != layout:
+            if self._layout is not None:
+                self.continues.fill_(False)
+            self._layout = layout
+
+    def _largest(self) -> float:
+        """Return the largest value whose square, and sums of it, fit the statistics."""
+        return float(torch.finfo(self.short_cov.dtype).max ** 0.5 / 16)
+
+    def _lengths(self, y: Tensor) -> tuple[int, ...]:
+        """Return the number of frames of each clip or stream."""
+        if y.numel() == 0:
+            return ()
+        if self._clips is not None and self._clips.lengths is not None:
+            return tuple(self._clips.lengths)
+        return (y.shape[0],) if y.ndim % 2 == 0 else (y.shape[1],) * y.shape[0]
+
+    def _rates(self, sequences: int) -> Rates:
+        as_clips = self._clips is not None and self.start == "warm"
+        long_term: LongTerm = "clip" if as_clips else "stream"
+        if self.long_term != "auto":
+            long_term = self.long_term
+        # A clip's own mean moves with the weights, so there is no drift to remove.
+        centred = self.start == "warm" and long_term != "clip"
+        return Rates(self.mu, self.eps, self.ridge, long_term, sequences, self._diagonal, centred)
+
+    def _check(self, y: Tensor, scatter: Tensor | None) -> None:
+        self._check_settings()
+        if not isinstance(y, Tensor):
+            raise ValueError(f"expected a tensor, got {type(y).__name__}")
+        self._check_shape(y)
+        if not y.is_floating_point():
+            raise ValueError(f"expected a floating point tensor, got {y.dtype}")
+        if y.numel() == 0 and self._processes == 1:
+            raise ValueError(f"expected at least one frame, got {tuple(y.shape)}")
+        if self._clips is not None:
+            self._clips.check(
+                tuple(as_frames(y, self.features).shape[:1])
+                if y.ndim % 2 == 0
+                else tuple(y.shape[:2])
+            )
+        if scatter is not None:
+            self._check_scatter(y, scatter)
+
+    def _check_scatter(self, y: Tensor, scatter: Tensor) -> None:
+        expected, got = (*y.shape, self.features), tuple(scatter.shape)
+        if got != expected:
+            raise ValueError(f"expected scatter {expected}, got {got}")
+        if scatter.device != y.device:
+            raise ValueError(f"expected scatter on {y.device}, got it on {scatter.device}")
+
+    def _check_settings(self) -> None:
+        if not 0 < self.eps <= self.mu < 1:
+            raise ValueError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
+        if not -inf < self.weight < inf:
+            raise ValueError(f"expected a finite weight, got {self.weight}")
+        _check_choice("long_term", self.long_term, ("auto", "clip", "stream", "shared"))
+        _check_choice("statistics", self.statistics, ("auto", "fresh", "running"))
+        if self.start == "paper" and self.statistics == "fresh":
+            raise ValueError(
+                'expected statistics="running" or "auto" with start="paper", got statistics="fresh"'
+            )
+
+    def _forward(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        clips = self._clips
+        if is_recomputing():  # possibly after the block that marked the clips
+            self._clips = self._last_clips
+        elif self.training and self._last_clips is not clips:
+            self._last_clips = clips
+        try:
+            return self._forward_checked(y, scatter)
+        finally:
+            if self._clips is not clips:
+                self._clips = clips
+
+    def _forward_checked(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        self._check(y, scatter)
+        if self.training:
+            refuse_transforms()
+            if self._is_fresh(y):
+                return self._forward_fresh(y, scatter)
+        return self._forward_running(y, scatter)
+
+    def explain(self, y: Tensor, scatter: Tensor | None = None) -> str:
+        """Return which statistics and kernel an input would use, and why; nothing is learned.
+
+        Example:
+            >>> import torch, ullayers as ul
+            >>> layer = ul.UL1d(300)
+            >>> print(layer.explain(torch.randn(6, 300, requires_grad=True)))
+            running statistics: 6 frames, fewer than 8
+            PyTorch operations
+              not NumPy and LAPACK for one frame: 6 frames
+            >>> print(layer.explain(torch.randn(64, 300, requires_grad=True)))
+            fresh statistics: 64 frames, at least 8
+            PyTorch operations
+              not Triton kernels: the frames are not on a GPU
+              not compiled CPU loops for maps: these are codes, not maps
+        """
+        self._check(y, scatter)
+        if not self.training:
+            return "eval mode: the layer is the identity"
+        if not self._is_fresh(y):
+            return f"running statistics: {self._why_statistics(y)}\n{self._kernel(y, scatter)}"
+        request = self._request(y)
+        frames = as_frames(y.detach(), self.features)
+        if request.processes > 1:
+            name, _, reasons = choose_pooled(frames, request, scatter)
+            kernels = listed(name, reasons)
+            return f"fresh statistics: those of {request.processes} processes\n{kernels}"
+        kernel, reasons = choose_fresh(frames, request, scatter)
+        return f"fresh statistics: {self._why_statistics(y)}\n{listed(kernel.NAME, reasons)}"
+
+    def _kernel(self, y: Tensor, scatter: Tensor | None) -> str:
+        """Return the kernel of a call with running statistics, and why not a faster one."""
+        reason = self._why_no_frame(y, scatter)
+        if not wants_gradient(y, scatter):
+            reason = "no gradient is needed"
+        return ONE_FRAME if reason is None else listed(NAME, {ONE_FRAME: reason})
+
+    def _why_statistics(self, y: Tensor) -> str:
+        if self.start == "paper":
+            return 'start="paper"'
+        if self.statistics != "auto":
+            return f'statistics="{self.statistics}"'
+        lengths = self._lengths(y)
+        frames = self._frames_with_company(y)
+        if frames >= self._enough_frames:
+            return f"{frames} frames, at least {self._enough_frames}"
+        alone = ", those of clips of a single frame left out" if 1 in lengths[1:] else ""
+        return f"{frames or sum(lengths)} frames, fewer than {self._enough_frames}{alone}"
+
+    def _frames_with_company(self, y: Tensor) -> int:
+        """Return the number of frames in clips of two frames or more."""
+        return sum(n for n in self._lengths(y) if n > 1)
+
+    @property
+    def _enough_frames(self) -> int:
+        """Least number of frames for which `statistics="auto"` is fresh."""
+        return FRESH_FROM if self.features < WIDE else FRESH_FROM_IF_WIDE
+
+    def _is_fresh(self, y: Tensor) -> bool:
+        """Return whether this call uses fresh statistics."""
+        if self._processes > 1:
+            if self.start == "paper" or self.statistics == "running":
+                raise ValueError(NO_RUNNING.format(processes=self._processes))
+            return True  # if there are enough frames in all processes together
+        if self.start == "paper" or self.statistics == "running":
+            return False
+        frames = self._frames_with_company(y)
+        if self.statistics == "fresh" and not frames:
+            raise ValueError(
+                'expected at least two frames of a clip for statistics="fresh", got one; use '
+                '"auto" or "running"'
+            )
+        return self.statistics == "fresh" or frames >= self._enough_frames
+
+    def _forward_fresh(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        if self._open_calls.missed and is_recomputing():
+            return refuse_gradient(y, REENTRANT_LOSS)
+        call = self._begin_call(wants_gradient(y, scatter))
+        with torch.no_grad(), torch.autocast(y.device.type, enabled=False), normal_tensors():
+            frames, extra = as_frames(y.detach(), self.features), None
+            if scatter is not None:
+                extra = symmetric(scatter.detach()).reshape(-1, self.features, self.features)
+            kernel, request, made, clips = self._evaluate(y, frames, extra)
+        output = y
+        if wants_gradient(y, scatter):
+            fresh = FreshCall(kernel, request, made.weights.by_rows, scatter is not None)
+            kept = made.weights.matrices, *made.saved
+            output = add_fresh_gradient(fresh, y, scatter, kept, call)
+        if not is_recomputing():
+            with self._lock.held(), torch.no_grad(), normal_tensors():
+                self._record(y, request, made, clips)
+        return output
+
+    def _evaluate(
+        self, y: Tensor, frames: Tensor, scatter: Tensor | None
+    ) -> tuple[Differentiable | None, Request, Evaluation, int]:
+        """Return the kernel, its settings and results, and the clips for which to keep means."""
+        request = self._request(y)
+        if request.processes > 1:
+            return self._evaluate_pooled(y, frames, request, scatter)
+        if torch.compiler.is_compiling():
+            made = fresh_ops.evaluate(frames, request, scatter)
+            return None, request, made, len(request.lengths)
+        kernel, made = evaluate_fresh(frames, request, scatter)
+        return kernel, request, made, len(request.lengths)
+
+    def _evaluate_pooled(
+        self, y: Tensor, frames: Tensor, request: Request, scatter: Tensor | None
+    ) -> tuple[Differentiable, Request, Evaluation, int]:
+        """Do what `_evaluate` does, with the frames of all processes."""
+        if torch.compiler.is_compiling():
+            raise RuntimeError(NO_COMPILE)
+        lengths = request.lengths
+        moving = self._frames_with_company(y)
+        count, _, positions = frames.shape
+        share = Share(
+            max(lengths, default=0), len(lengths), moving, count * positions, frames.numel()
+        )
+        shape = " x ".join(map(str, y.shape[-3:] if y.ndim > 3 else y.shape[-1:]))
+        rates = request.rates
+        description = (
+            f"{type(self).__name__} on {y.dtype} frames of {shape} ({y.device.type}) with "
+            f"mu={rates.mu}, eps={rates.eps}, ridge={rates.ridge}, long_term={rates.long_term!r}, "
+            f"diagonal={rates.diagonal}, scatter={scatter is not None}, weight={self.weight}, "
+            f"reduction={self.reduction!r}, statistics={self.statistics!r}"
+        )
+        pool = Pool(self._member, description, share, by_steps=self.reduction == "sum")
+        kernel, whole, made = evaluate_pooled(frames, request, scatter, pool)
+        self._check_enough(pool)
+        return kernel, whole, made, pool.most_clips()
+
+    def _check_enough(self, pool: Pool) -> None:
+        if self.statistics == "fresh":
+            if not pool.moving():
+                raise ValueError(
+                    "expected a clip of two frames or more in one process or more, got none in "
+                    f"all {pool.processes} processes"
+                )
+        elif pool.moving() < self._enough_frames:
+            raise ValueError(
+                f"expected at least {self._enough_frames} frames in clips of two frames or more, "
+                f"in all {pool.processes} processes together, got {pool.moving()}: running "
+                'statistics are not synchronised; use more frames or statistics="fresh"'
+            )
+
+    def _request(self, y: Tensor) -> Request:
+        lengths, processes = self._lengths(y), self._processes
+        # The sum of the squares of all values must not overflow.
+        widest = torch.finfo(torch.promote_types(y.dtype, torch.float32)).max
+        largest = (widest / (16 * max(1, y.numel()))) ** 0.5
+        # Gradients are averaged over processes, but this J is that of all processes together.
+        scale = self.weight * processes
+        if self.reduction == "sum" and processes == 1:
+            scale *= max(lengths)
+        rates = self._rates(len(lengths))
+        return Request(lengths, rates, min(self._largest(), largest), float(scale), processes)
+
+    def _record(self, y: Tensor, request: Request, made: Evaluation, clips: int) -> None:
+        """Write the statistics of this call to the buffers.
+
+        Args:
+            y: The input.
+            request: Settings of the call.
+            made: Its results.
+            clips: Number of clips for which to keep means. It is the same in all processes, whose
+                buffers DDP may copy to each other; clips that a process does not have are zero.
+        """
+        self._remember(layout_of(y))
+        ridge = RIDGE_HIGH * request.rates.ridge / self.features
+        levels = tuple(ridge * seen for seen in covariance_evidence(request))
+        W, B = made.covariances.unbind()
+        buffers = cast("dict[str, Tensor]", self._buffers)
+        new = {
+            "short_mean": made.short_mean,
+            "long_mean": made.long_mean,
+            # Evidence, so that calls with running statistics can continue from these.
+            "short_evidence": made.seen.short_evidence,
+            "long_evidence": made.seen.long_evidence,
+        }
+        missing = (clips - len(request.lengths)) * _positions(y)
+        if missing:
+            shared = request.rates.long_term == "shared"
+            new = {
+                name: value if shared and name.startswith("long") else _with_zeros(value, missing)
+                for name, value in new.items()
+            }
+        new |= {
+            "short_cov": W,
+            "long_cov": B,
+            "cov_evidence": made.evidence,
+            "ridge_level": made.traces * on_device(levels, made.traces.device),
+            "steps": buffers["steps"] + request.steps,
+            "left_out": buffers["left_out"] + made.left_out,
+        }
+        # Only running statistics have a pull, and digits beyond the precision of the buffers.
+        torch._foreach_zero_([buffers[name] for name in ONLY_RUNNING])
+        self._store(new, self._clips is None)
+
+    def _forward_running(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        if is_recomputing():
+            return self._recompute(y, scatter)
+        if not self.training:
+            return y
+        call = self._begin_call(wants_gradient(y, scatter))
+        self._warn_of_single_frames(y)
+        with self._lock.held():  # no other thread may resize or write the statistics
+            if self._replay is not None:
+                self._replay = None
+            if not wants_gradient(y, scatter):
+                self._replay, _ = self._learn(y, scatter)
+                return y
+            signal = self._learn_frame(y, scatter) or self._learn(y, scatter)[1]
+            assert signal is not None
+        return add_gradient(y, scatter, signal, call)
+
+    def _begin_call(self, gradient: bool) -> LayerCall | None:
+        return self._open_calls.begin(self.weight, gradient, lambda: self.objective)
+
+    def _take_loss(self) -> list[Tensor]:
+        """Return the terms of `loss`; under no_grad, leave their gradients to the layer."""
+        calls = self._open_calls
+        return (calls.take if torch.is_grad_enabled() else calls.values)(lambda: self.objective)
+
+    def _warn_of_single_frames(self, y: Tensor) -> None:
+        """Warn if all clips have one frame: without a past there is no gradient."""
+        if self._clips is None or torch.compiler.is_compiling():
+            return
+        has_past = self.start == "paper" or self.long_term == "shared"
+        if not has_past and max(self._lengths(y)) == 1:
+            warnings.warn(SINGLE_FRAME_CLIPS, stacklevel=2)
+
+    def _recompute(self, y: Tensor, scatter: Tensor | None) -> Tensor:
+        """Run the second forward pass of activation checkpointing: nothing is learned again.
+
+        With use_reentrant=True the first pass ran without gradients, so the gradient is computed
+        from the state before that pass. With use_reentrant=False the backward pass uses the graph
+        of the first pass, which has the gradient; the backward pass of the graph made here would
+        raise an error, but never runs.
+        """
+        if not (self.training and y.requires_grad):
+            return y
+        if self._open_calls.missed:
+            return refuse_gradient(y, REENTRANT_LOSS)
+        if self._replay is not None and self._replay.shape == y.shape:
+            _, signal = self._learn(y, scatter, replay=self._replay)
+            if signal is not None:
+                return add_gradient(y, scatter, signal, self._begin_call(True))
+        return refuse_gradient(y, OTHER_FRAMES)
+
+    def _why_no_frame(self, y: Tensor, scatter: Tensor | None) -> str | None:
+        """Return why `_learn_frame` does not accept a call, or None if it does."""
+        if self._clips is not None or scatter is not None or self._diagonal:
+            return "the frames are clips, have a scatter, or the covariances are diagonal"
+        if not self._carries_on(layout_of(y)):
+            return "the last call had another layout"
+        return why_no_frame(y, cast("dict[str, Tensor]", self._buffers), self._rates(1))
+
+    @torch.no_grad()
+    def _learn_frame(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
+        """Do what `_learn` does, faster, for one frame of a single stream on a CPU."""
+        if y.shape[0] != 1 or self._why_no_frame(y, scatter) is not None:
+            return None
+        buffers = cast("dict[str, Tensor]", self._buffers)
+        scale, largest = float(self.weight), min(self._largest(), torch.finfo(y.dtype).max)
+        found = advance_frame(y, buffers, self._rates(1), scale, largest)
+        if found is None:
+            return None
+        gradient, new = found
+        self._remember(layout_of(y))
+        self._store(new, True)
+        return Signal(fitting(gradient, y.dtype).view(y.shape))
+
+    @torch.no_grad()
+    def _learn(
+        self, y: Tensor, scatter: Tensor | None, replay: _Pass | None = None
+    ) -> tuple[_Pass, Signal | None]:
+        """Update the statistics with the frames of `y`.
+
+        With `replay` nothing is learned, and the gradients are None unless `y` are the frames of
+        that pass.
+
+        Returns:
+            The initial state of the pass, and the gradients.
+        """
+        with torch.autocast(y.device.type, enabled=False), normal_tensors():
+            lengths, positions = self._lengths(y), _positions(y)
+            packing, clips = packing_of(lengths), len(lengths)
+            frames = _packed(y, self.features, packing)
+            extra = None
+            if scatter is not None:
+                wide = symmetric(scatter).reshape(-1, self.features, self.features)
+                extra = packing.pack(wide)
+            streams = clips * positions
+            work = torch.float64 if self._is_careful(streams) else frames.dtype
+            active, skipped = self._active(frames, extra, packing, clips, work)
+            begun = replay
+            if begun is None:
+                carry_on = self._carries_on(layout_of(y))
+                before = self._read(streams, positions, carry_on, work)
+                begun = _Pass(y.shape, before, self._rates(clips))
+            scale = self.weight / (len(frames) if self.reduction == "mean" else 1)
+            wide = frames.to(work)
+            result = advance(wide, begun.before, begun.rates, active, extra, scale)
+            if replay is None:
+                self._remember(layout_of(y))
+                zero = torch.zeros_like(self.steps)
+                left_out = torch.stack([zero if skipped is None else skipped, result.singular])
+                self._write(result.state, left_out, positions, self._clips is None)
+            elif not torch.equal(
+                result.state.covariances[0].to(self.short_cov.dtype), self.short_cov
+            ):
+                return begun, None  # other frames than those of the pass
+            return begun, _signal(result, packing, clips, y, scatter)
+
+    def _is_careful(self, streams: int) -> bool:
+        """Return whether to compute in float64."""
+        few = streams * self.features <= SMALL_FRAME or streams < FEW_STREAMS * self.features
+        return few or self._shared
+
+    def _active(
+        self,
+        frames: Tensor,
+        scatter: Tensor | None,
+        packing: Packing,
+        clips: int,
+        work: torch.dtype,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return (T, S) bool, where there is a usable frame, and the number of unusable ones.
+
+        Both are None if frames are known to be everywhere and usable.
+        """
+        steps, d, streams = frames.shape
+        in_sums = (torch.finfo(work).max / (16 * streams * d)) ** 0.5
+        largest = min(self._largest(), in_sums, torch.finfo(frames.dtype).max)
+        usable: Tensor | None = None
+        if scatter is None and on_host(frames):  # usually one check of all frames is enough
+            low, high = frames.aminmax()
+            if low.item() >= -largest and high.item() <= largest:
+                if not packing.ragged:
+                    return None, None
+                usable = torch.ones(steps, streams, dtype=torch.bool)
+        if usable is None:
+            usable = frames.abs().amax(1) <= largest  # false for NaN
+        if scatter is not None:
+            usable = usable & (scatter.abs().amax((-2, -1)) <= largest**2)
+        if not packing.ragged:
+            return usable, steps * streams - usable.count_nonzero()
+        present = packing.active(steps, clips, frames.device)
+        present = present.repeat_interleave(streams // clips, dim=1)
+        usable = usable & present
+        return usable, present.count_nonzero() - usable.count_nonzero()
 
 
 class UL1d(ULBase):
@@ -131,12 +697,6 @@ class UL1d(ULBase):
                 f"got {tuple(y.shape)}"
             )
 
-    def _to_positions(self, y: Tensor) -> Tensor:
-        return y.unsqueeze(-2)
-
-    def _from_positions(self, y: Tensor, shape: torch.Size) -> Tensor:
-        return y.reshape(shape)
-
 
 class UL2d(ULBase):
     """UL layer for the output of a convolutional layer.
@@ -154,8 +714,12 @@ class UL2d(ULBase):
         eps: Long-term rate, as in `UL1d`.
         weight: Factor of the added gradient.
         diagonal: Whether to keep one variance per channel instead of full covariances.
-        **choices: `reduction`, `start`, `long_term`, `ridge`, `statistics` and `synchronize`, as in
-            `UL1d`.
+        reduction: As in `UL1d`.
+        start: As in `UL1d`.
+        long_term: As in `UL1d`.
+        ridge: As in `UL1d`.
+        statistics: As in `UL1d`.
+        synchronize: As in `UL1d`.
 
     Shape:
         Input and output: (time, channels, height, width) or (sequences, time, channels, height,
@@ -181,9 +745,25 @@ class UL2d(ULBase):
         weight: float = 1.0,
         *,
         diagonal: bool = False,
-        **choices: Any,
+        reduction: Literal["mean", "sum"] = "mean",
+        start: Literal["warm", "paper"] = "warm",
+        long_term: Literal["auto", "clip", "stream", "shared"] = "auto",
+        ridge: float | None = None,
+        statistics: Literal["auto", "fresh", "running"] = "auto",
+        synchronize: bool = True,
     ) -> None:
-        super().__init__(channels, mu, eps, weight, **choices)
+        super().__init__(
+            channels,
+            mu,
+            eps,
+            weight,
+            reduction=reduction,
+            start=start,
+            long_term=long_term,
+            ridge=ridge,
+            statistics=statistics,
+            synchronize=synchronize,
+        )
         self._diagonal = diagonal
 
     def forward(self, y: Tensor) -> Tensor:
@@ -197,173 +777,62 @@ class UL2d(ULBase):
                 f"{self.features}, height, width), got {tuple(y.shape)}"
             )
 
-    def _to_positions(self, y: Tensor) -> Tensor:
-        return y.flatten(-2).mT
 
-    def _from_positions(self, y: Tensor, shape: torch.Size) -> Tensor:
-        return y.mT.reshape(shape)
+def symmetric(scatter: Tensor) -> Tensor:
+    """Return the symmetric part in float64: some kernels read only one triangle of a matrix."""
+    wide = scatter.double()
+    return (wide + wide.mT) / 2
 
 
-@contextmanager
-def sequences(net: nn.Module, lengths: Sequence[int] | None = None) -> Iterator[nn.Module]:
-    """Treat the input of the UL layers of `net` as separate, complete clips within this block.
+def layout_of(y: Tensor) -> torch.Size:
+    """Return the shape without time; streams continue only while it stays the same."""
+    return y.shape[1:] if y.ndim % 2 == 0 else y.shape[:1] + y.shape[2:]
 
-    Each clip has its own means, so that nothing leaks from one clip into the next. Clips need two
-    frames or more to learn from. With activation checkpointing, run the backward pass of a call
-    before a call with other clips, since recomputation uses the clips of the layer's last call.
-    Warns if `net` has no UL layers, since the block has no effect then. Threads that share `net`
-    cannot be inside at the same time; the second one gets a RuntimeError.
 
-    Args:
-        net: Module with UL layers in it.
-        lengths: Number of frames of each clip, for concatenated clips. Without it, each sequence of
-            a (sequences, time, ...) input is a clip, and a (time, ...) input is one clip. Pass an
-            empty list in a process without clips.
+def _check_choice(name: str, got: str, choices: tuple[str, ...]) -> None:
+    if got not in choices:
+        raise ValueError(f"expected {name} to be one of {choices}, got {got!r}")
 
-    Example:
-        >>> import torch, ullayers as ul
-        >>> net = torch.nn.Sequential(torch.nn.Linear(6, 2), ul.UL1d(2))
-        >>> frames = torch.randn(67, 6)
-        >>> with ul.sequences(net, lengths=[25, 30, 12]):
-        ...     y = net(frames)
-        >>> ul.backward(y)
-        >>> net[1].short_mean.shape
-        torch.Size([3, 2])
-    """
-    packing = Packing(lengths)
-    if packing.lengths == [] and process_count() == 1:
-        raise ValueError("expected lengths of one clip or more, got none")
-    layers = ul_layers(net)
-    if not layers and not torch.compiler.is_compiling():
-        warnings.warn(NO_LAYERS, stacklevel=3)  # the caller of contextlib's __enter__
-    if torch.compiler.is_compiling():
-        before = _mark(layers, packing)
-    else:
-        with _ENTERING:
-            _refuse_other_threads(layers)
-            before = _mark(layers, packing)
+
+def _check_number(name: str, value: Any) -> None:
     try:
-        yield net
-    finally:
-        for layer, clips in zip(layers, before, strict=True):
-            layer._clips = clips
+        isfinite(value)
+    except TypeError:
+        raise TypeError(f"expected {name} to be a number, got {value!r}") from None
 
 
-def _mark(layers: Sequence[ULBase], packing: Packing) -> list[Packing | None]:
-    """Set the clips of the layers; return the previous ones."""
-    before = [layer._clips for layer in layers]
-    for layer in layers:
-        layer._clips = packing
-    return before
+def _with_zeros(values: Tensor, rows: int) -> Tensor:
+    return torch.cat([values, values.new_zeros(rows, *values.shape[1:])])
 
 
-def _refuse_other_threads(layers: Sequence[ULBase]) -> None:
-    """Raise RuntimeError if another thread has marked clips; otherwise, this thread may.
-
-    A backward pass that recomputes activations may run in a separate thread.
-    """
-    here = get_ident()
-    if is_recomputing():
-        return
-    if any(layer._clips is not None and layer._clips_thread != here for layer in layers):
-        raise RuntimeError(OTHER_THREAD)
-    for layer in layers:
-        layer._clips_thread = here
+def _positions(y: Tensor) -> int:
+    """Return the number of positions of a map, one for a code."""
+    return 1 if y.ndim < 4 else y.shape[-2] * y.shape[-1]
 
 
-def backward(*outputs: Tensor) -> None:
-    """Run a backward pass in which the UL layers are the only cost.
-
-    Warns if there is no UL layer in train mode behind the outputs, since nothing is learned then.
-
-    Args:
-        *outputs: Outputs of a network with UL layers.
-
-    Example:
-        >>> import torch, ullayers as ul
-        >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), ul.UL1d(2))
-        >>> ul.backward(net(torch.randn(9, 3)))
-        >>> net[0].weight.grad.shape
-        torch.Size([2, 3])
-    """
-    for y in outputs:
-        if not isinstance(y, Tensor):
-            raise TypeError(
-                "expected the outputs of a network as tensors, ul.backward(y1, y2, ...), got "
-                f"{type(y).__name__}"
-            )
-        if not y.requires_grad:
-            raise ValueError(
-                "expected outputs that require gradients, got one that does not: were they "
-                "computed under torch.no_grad()?"
-            )
-    if not torch.compiler.is_compiling() and not _may_have_ul_layers(outputs):
-        warnings.warn(NOTHING_TO_LEARN, stacklevel=2)
-    torch.autograd.backward(outputs, [torch.zeros_like(y) for y in outputs])
+def _packed(y: Tensor, features: int, packing: Packing) -> Tensor:
+    """Return the input as (time, features, streams) in float32 or wider."""
+    frames = as_frames(y.detach(), features).to(torch.promote_types(y.dtype, torch.float32))
+    if packing.lengths is not None and len(packing.lengths) > 1:
+        frames = packing.pack(frames).transpose(1, 2).flatten(2)
+    return frames
 
 
-def _may_have_ul_layers(outputs: Sequence[Tensor]) -> bool:
-    """Return whether a custom autograd function took part in computing the outputs.
-
-    The layers add their gradient with such functions. Other custom functions, such as those of
-    checkpointing or torch.compile, may contain a layer, so they count as well.
-    """
-    waiting: list[Any] = [y.grad_fn for y in outputs]
-    seen: set[Node] = set()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, BackwardCFunction):
-            return True
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [parent for parent, _ in node.next_functions]
-    return False
+def _signal(
+    result: Result, packing: Packing, clips: int, y: Tensor, scatter: Tensor | None
+) -> Signal:
+    """Return gradients of packed frames in the shape and dtype of the inputs."""
+    gradient = fitting(result.gradient, torch.promote_types(y.dtype, torch.float32)).to(y.dtype)
+    if clips > 1:
+        gradient = packing.unpack(gradient.unflatten(2, (clips, -1)).transpose(1, 2))
+    spread = None
+    if scatter is not None and result.scatter_gradient is not None:
+        spread = packing.unpack(result.scatter_gradient).reshape(scatter.shape)
+        spread = fitting(spread, scatter.dtype)
+    return Signal(gradient.reshape(y.shape), spread)
 
 
-def mu_by_depth(net: nn.Module, nearest: float = 0.9, farthest: float = 0.5) -> dict[str, float]:
-    """Set `mu` of each UL layer in `net`, larger for layers nearer to the input.
-
-    Units near the input have small receptive fields, so their signal changes fast. Layers are taken
-    in the order in which they were added to the network.
-
-    Args:
-        net: The network.
-        nearest: `mu` of the UL layer nearest to the input.
-        farthest: `mu` of the last UL layer, even if it is the only one.
-
-    Returns:
-        Name and new `mu` of each layer.
-
-    Example:
-        >>> import torch, ullayers as ul
-        >>> net = torch.nn.Sequential(ul.UL2d(4), ul.UL2d(8), ul.UL1d(2))
-        >>> ul.mu_by_depth(net)
-        {'0': 0.9, '1': 0.7, '2': 0.5}
-    """
-    for name, mu in (("nearest", nearest), ("farthest", farthest)):
-        if not 0 < mu < 1:
-            raise ValueError(f"expected 0 < {name} < 1, got {mu}")
-    ul_layers(net)  # refuses anything but a network
-    named = {name: m for name, m in net.named_modules() if isinstance(m, ULBase)}
-    last = max(1, len(named) - 1)
-    chosen = {}
-    for i, (name, layer) in enumerate(named.items()):
-        share = i / last if len(named) > 1 else 1.0
-        chosen[name] = round(nearest + share * (farthest - nearest), 12)
-        if chosen[name] < layer.eps:
-            raise ValueError(f"expected mu >= eps, got mu={chosen[name]} and eps={layer.eps}")
-    for name, layer in named.items():
-        layer.mu = chosen[name]
-    return chosen
-
-
-def ul_layers(net: nn.Module) -> list[ULBase]:
-    """Return the UL layers of a network, in the order in which they were added.
-
-    >>> import torch, ullayers as ul
-    >>> ul.ul_layers(torch.nn.Sequential(torch.nn.Linear(3, 2), ul.UL1d(2)))
-    [UL1d(2, mu=0.5, eps=0.001, weight=1.0, ...)]
-    """
-    if not isinstance(net, nn.Module):
-        raise TypeError(f"expected a network, a torch.nn.Module, got {type(net).__name__}")
-    return [module for module in net.modules() if isinstance(module, ULBase)]
+def wants_gradient(y: Tensor, scatter: Tensor | None) -> bool:
+    """Return whether the backward pass will need a gradient of this input."""
+    needs = y.requires_grad or (scatter is not None and scatter.requires_grad)
+    return torch.is_grad_enabled() and needs

@@ -1,18 +1,82 @@
-"""The statistics of a UL layer as module buffers: reading, writing, loading and moving them."""
+"""The statistics of a UL layer as module buffers: reading, writing, loading, moving and judging."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from threading import RLock
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from ullayers.kernels.schema import STATISTICS
-from ullayers.kernels.state import Covariance, State, fitting, is_full
-from ullayers.nn.health import Health, effective_rank, log_det_ratio
+from ullayers.kernels.frames import fitting, on_host
+from ullayers.kernels.moments import ridges
+from ullayers.kernels.torch.running import State
+
+RELATIVE_CUT = 1e-10  # directions below this share of the largest are rounding errors
+
+
+class Statistic(NamedTuple):
+    """One buffer of a layer.
+
+    Attributes:
+        name: Name of the buffer.
+        shape: Sizes, as numbers or names: "d" is the number of features, "streams" that of the
+            streams, "long" that of the rows of the long-term mean (streams, or positions if the
+            mean is shared).
+        dtype: None for the dtype of the layer, float32 or float64.
+        start: Initial value. "known" is 1 for layers with `start="paper"` and 0 otherwise;
+            "identity" is the identity matrix times that.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype | None = None
+    start: Literal["zero", "known", "identity", "true"] = "zero"
+
+    @property
+    def per_stream(self) -> bool:
+        """Whether the buffer has one row per stream."""
+        return bool(self.shape) and self.shape[0] in ("streams", "long")
+
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape in numbers."""
+        return tuple(n if isinstance(n, int) else sizes[n] for n in self.shape)
+
+    def fill(self, buffer: Tensor, known: float) -> None:
+        """Set a buffer to its initial value."""
+        if self.start == "identity":
+            buffer.zero_().diagonal().fill_(known)
+        else:
+            buffer.fill_({"zero": 0.0, "known": known, "true": 1.0}[self.start])
+
+
+def _with_rest(
+    name: str, shape: tuple[int | str, ...], start: Literal["zero", "identity"] = "zero"
+) -> tuple[Statistic, Statistic]:
+    """Return a statistic and a second buffer for its rounding error."""
+    return Statistic(name, shape, start=start), Statistic(f"{name}_rest", shape)
+
+
+STATISTICS = (
+    *_with_rest("short_mean", ("streams", "d")),
+    *_with_rest("long_mean", ("long", "d")),
+    *_with_rest("short_cov", ("d", "d"), "identity"),  # W
+    *_with_rest("long_cov", ("d", "d"), "identity"),  # B
+    Statistic("short_evidence", ("streams",), start="known"),
+    Statistic("long_evidence", ("long",), start="known"),
+    Statistic("cov_evidence", (2,), start="known"),  # of W and B
+    Statistic("ridge_level", (2,)),
+    Statistic("pull", (1, "d")),  # moving average of the gradient
+    Statistic("steps", (), torch.int64),
+    Statistic("left_out", (2,), torch.int64),  # skipped positions, steps without an inverse
+    Statistic(
+        "continues", (), torch.bool, "true"
+    ),  # whether the next call may continue the streams
+)
+WITH_REST = ("short_mean", "long_mean", "short_cov", "long_cov")
 
 
 class LayerLock:
@@ -92,11 +156,10 @@ class Statistics(nn.Module):
     def health(self) -> Health:
         """Return measures of collapse and skipped input, for logging; see `Health`."""
         skipped, singular = (int(n) for n in self.left_out)
-        W = self._read_covariance("short_cov", 0).value
-        B = self._read_covariance("long_cov", 1).value
+        values, rests = self._with_rests(["short_cov", "long_cov"])
+        W, B = values.double() + rests
         # With running statistics, the rest holds the digits beyond the precision of the buffers.
-        rests = (self.get_buffer(f"{name}_cov_rest") for name in ("short", "long"))
-        dtype = W.dtype if any(bool(rest.any()) for rest in rests) else self.short_cov.dtype
+        dtype = W.dtype if bool(rests.any()) else self.short_cov.dtype
         rank, directions = effective_rank(B.to(dtype), W.to(dtype))
         return Health(
             objective=float(self.objective),
@@ -119,76 +182,72 @@ class Statistics(nn.Module):
         """Whether the long-term mean is shared; computed, as `long_term` may change any time."""
         return self.long_term == "shared"
 
-    def _read(self, sequences: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
+    def _read(self, streams: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
         """Return the buffers as a State; streams that are not continued start afresh."""
-        streams = sequences * positions
-        anchor, short, short_evidence = self._read_mean("short", streams, carry_on, work)
+        terms = [
+            self._read_mean("short", streams, carry_on),
+            self._read_mean("long", positions if self._shared else streams, carry_on),
+        ]
         if self._shared:  # one mean per position, for all sequences and after their end
-            value, rest, seen = self._read_mean("long", positions, True, work)
-            value = value.repeat(sequences, 1)
-            rest = rest.repeat(sequences, 1)
-            long_evidence = seen.repeat(sequences)
-        else:
-            value, rest, long_evidence = self._read_mean("long", streams, carry_on, work)
+            value, rest, seen = terms[1]
+            n = streams // positions
+            terms[1] = value.repeat(n, 1), rest.repeat(n, 1), seen.repeat(n)
+        values, rests, seen = map(torch.stack, zip(*terms, strict=True))
+        covariances, more = self._with_rests(["short_cov", "long_cov"])
         return State(
-            anchor=anchor,
-            short=short,
-            long=(value - anchor).add_(rest),
-            short_evidence=short_evidence,
-            long_evidence=long_evidence,
-            pull=self.pull.to(work, copy=True),
-            W=self._read_covariance("short_cov", 0),
-            B=self._read_covariance("long_cov", 1),
-            steps=self.steps.clone(),
+            means=values.mT.to(work).contiguous(),
+            rests=(rests * (values + rests == values)).mT.to(work).contiguous(),
+            seen=seen.double(),
+            covariances=covariances.double().add_(more),
+            evidence=self.cov_evidence.double(),
+            ridge=self.ridge_level.double(),
+            pull=self.pull[0].double(),
+            steps=self.steps,
         )
 
-    def _read_mean(
-        self, term: str, streams: int, carry_on: bool, work: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _read_mean(self, term: str, rows: int, carry_on: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return value, rest and evidence of the short- or long-term mean."""
-        continues = None
-        if carry_on and len(getattr(self, f"{term}_mean")) == streams:
-            value, rest = self._read_pair(f"{term}_mean", work)
-            evidence = getattr(self, f"{term}_evidence").to(work, copy=True)
-            continues = self.continues | (self._shared and term == "long")
-            if is_full(continues):
-                return value, rest, evidence
-        nothing = self.short_mean.new_zeros(streams, self.features, dtype=work)
-        unknown = nothing[:, 0] + self._known
-        if continues is None:
+        names = f"{term}_mean", f"{term}_mean_rest", f"{term}_evidence"
+        value, rest, seen = (cast(Tensor, self._buffers[name]) for name in names)
+        kept = self._shared and term == "long"  # whether or not the streams go on
+        there = len(value) == rows and (carry_on or kept)
+        if there and (kept or (on_host(self.continues) and bool(self.continues))):
+            return value, rest, seen
+        nothing = value.new_zeros(rows, self.features)
+        unknown = seen.new_full((rows,), self._known)
+        if not there or on_host(self.continues):
             return nothing, nothing, unknown
-        return (
-            torch.where(continues, value, nothing),
-            torch.where(continues, rest, nothing),
-            torch.where(continues, evidence, unknown),
-        )
+        goes_on = self.continues
+        found = torch.where(goes_on, value, nothing), torch.where(goes_on, rest, nothing)
+        return *found, torch.where(goes_on, seen, unknown)
 
-    def _read_covariance(self, name: str, index: int) -> Covariance:
-        value, rest = self._read_pair(name, torch.float64)
-        numbers = self.cov_evidence[index], self.ridge_level[index]
-        evidence, ridge = (number.to(torch.float64, copy=True) for number in numbers)
-        return Covariance(value + rest, evidence, ridge)
-
-    def _read_pair(self, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return a statistic and its rounding error, which is ignored if the user set the value."""
-        value: Tensor = getattr(self, name)
-        rest: Tensor = getattr(self, f"{name}_rest")
-        rest = torch.where(value + rest == value, rest, 0)
-        return value.to(dtype, copy=True), rest.to(dtype)
+    def _with_rests(self, names: list[str]) -> tuple[Tensor, Tensor]:
+        """Return statistics and their rounding errors, which are zero if the user set the value."""
+        values = torch.stack([cast(Tensor, self._buffers[name]) for name in names])
+        rests = torch.stack([cast(Tensor, self._buffers[f"{name}_rest"]) for name in names])
+        return values, rests * (values + rests == values)
 
     def _write(self, state: State, left_out: Tensor, positions: int, continues: bool) -> None:
-        rows = positions if self._shared else len(state.long)
-        zeros = torch.zeros_like(state.W.value)
+        means, covariances = state.means.mT, state.covariances
+        rows = positions if self._shared else means.shape[1]
+        dtype = self.short_cov.dtype
+        values, cov_values = means.to(dtype), covariances.to(dtype)
+        rests = means - values + state.rests.mT
+        cov_rests = covariances - cov_values  # in float64, rounded when they are stored
         new = {
-            **self._pair("short_mean", state.anchor, state.short),
-            **self._pair("long_mean", state.anchor[:rows], state.long[:rows]),
-            **self._pair("short_cov", state.W.value, zeros),
-            **self._pair("long_cov", state.B.value, zeros),
-            "short_evidence": state.short_evidence,
-            "long_evidence": state.long_evidence[:rows],
-            "cov_evidence": torch.stack([state.W.evidence, state.B.evidence]),
-            "ridge_level": torch.stack([state.W.ridge, state.B.ridge]),
-            "pull": fitting(state.pull, self.pull.dtype),
+            "short_mean": values[0],
+            "short_mean_rest": rests[0],
+            "long_mean": values[1, :rows],
+            "long_mean_rest": rests[1, :rows],
+            "short_cov": cov_values[0],
+            "short_cov_rest": cov_rests[0],
+            "long_cov": cov_values[1],
+            "long_cov_rest": cov_rests[1],
+            "short_evidence": state.seen[0],
+            "long_evidence": state.seen[1, :rows],
+            "cov_evidence": state.evidence,
+            "ridge_level": state.ridge,
+            "pull": fitting(state.pull[None], dtype),
             "steps": state.steps,
             "left_out": self.left_out + left_out,
         }
@@ -202,14 +261,13 @@ class Statistics(nn.Module):
         """
         new["continues"] = torch.full_like(self.continues, continues)
         self._make_room(len(new["short_mean"]), len(new["long_mean"]))
-        torch._foreach_copy_([getattr(self, name) for name in new], list(new.values()))
-
-    def _pair(self, name: str, base: Tensor, delta: Tensor) -> dict[str, Tensor]:
-        value = (base + delta).to(self.short_cov.dtype)
-        return {name: value, f"{name}_rest": (base - value).add_(delta)}
+        buffers = cast("dict[str, Tensor]", self._buffers)
+        torch._foreach_copy_([buffers[name] for name in new], list(new.values()))
 
     def _make_room(self, streams: int, long: int) -> None:
         """Resize the buffers for another number of streams, which start empty."""
+        if len(self.short_mean) == streams and len(self.long_mean) == long:
+            return
         sizes = {"d": self.features, "streams": streams, "long": long}
         new = {}
         for each in STATISTICS:
@@ -264,3 +322,107 @@ def normal_tensors() -> AbstractContextManager[Any]:
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return nullcontext()
     return torch.inference_mode(False)
+
+
+@dataclass(frozen=True)
+class Health:
+    """State of a UL layer; `str()` describes problems in words.
+
+    Attributes:
+        objective: J = (log det W - log det B) / 2; lower is better, NaN if nothing varies.
+        rank: Effective rank of B relative to W, from 0 to `features`: the number of independent
+            directions in which the output varies more over the long term than within moments.
+            With running statistics B depends on past weights; to evaluate a trained network, feed
+            its output to a new layer.
+        directions: Number of linearly independent directions in which the output varies. If it is
+            below the number of features that vary, the output has collapsed.
+        dead_units: Number of features that do not vary.
+        features: Number of features.
+        steps: Number of steps learned from.
+        skipped: Number of positions skipped because of values that are NaN, infinite, or too large
+            for their squares to fit the statistics (1e18 in float32).
+        singular: Number of steps without a gradient because W or B had no inverse.
+    """
+
+    objective: float
+    rank: float
+    directions: int
+    dead_units: int
+    features: int
+    steps: int
+    skipped: int
+    singular: int
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether features that vary are linearly dependent."""
+        return self.directions < self.features - self.dead_units
+
+    def __str__(self) -> str:
+        parts = [f"J {self.objective:.3f}, effective rank {self.rank:.2f} of {self.features}"]
+        if self.steps == 0:
+            parts = ["no frames yet"]
+        elif self.dead_units == self.features:
+            parts.append("the input does not vary, so nothing can be learned from it")
+        elif self.dead_units:
+            parts.append(f"{self.dead_units} of {self.features} features do not vary")
+        if self.collapsed:
+            directions = _counted(self.directions, "independent direction")
+            parts.append(f"collapsed: only {directions}")
+        if self.skipped:
+            skipped = _counted(self.skipped, "position")
+            parts.append(f"{skipped} with NaN, infinite or huge values skipped")
+        if self.singular:
+            parts.append(
+                f"{_counted(self.singular, 'step')} had no gradient because a covariance had no "
+                "inverse; use ridge > 0, fewer features or a smaller mu"
+            )
+        return "; ".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def effective_rank(long_cov: Tensor, short_cov: Tensor) -> tuple[float, int]:
+    """Return the effective rank of B relative to W, and the number of independent directions.
+
+    Each independent direction counts by its share b / (w + b) of long-term variance. Like J, both
+    numbers are invariant to scaling and to a change of basis of the output.
+
+    Args:
+        long_cov: (d, d) long-term covariance B.
+        short_cov: (d, d) short-term covariance W.
+
+    >>> B, W = torch.eye(3), torch.diag(torch.tensor([1e-6, 1e-6, 1.0]))
+    >>> rank, directions = effective_rank(B, W)
+    >>> round(rank, 3), directions
+    (2.5, 3)
+    >>> effective_rank(torch.ones(2, 2), torch.zeros(2, 2))  # two equal outputs
+    (1.0, 1)
+    """
+    # As in numpy.linalg.matrix_rank; the entries are rounded to the precision of the statistics.
+    cut = max(RELATIVE_CUT, len(long_cov) * torch.finfo(long_cov.dtype).eps)
+    long_cov, short_cov = long_cov.double(), short_cov.double()
+    total = long_cov + short_cov
+    alive = total.diagonal() > 0
+    if not bool(alive.any()):
+        return 0.0, 0
+    scale = total.diagonal()[alive].rsqrt()
+    values, vectors = torch.linalg.eigh(total[alive][:, alive] * scale[:, None] * scale)
+    kept = values > cut * values[-1]
+    white = vectors[:, kept] * values[kept].rsqrt()
+    long_part = white.T @ (long_cov[alive][:, alive] * scale[:, None] * scale) @ white
+    return round(float(long_part.trace()), 12), int(kept.sum())
+
+
+def log_det_ratio(short_cov: Tensor, long_cov: Tensor, ridge: float) -> Tensor:
+    """Return J = (log det W - log det B) / 2, with ridges; NaN if W or B is zero."""
+
+    def log_det(cov: Tensor, relative: float) -> Tensor:
+        cov = cov.double()
+        level = relative * cov.trace() / len(cov)
+        return torch.logdet(cov + level * torch.eye(len(cov), dtype=cov.dtype, device=cov.device))
+
+    of_w, of_b = ridges(ridge, torch.float64)
+    return (log_det(short_cov, of_w) - log_det(long_cov, of_b)) / 2

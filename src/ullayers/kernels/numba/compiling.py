@@ -16,6 +16,20 @@ COMPILE_SECONDS = 10  # roughly, for the loops of one kind of call
 
 
 @cache
+def has_numba() -> bool:
+    """Return whether numba can compile.
+
+    Importing it fails next to a numpy version that it does not support, and NUMBA_DISABLE_JIT=1
+    turns its compiler off; uncompiled, the loops would be thousands of times slower than PyTorch.
+    """
+    try:
+        from numba import config
+    except ImportError:
+        return False
+    return not config.DISABLE_JIT  # type: ignore[attr-defined]
+
+
+@cache
 def loops(name: str) -> Any:
     """Import a module of loops when it is first needed; importing numba is slow."""
     return import_module(f"{__package__}.{name}_loops")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.kernels.backends import has_numba
+from ullayers.kernels.frames import room_like
 from ullayers.kernels.moments import (
     REDUCED_PRECISION,
     Moments,
@@ -26,8 +26,7 @@ from ullayers.kernels.moments import (
     in_float32,
     weigh,
 )
-from ullayers.kernels.numba.compiling import loops, run
-from ullayers.kernels.state import room_like
+from ullayers.kernels.numba.compiling import has_numba, loops, run
 
 Array = NDArray[Any]
 STEPS = 8  # frames of a block

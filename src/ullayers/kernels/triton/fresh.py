@@ -7,28 +7,31 @@ later calls can be recorded in a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.kernels.backends import has_triton
 from ullayers.kernels.moments import (
+    NOISE,
     REDUCED_PRECISION,
+    Evaluation,
     FrameCounts,
     Moments,
     Request,
     Weights,
+    covariance_evidence,
     in_float32,
     is_by_rows,
+    ridges,
     working_precision,
 )
-from ullayers.kernels.triton.launch import is_aligned, launch, multiprocessors, on
-from ullayers.kernels.triton.weigh import WIDEST_INVERSE, weigh
+from ullayers.kernels.moments import weigh as weigh_by_torch
 
 STEPS = 16  # most frames of a segment, which a program keeps in registers; at most 31
 WORKSPACE = 5 * 2**20  # values of D, and as many of E: 40 MB, less than the cache of an H200
@@ -63,6 +66,10 @@ PLANS = {  # by the number of channels that it serves
 }
 WIDTH = 64  # most channels of the gradient that a program writes
 WIDEST_CODE = 1024  # features
+WIDEST_INVERSE, PIVOT = 64, 16  # most features that one program inverts; how many at a time
+WARPS = {16: 1, 32: 2, 64: 4}  # for the inverse, by the features, padded to a power of two
+MAX_COMPILED = 4096
+_compiled: dict[Any, Any] = {}  # kernels of `weigh`
 
 NAME = "Triton kernels"
 __all__ = ["NAME", "gradient", "measure", "weigh", "why_not"]
@@ -117,6 +124,32 @@ def gradient(
         return call.gradient(frames, saved, factors.contiguous(), above)
 
 
+def weigh(moments: Moments, request: Request, precision: torch.dtype) -> Evaluation:
+    """Compute W, B and the derivatives of J in one kernel where it is fast; see `moments.weigh`."""
+    C, sums = moments.sums.shape[-1], moments.sums
+    if C > WIDEST_INVERSE:
+        return weigh_by_torch(moments, request, precision)
+    width = max(PIVOT, 1 << (C - 1).bit_length())
+    ridge_w, ridge_b = ridges(request.rates.ridge, precision)
+    noise = (NOISE * torch.finfo(precision).eps) ** 2
+    room = sums.new_empty(4 * C * C + 4 + 3 * width * width)
+    covariances, matrices, traces, evidence, scratch = room.split(
+        [2 * C * C, 2 * C * C, 2, 2, 3 * width * width]
+    )
+    left_out = sums.new_empty(2, dtype=torch.int64)
+    with on(sums.device):
+        launch(
+            _compiled, (C, request.scale, sums.device), _weigh_kernel(), (1, 1), sums,
+            moments.seen.counts, covariances, traces, evidence, left_out, matrices, scratch,
+            ridge_w / C, ridge_b / C, noise / C, request.scale, *covariance_evidence(request), C,
+            width, PIVOT, num_warps=WARPS[width], num_stages=1,
+        )  # fmt: skip
+    return Evaluation(
+        covariances.view(2, C, C), traces, evidence, left_out, moments.seen, moments.short_mean,
+        moments.long_mean, Weights(matrices.view(2, C, C), False), moments.saved,
+    )  # fmt: skip
+
+
 @cache
 def _kernels() -> Any:
     """Import the kernels, and with them Triton, when they are first needed."""
@@ -126,11 +159,11 @@ def _kernels() -> Any:
 
 
 @cache
-def _products() -> Any:
-    """Import the kernels of the products when they are first needed."""
-    import ullayers.kernels.triton.product_kernels as product_kernels
+def _weigh_kernel() -> Any:
+    """Import the kernel of `weigh` when it is first needed."""
+    import ullayers.kernels.triton.weigh_kernels as weigh_kernels
 
-    return product_kernels
+    return weigh_kernels.weigh
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +280,7 @@ class _Prepared:
         for chunk in self.chunks:
             count = self.through_means(frames, _kernels().deviate, saved, (D, E), chunk)
             self.launch(
-                count, _products().gram, (parts, 2), D, E, *self.strides, partial, count,
+                count, _kernels().gram, (parts, 2), D, E, *self.strides, partial, count,
                 *self.sizes, self.full_precision, self.channels, group, plan.gram_block,
                 num_warps=plan.gram_warps, num_stages=plan.gram_stages,
             )  # fmt: skip
@@ -301,7 +334,7 @@ class _Prepared:
                 more = above[begin:]
             key = (is_aligned(to), None if more is None else is_aligned(more), factors.dtype)
             self.launch(
-                key, _products().product, (parts, columns), D, E, *self.strides, factors, more, to,
+                key, _kernels().product, (parts, columns), D, E, *self.strides, factors, more, to,
                 count, *self.sizes, self.full_precision, self.channels, width, plan.out_block,
                 num_warps=plan.out_warps, num_stages=plan.out_stages,
             )  # fmt: skip
@@ -398,3 +431,55 @@ def _make_tables(request: Request, device: torch.device, kind: torch.dtype) -> _
             torch.tensor(evidence, dtype=kind, device=device),
             (*(segment[0] for segment in segments), begin),
         )
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether Triton is installed; it comes with the CUDA builds of PyTorch."""
+    return find_spec("triton") is not None
+
+
+def launch(
+    compiled: dict[Any, Any],
+    key: Any,
+    kernel: Any,
+    grid: tuple[int, int],
+    *arguments: Any,
+    **options: int,
+) -> None:
+    """Launch a kernel; after the first launch, Triton no longer inspects the arguments.
+
+    Args:
+        compiled: Compiled kernels by their keys.
+        key: Everything that determines scalars, dtypes and alignments of the arguments.
+        kernel: The kernel.
+        grid: Number of programs.
+        arguments: All parameters of the kernel, in order.
+        options: Triton's options.
+    """
+    ready = compiled.get((kernel, key))
+    if ready is not None:
+        ready[(*grid, 1)](*arguments)
+        return
+    ready = kernel[grid](*arguments, **options)
+    if len(compiled) >= MAX_COMPILED:
+        compiled.clear()
+    if ready is not None:  # Triton's interpreter compiles nothing
+        compiled[kernel, key] = ready
+
+
+def is_aligned(tensor: Tensor) -> bool:
+    """Return whether Triton loads 16 bytes at once from this tensor."""
+    return tensor.data_ptr() % 16 == 0
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a device current, since Triton launches on the current one."""
+    here = not device.type == "cuda" or device.index == torch.cuda.current_device()
+    return nullcontext() if here else torch.cuda.device(device)
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,11 +1,16 @@
-"""Clips of unequal length in one batch: concatenated, or padded and stacked."""
+"""Frames of a call: clips in time order, precision and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
+
+HUGE_PAGE_BYTES = 2**22  # numpy asks for huge pages from this size on
+CACHE_LINE_BYTES = 64
 
 
 class Packing:
@@ -79,3 +84,37 @@ class Packing:
         sequence = torch.arange(len(lengths), device="cpu").repeat_interleave(lengths)
         begin = (lengths.cumsum(0) - lengths)[sequence]
         return sequence.to(device), (torch.arange(len(sequence), device="cpu") - begin).to(device)
+
+
+@lru_cache(maxsize=64)
+def packing_of(lengths: tuple[int, ...]) -> Packing:
+    """Return the packing of concatenated clips; cached, since it checks all lengths."""
+    return Packing(lengths)
+
+
+def fitting(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert to a narrower dtype; values too large for it become zero instead of infinite."""
+    if values.dtype == dtype:
+        return values
+    return values.to(dtype).nan_to_num_(torch.nan, 0.0, 0.0)
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Return whether values can be read at once: not on a GPU, nor in torch.compile."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def room_like(tensor: Tensor) -> Tensor:
+    """Return an uninitialised tensor of the same shape, dtype and layout.
+
+    Large numpy arrays lie in huge pages where the system has them; PyTorch tensors do not, and the
+    first access to their memory can take longer than the arithmetic on it.
+    """
+    kind = {torch.float32: np.float32, torch.float64: np.float64}.get(tensor.dtype)
+    size = tensor.numel() * tensor.element_size()
+    if kind is None or size < HUGE_PAGE_BYTES or not on_host(tensor):
+        return torch.empty_like(tensor)
+    values = torch.from_numpy(np.empty(tensor.numel() + CACHE_LINE_BYTES, kind))
+    begin = -values.data_ptr() % CACHE_LINE_BYTES // tensor.element_size()
+    like = torch.empty_like(tensor, device="meta")  # dense, even if the tensor has gaps
+    return values[begin : begin + tensor.numel()].as_strided(like.shape, like.stride(), begin)
