@@ -327,7 +327,6 @@ def test_an_interrupt_before_other_streams_are_written(other: tuple[int, ...]) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "_foreach_copy_", stop)
-        patch.setattr("ullayers.kernels.numba.stream.run", stop)
         with pytest.raises(KeyboardInterrupt):
             gradient_of(layer, second)
     assert torch.equal(layer.short_cov, plain.short_cov)

@@ -21,7 +21,7 @@ from tests import running_layers as running
 from tests.command import run_code
 from tests.nn.test_degenerate import all_finite
 from tests.nn.test_layers import gradient_of
-from ullayers.kernels.dispatch import PYTORCH
+from ullayers.kernels.torch.fresh import NAME
 from ullayers.nn.statistics import Health
 
 
@@ -100,7 +100,7 @@ def test_numba_without_its_compiler_is_not_used(monkeypatch: pytest.MonkeyPatch)
         "    assert y.grad.isfinite().all() and y.grad.norm() > 0\n"
     )
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    assert run_code(code, bare=True)[:2] == (0, f"{PYTORCH}\n{PYTORCH}\n")
+    assert run_code(code, bare=True)[:2] == (0, f"{NAME}\n{NAME}\n")
 
 
 STATES: dict[str, Callable[[nn.Module], nn.Module]] = {

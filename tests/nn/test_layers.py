@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import ullayers as ul
 from tests import running_layers as running
-from tests.kernels.test_advance import paper_loop
+from tests.kernels.test_running import paper_loop
 from ullayers.nn.layers import ULBase
 
 

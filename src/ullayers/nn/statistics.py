@@ -183,7 +183,7 @@ class Statistics(nn.Module):
         return self.long_term == "shared"
 
     def _read(self, streams: int, positions: int, carry_on: bool, work: torch.dtype) -> State:
-        """Return the buffers as a State; streams that are not continued start afresh."""
+        """Return copies of the buffers; streams that are not continued start afresh."""
         terms = [
             self._read_mean("short", streams, carry_on),
             self._read_mean("long", positions if self._shared else streams, carry_on),
@@ -199,10 +199,10 @@ class Statistics(nn.Module):
             rests=(rests * (values + rests == values)).mT.to(work).contiguous(),
             seen=seen.double(),
             covariances=covariances.double().add_(more),
-            evidence=self.cov_evidence.double(),
-            ridge=self.ridge_level.double(),
-            pull=self.pull[0].double(),
-            steps=self.steps,
+            evidence=self.cov_evidence.to(torch.float64, copy=True),
+            ridge=self.ridge_level.to(torch.float64, copy=True),
+            pull=self.pull[0].to(torch.float64, copy=True),
+            steps=self.steps.clone(),
         )
 
     def _read_mean(self, term: str, rows: int, carry_on: bool) -> tuple[Tensor, Tensor, Tensor]:

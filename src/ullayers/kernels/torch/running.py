@@ -184,7 +184,7 @@ def advance_frame(
     from scipy.linalg.lapack import dposv
 
     old = {name: buffer.numpy() for name, buffer in buffers.items()}
-    frame = y.numpy(force=True).reshape(1, -1).astype(np.float64)
+    frame = y.detach().double().numpy(force=True).reshape(1, -1)
     if not np.abs(frame).max() <= largest:  # false for NaN
         return None
     d, number = frame.shape[1], int(old["steps"])
@@ -215,7 +215,8 @@ def advance_frame(
         kept = (1 - rate) * evidence[i]
         evidence[i] = kept + rate
         covariances[i] *= kept / evidence[i]
-        dger(rate / evidence[i], both[i], both[i], a=covariances[i].T, overwrite_a=True)
+        part = both[i] * math.sqrt(rate / evidence[i])
+        dger(1.0, part, part, a=covariances[i].T, overwrite_a=True)
     diagonals = covariances.reshape(2, -1)[:, :: d + 1]
     without, trace, solved = diagonals.copy(), diagonals.sum(1).tolist(), []
     for i in range(2):

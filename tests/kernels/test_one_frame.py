@@ -1,43 +1,32 @@
-"""The compiled loop for small frames on a CPU agrees with PyTorch operations."""
+"""Single frames on a CPU give what PyTorch operations give, and what all calls must keep."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 import signal
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import ullayers.kernels.numba.stream as small
 from hypothesis import given
 from hypothesis import strategies as st
-from numba.core.caching import NullCache
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from ullayers.nn.running import _Chosen
 
 import ullayers as ul
-import ullayers.kernels.numba.compiling as compiling
 from tests.command import run_code
 from tests.nn.test_layers import gradient_of, relative
 from tests.running_layers import UL1d, UL2d
-from ullayers.kernels.dispatch import NUMBA, PYTORCH
+from ullayers.kernels.torch.fresh import NAME
+from ullayers.kernels.torch.running import ONE_FRAME, advance_frame
 from ullayers.nn.layers import ULBase
 
 
 def with_pytorch(layer: ULBase) -> ULBase:
     """Make a layer use PyTorch operations for every call."""
-    layer._choose = lambda y, scatter: _Chosen(None, PYTORCH)  # type: ignore[method-assign]
+    layer._learn_frame = lambda y, scatter: None  # type: ignore[method-assign]
     return layer
-
-
-def is_compiled(layer: ULBase) -> bool:
-    """Return whether the last call used the compiled loop."""
-    return layer._chosen is not None and layer._chosen.kernel == NUMBA
 
 
 def assert_same_state(one: ULBase, other: ULBase, tolerance: float) -> None:
@@ -94,7 +83,6 @@ def test_wide_frames_agree_with_pytorch(d: int) -> None:
     got, expected = (
         torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
     )
-    assert is_compiled(short)
     assert relative(got, expected) <= 1e-8
     assert_same_state(short, plain, 1e-8)
     for name, value in short.state_dict().items():
@@ -109,69 +97,9 @@ def test_frames_of_another_precision_than_the_layer(dtype: torch.dtype) -> None:
     got, expected = (
         torch.cat([gradient_of(layer, frame[None]) for frame in y]) for layer in (short, plain)
     )
-    assert is_compiled(short)
     assert got.dtype == dtype
     torch.testing.assert_close(got, expected, rtol=4 * torch.finfo(dtype).eps + 1e-6, atol=1e-6)
     assert_same_state(short, plain, 1e-5)
-
-
-@st.composite
-def calls(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a layer and its input: chunks or clips, some of unequal length, some with a scatter."""
-    maps, d = draw(st.booleans()), draw(st.integers(1, 9))
-    sequences, steps = draw(st.integers(1, 3)), draw(st.integers(1, 20))
-    long_term = draw(st.sampled_from(["auto", "clip", "stream", "shared"]))
-    lengths = draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=4))
-    lead = (sum(lengths),) if lengths else (sequences, steps)
-    choices: dict[str, Any] = {"long_term": long_term, "start": "warm"}
-    if maps:
-        choices["diagonal"] = draw(st.booleans())
-    return {
-        "layer": UL2d if maps else UL1d,
-        "d": d,
-        "choices": choices,
-        "shape": (*lead, d, 2, 3) if maps else (*lead, d),
-        "lengths": lengths,
-        "as_clips": lengths is not None or draw(st.booleans()),
-        "scatter": not maps and draw(st.booleans()),
-        "seed": draw(st.integers(0, 1000)),
-        "bad": draw(st.booleans()),
-    }
-
-
-def passes(layer: ULBase, call: dict[str, Any]) -> list[Tensor]:
-    """Return the gradients of two consecutive calls."""
-    torch.manual_seed(call["seed"])
-    results = []
-    for _ in range(2):
-        y = torch.randn(call["shape"]).double().cumsum(0) + 5
-        if call["bad"]:
-            y[y > 8] = float("inf")
-        y.requires_grad_()
-        inputs = [y]
-        if call["scatter"]:
-            root = torch.randn(*y.shape, y.shape[-1]).double()
-            inputs.append((root @ root.mT).requires_grad_())
-        if call["as_clips"]:
-            with ul.sequences(layer, call["lengths"]):
-                out = layer(*inputs)
-        else:
-            out = layer(*inputs)
-        out.backward(torch.zeros_like(out))
-        results += [value.grad for value in inputs if value.grad is not None]
-    return results
-
-
-@pytest.mark.filterwarnings("ignore:all clips of this call have a single frame")
-@given(calls())
-def test_chunks_and_clips_agree_with_pytorch(call: dict[str, Any]) -> None:
-    layers = [call["layer"](call["d"], 0.4, 0.05, **call["choices"]).double() for _ in range(2)]
-    with_pytorch(layers[1])
-    for got, expected in zip(*(passes(layer, call) for layer in layers), strict=True):
-        assert relative(got, expected) <= 1e-8 or float((got - expected).abs().max()) < 1e-12
-    taken = call["choices"]["long_term"] in ("auto", "stream") and not call["as_clips"]
-    assert is_compiled(layers[0]) == (taken and not call["choices"].get("diagonal"))
-    assert_same_state(layers[0], layers[1], 1e-8)
 
 
 @pytest.mark.parametrize("d", [2, 64, 130])
@@ -238,23 +166,6 @@ def test_shared_memory_and_other_precisions() -> None:
     assert_same_state(layer, plain, 1e-5)
 
 
-def test_a_failing_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    layer = UL1d(3)
-    some_frames(layer)
-    before = copy.deepcopy(layer.state_dict())
-
-    def broken(*_: Any) -> Any:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ullayers.kernels.numba.stream.Loop.run", broken)
-        with pytest.raises(MemoryError):
-            layer(torch.randn(1, 3, requires_grad=True))
-    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before.items())
-    some_frames(layer)
-
-
 def test_results_are_the_same_without_numba() -> None:
     code = (
         "import torch, ullayers as ul\n"
@@ -269,20 +180,6 @@ def test_results_are_the_same_without_numba() -> None:
     assert status == 0, errors
     without = [float(number) for number in out.split()]
     assert without == pytest.approx(with_numba["found"], rel=1e-5)
-
-
-def test_without_a_cache_folder_loops_are_still_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def njit(cache: bool = False, **_: Any) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        made.append(cache)
-        return lambda function: function
-
-    monkeypatch.setattr("numba.njit", njit)
-    assert compiling.compiled(len) is len
-    assert made == [False]
 
 
 def test_buffers_whose_data_is_replaced_are_found() -> None:
@@ -322,35 +219,6 @@ def test_checkpoints_of_float64_layers() -> None:
     plain(x).sum().backward()
     for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
-
-
-LOOP = """
-from ullayers.kernels.numba.compiling import compiled
-
-@compiled
-def twice(x):
-    return 2 * x
-"""
-
-
-def test_a_damaged_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile and cache a loop, then truncate the files of the cache."""
-    name = "elsewhere.test_loops"
-    monkeypatch.setattr(compiling, "__package__", "elsewhere")  # leave other loops alone
-    (tmp_path / "loop.py").write_text(LOOP)
-    for turn in range(2):
-        spec = importlib.util.spec_from_file_location(name, tmp_path / "loop.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
-        assert compiling.run(module.twice, 21) == 42
-        kept = list((tmp_path / "__pycache__").glob("*.nbi"))
-        assert kept
-        for path in kept:
-            path.write_bytes(path.read_bytes()[: 20 * turn])
-    assert isinstance(module.twice._cache, NullCache)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a system with timers")
@@ -434,13 +302,6 @@ def test_long_term_set_later_in_paper_mode() -> None:
     assert_same_state(layer, plain, 1e-9)
 
 
-def test_all_files_of_loops_invalidate_the_cache() -> None:
-    """Loops call functions of other files: a change of any file must invalidate the cache."""
-    stamp = compiling._stamps()
-    assert {"stream_loops.py", "state_loops.py"} <= {name for name, *_ in stamp}
-    assert small._loop()[0]._cache._cache_file._source_stamp == stamp
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -451,8 +312,7 @@ def test_all_files_of_loops_invalidate_the_cache() -> None:
         ("steps", torch.tensor(0, dtype=torch.int32)),
     ],
 )
-def test_replaced_buffers_use_pytorch(name: str, value: Tensor) -> None:
-    """The loop knows only addresses, so replaced buffers must use PyTorch operations."""
+def test_replaced_buffers_of_another_precision_are_used(name: str, value: Tensor) -> None:
     torch.manual_seed(0)
     layer, plain = UL1d(3), with_pytorch(UL1d(3))
     for each in (layer, plain):
@@ -460,7 +320,6 @@ def test_replaced_buffers_use_pytorch(name: str, value: Tensor) -> None:
         some_frames(each)
         setattr(each, name, value.clone())
         some_frames(each)
-    assert not is_compiled(layer)
     assert_same_state(layer, plain, 1e-5)
 
 
@@ -471,33 +330,28 @@ def test_frames_without_memory() -> None:
     assert_same_state(layer, plain, 0.0)
 
 
-def test_explain_names_the_kernel_that_runs() -> None:
+def test_explain_names_the_kernel_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel that it names is the one that the next call uses."""
-    cases: list[tuple[ULBase, tuple[int, ...], str]] = [
-        (UL1d(3), (40, 3), NUMBA),
-        (UL1d(300), (1, 300), NUMBA),
-        (UL1d(300), (2, 300), PYTORCH),
-        (UL1d(3, long_term="shared"), (40, 3), PYTORCH),
-        (UL2d(3, diagonal=True), (4, 3, 2, 2), PYTORCH),
-        (UL1d(3), (800, 4, 3), PYTORCH),
-    ]
-    for layer, shape, name in cases:
-        y = torch.randn(shape, requires_grad=True)
-        assert layer.explain(y).splitlines()[1] == name
+    ran = []
+
+    def noted(*arguments: Any) -> Any:
+        ran.append(ONE_FRAME)
+        return advance_frame(*arguments)
+
+    monkeypatch.setattr("ullayers.nn.layers.advance_frame", noted)
+    layer = UL1d(3)
+    for steps, name, reason in (
+        (1, NAME, "no frames came before"),
+        (1, ONE_FRAME, ""),
+        (4, NAME, "4 frames"),
+        (1, ONE_FRAME, ""),
+    ):
+        y = torch.randn(steps, 3, requires_grad=True)
+        said = layer.explain(y)
+        assert said.splitlines()[1] == name
+        assert reason in said
+        ran.clear()
         ul.backward(layer(y))
-        assert is_compiled(layer) == (name == NUMBA)
-
-
-def test_compilation_is_announced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a new process with an empty cache. Two small loops: a layer's take ten seconds."""
-    code = (
-        "import numpy as np\n"
-        "from ullayers.kernels.numba.stream_loops import count, trace\n"
-        "assert trace(np.eye(2)) == count(np.ones(2, bool)) == 2"
-    )
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    status, out, said = run_code(code, bare=True)
-    assert (status, out) == (0, "")
-    assert said.startswith("compiling CPU kernels, once on this machine")
-    assert said.count("\n") == 1
-    assert run_code(code, bare=True) == (0, "", "")
+        assert ran == ([ONE_FRAME] if name == ONE_FRAME else [])
+    maps = UL2d(3, diagonal=True)
+    assert maps.explain(torch.randn(1, 3, 2, 2)).splitlines()[1] == NAME
