@@ -69,7 +69,8 @@ def _step(
         )
         near, pooled_mean = _follow(pooled, one, 1, rates.eps, number > 0)
         far = (groups - pooled[:, None] + near[:, None]).reshape(d, streams)
-        long = tuple(each.repeat(*[1] * (each.ndim - 1), n) for each in pooled_mean)
+        mean, rest, seen = pooled_mean
+        long = mean.repeat(1, n), rest.repeat(1, n), seen.repeat(n)
     else:
         far, long = _follow(frame, state, 1, rates.eps, on)
     within = torch.where(had_past, lag, 0)

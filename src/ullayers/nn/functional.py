@@ -1,6 +1,10 @@
 """J of one call as a plain function, to read, to differentiate twice, or to use in `torch.func`.
 
 The layers compute the same faster, in less memory, and also where J is not defined.
+
+>>> import torch, ullayers as ul
+>>> torch.func.grad(ul.functional.objective)(torch.randn(20, 3)).shape
+torch.Size([20, 3])
 """
 
 from __future__ import annotations
@@ -95,7 +99,8 @@ def objective(
 def _usable(values: Tensor, number: int) -> Tensor:
     """Return (frames, 1, positions) bool: where a sum of so many squares does not overflow."""
     most = torch.finfo(torch.promote_types(values.dtype, torch.float32)).max
-    return values.detach().abs().amax(1, keepdim=True) <= (most / max(256, 16 * number)) ** 0.5
+    largest = (most / max(256, 16 * number)) ** 0.5
+    return values.detach().abs().amax(1, keepdim=True).le(largest)
 
 
 def _average(x: Tensor, there: Tensor, rate: float) -> Tensor:

@@ -19,7 +19,7 @@ from ullayers.kernels.dispatch import (
     evaluate_pooled,
     listed,
 )
-from ullayers.kernels.frames import Packing, fitting, on_host, packing_of
+from ullayers.kernels.frames import Packing, fitting, on_host
 from ullayers.kernels.moments import (
     Evaluation,
     LongTerm,
@@ -532,7 +532,7 @@ class ULBase(Statistics):
         """
         with torch.autocast(y.device.type, enabled=False), normal_tensors():
             lengths, positions = self._lengths(y), _positions(y)
-            packing, clips = packing_of(lengths), len(lengths)
+            packing, clips = Packing(lengths), len(lengths)
             frames = _packed(y, self.features, packing)
             extra = None
             if scatter is not None:
