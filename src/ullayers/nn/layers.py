@@ -503,7 +503,6 @@ class ULBase(Statistics):
             return "the last call had another layout"
         return why_no_frame(y, cast("dict[str, Tensor]", self._buffers), self._rates(1))
 
-    @torch.no_grad()
     def _learn_frame(self, y: Tensor, scatter: Tensor | None) -> Signal | None:
         """Do what `_learn` does, faster, for one frame of a single stream on a CPU."""
         if y.shape[0] != 1 or self._why_no_frame(y, scatter) is not None:
@@ -514,8 +513,8 @@ class ULBase(Statistics):
         if found is None:
             return None
         gradient, new = found
-        self._remember(layout_of(y))
-        self._store(new, True)
+        self._layout = layout_of(y)
+        torch._foreach_copy_([buffers[name] for name in new], list(new.values()))
         return Signal(fitting(gradient, y.dtype).view(y.shape))
 
     @torch.no_grad()

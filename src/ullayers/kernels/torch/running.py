@@ -41,6 +41,11 @@ NEVER = -1e4  # logarithm of a share of zero: exp gives 0, and differences of it
 TINY = 1e-30  # instead of an evidence of zero
 MAX_BLOCK, MAX_SMALL_BLOCK = 32, 128  # steps
 ONE_FRAME = "NumPy and LAPACK for one frame"
+FOR_ONE_FRAME = (
+    *(f"{name}{part}" for name in ("short_mean", "long_mean") for part in ("", "_rest")),
+    *(f"{name}{part}" for name in ("short_cov", "long_cov") for part in ("", "_rest")),
+    *("short_evidence", "long_evidence", "cov_evidence", "ridge_level", "pull", "steps"),
+)
 SMALL_STEP = 512  # values in a frame and in a covariance: below, calls cost more than arithmetic
 
 
@@ -148,17 +153,18 @@ def advance(
 
 def why_no_frame(y: Tensor, buffers: Mapping[str, Tensor], rates: Rates) -> str | None:
     """Return why `advance_frame` does not accept a call of (..., d), or None if it does."""
-    frames, streams = y.numel() // y.shape[-1], len(buffers["short_mean"])
-    reasons = (
-        (not on_host(y), f"the frames are on {y.device.type}, not on a CPU"),
-        (y.ndim > 3 or frames != 1, f"{frames} frames" if y.ndim < 4 else "these are maps"),
-        (rates.long_term != "stream", f'long_term is "{rates.long_term}", not "stream"'),
-        (streams != 1 or len(buffers["long_mean"]) != 1, "the last call had several streams"),
-    )
-    for holds, reason in reasons:
-        if holds:
-            return reason
-    goes_on = bool(buffers["continues"]) and float(buffers["short_evidence"]) > 0
+    frames = y.numel() // y.shape[-1]
+    if not on_host(y):
+        return f"the frames are on {y.device.type}, not on a CPU"
+    if y.ndim > 3:
+        return "these are maps"
+    if frames != 1:
+        return f"{frames} frames"
+    if rates.long_term != "stream":
+        return f'long_term is "{rates.long_term}", not "stream"'
+    if len(buffers["short_mean"]) != 1 or len(buffers["long_mean"]) != 1:
+        return "the last call had several streams"
+    goes_on = buffers["continues"].item() and buffers["short_evidence"].item() > 0
     return None if goes_on else "no frames came before"
 
 
@@ -183,7 +189,7 @@ def advance_frame(
     from scipy.linalg.blas import dger
     from scipy.linalg.lapack import dposv
 
-    old = {name: buffer.numpy() for name, buffer in buffers.items()}
+    old = {name: buffers[name].numpy() for name in FOR_ONE_FRAME}
     frame = y.detach().double().numpy(force=True).reshape(1, -1)
     if not np.abs(frame).max() <= largest:  # false for NaN
         return None
