@@ -344,7 +344,8 @@ def read_frame(path: Path, required: Sequence[str] = ("sequence",)) -> DataFrame
             if name in TEXT
             else np.concatenate([part[name] for part in read])
             for name in columns
-        }
+        },
+        copy=False,
     )
     for name in WHOLE:
         if name in columns:
