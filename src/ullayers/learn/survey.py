@@ -29,6 +29,7 @@ from ullayers.video.reader import Info, Reading, Source, VideoError
 
 OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
 SAMPLE_FRAMES = 48  # enough for a median and its noise
+MANY_FRAMES = 160  # enough for a network to learn what objects look like
 FRAMES_AT_ONCE = 32
 PATIENCE_SECONDS = 1.0  # an object that is unseen for longer has left; if it returns, it is new
 MIN_PATIENCE = 5  # frames
@@ -53,6 +54,7 @@ class Survey:
         self._passed = 0
         self._last: Tensor | None = None
         self._kept = Spread[tuple[Tensor, Tensor]](SAMPLE_FRAMES)
+        self._many = Spread[Tensor](MANY_FRAMES)
 
     def __call__(self, render: Render) -> None:
         """Process the next frame, which is rendered only if it is used."""
@@ -64,6 +66,7 @@ class Survey:
         """Add the next frame (3 or 1, height, width) that is used."""
         if self._last is not None:
             self._kept.extend([(self._last, frame)])
+        self._many.extend([frame])
         self._last = frame
 
     def frames(self) -> tuple[int, Frames, Frames]:
@@ -74,6 +77,14 @@ class Survey:
         pairs = pairs or [(self._last, self._last)]  # a single frame
         sample, after = (to_pixels(torch.stack(each)) for each in zip(*pairs, strict=True))
         return self._kept.count + 1, sample, after
+
+    def take_many(self) -> Frames:
+        """Return more frames, spread over the source; they are forgotten, to save memory."""
+        many = list(self._many.items.values())
+        self._many = Spread[Tensor](0)
+        if not many:
+            return np.zeros((0, 1, 1, 3), np.uint8)
+        return to_pixels(torch.stack(many))
 
 
 def plan_survey(source: Source, reading: Reading) -> Survey | None:
@@ -183,8 +194,27 @@ def _every(reading: Reading, step: int) -> Reading:
     )
 
 
+def many_frames(source: Source, reading: Reading, survey: Survey | None = None) -> Frames:
+    """Return many frames spread over a source.
+
+    Args:
+        source: The source.
+        reading: Which frames to use, and their size.
+        survey: From `plan_survey`, after the source was read; None to read it here.
+    """
+    if survey is None:
+        step = _step(expected_frames([source.probe()], reading))
+        survey = _surveyed(source, _every(reading, step))
+    return survey.take_many()
+
+
 def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
     """Read a source; return the number of frames, a sample, and the frames after the sample."""
+    return _surveyed(source, reading).frames()
+
+
+def _surveyed(source: Source, reading: Reading) -> Survey:
+    """Return the survey of a source, as far as it can be read."""
     assert reading.size is not None
     survey = Survey(reading.size, 1)
     with closing(source.clips(FRAMES_AT_ONCE, reading)) as clips:
@@ -194,7 +224,7 @@ def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
                     survey.add(frame)
         except VideoError:  # reading it for the results raises it again, after the readable frames
             pass
-    return survey.frames()
+    return survey
 
 
 def covers_little(sources: Sequence[Source], reading: Reading) -> bool:
