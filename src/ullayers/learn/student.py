@@ -36,7 +36,7 @@ NEAR = 9  # pixels around taught objects in which nothing is looked for
 FALSE_ALARM = -1.0  # logit above which the network believes in an object
 HELD_OUT = 5  # of this many blocks of frames, one is held out
 BLOCKS = 25
-LEAST_AGREEMENT = 0.52  # on held-out frames, as intersection over union
+LEAST_AGREEMENT = 0.75  # with the evidence in held-out frames
 LEAST_FRAMES = 20
 FRAMES_PER_CALL = 8
 CERTAIN = 20.0  # largest odds: any more are as certain
@@ -47,7 +47,8 @@ class Student(nn.Module):
 
     Attributes:
         size: (height, width) of the frames that it sees.
-        agreement: Agreement with its teacher on held-out frames, from 0 to 1; NaN if unknown.
+        agreement: Share of what its teacher shows in held-out frames that it sees there, less the
+            share of the background; NaN if unknown.
 
     Example:
         >>> net = Student().eval()
@@ -61,8 +62,8 @@ class Student(nn.Module):
         self.stem = nn.Conv2d(3, few, 5, 2, 2)
         self.fine, self.middle, self.coarse = _pair(few, few), _pair(few, some), _pair(some, many)
         self.up, self.top = _pair(many + some, some), _pair(some + few, few)
-        self.last = nn.Conv2d(few, 1, 1)
-        nn.init.constant_(self.last.bias, -2.0)  # most pixels show no object
+        self.last = nn.Conv2d(few, 1, 1, bias=False)
+        self.bias = nn.Parameter(torch.tensor(-2.0))  # most pixels show no object
         self.size: Tensor
         self.agreement: Tensor
         self.register_buffer("size", torch.zeros(2))
@@ -77,7 +78,8 @@ class Student(nn.Module):
         coarse = self.coarse(F.max_pool2d(middle, 2))
         middle = self.up(torch.cat([F.interpolate(coarse, size=middle.shape[-2:]), middle], 1))
         fine = self.top(torch.cat([F.interpolate(middle, size=fine.shape[-2:]), fine], 1))
-        return F.interpolate(self.last(fine), size=(height, width), mode="bilinear")
+        logits = self.last(fine) + self.bias
+        return F.interpolate(logits, size=(height, width), mode="bilinear")
 
     @property
     def is_sure(self) -> bool:
@@ -129,7 +131,7 @@ def learn_student(frames: Frames, steps: int, seed: int = 0, device: str = "cpu"
     if len(frames) < LEAST_FRAMES:
         return None
     taught = teach(frames)
-    size = working_size(*frames.shape[1:3], taught.area, AREA)
+    size = working_size(frames.shape[1], frames.shape[2], taught.area, AREA)
     labels = np.stack(
         [cv2.resize(each, size[::-1], interpolation=cv2.INTER_NEAREST) for each in taught.labels]
     )
@@ -141,7 +143,7 @@ def learn_student(frames: Frames, steps: int, seed: int = 0, device: str = "cpu"
         torch.manual_seed(seed)
         net = Student()
     net.size.copy_(torch.tensor(size))
-    net = net.to(device, memory_format=torch.channels_last)
+    net = net.to(device)
     optimizer = torch.optim.AdamW(net.parameters(), RATE, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=WARM_UP)
     for step in range(1, steps + 1):
@@ -158,23 +160,22 @@ def learn_student(frames: Frames, steps: int, seed: int = 0, device: str = "cpu"
 
 
 def _agreement(seen: NDArray[np.bool_], labels: NDArray[np.uint8]) -> float:
-    """Return the intersection of what is seen and taught over their union.
+    """Return the share of an object that is seen, less the share of the background, of frames.
 
-    It is that of all frames, or the median over the frames in which something is taught, whichever
-    is larger: a few frames with something large would decide the former.
+    The former is the median over the frames in which something is taught. More objects than are
+    taught are no disagreement: evidence does not show those that rest.
 
     >>> labels = np.zeros((3, 4, 4), np.uint8)
     >>> labels[:, 1:3, 1:3] = OBJECT
-    >>> _agreement(labels > 0, labels), _agreement(labels > 1, labels)
-    (1.0, 0.0)
+    >>> [_agreement(seen, labels) for seen in (labels < 1, labels < 2, labels > 0)]
+    [-1.0, 0.0, 1.0]
     """
     shown = labels == OBJECT
-    seen = seen & (labels != UNKNOWN)
-    both, either = ((each).sum((1, 2)) for each in (seen & shown, seen | shown))
     taught = shown.any((1, 2))
     if not taught.any():
         return 0.0
-    return float(max(both.sum() / either.sum(), np.median(both[taught] / either[taught])))
+    share = (seen & shown).sum((1, 2))[taught] / shown.sum((1, 2))[taught]
+    return float(np.median(share) - seen[labels == 0].mean())
 
 
 class _Lesson:

@@ -67,7 +67,7 @@ def teach(frames: Frames) -> Taught:
         >>> taught = teach(frames)
         >>> bool(taught.labels[5, 24, 9] == OBJECT), int(taught.labels[5, 8, 40])
         (True, 0)
-        >>> np.flatnonzero(~taught.trusted).tolist(), 40 < taught.area < 100
+        >>> np.flatnonzero(~taught.trusted).tolist(), 60 < taught.area < 130
         ([20], True)
     """
     evidence = _evidence(resized(frames, SIDE))

@@ -434,8 +434,8 @@ class RunResult:
         bad: Inputs that could not be read, with their errors.
         camera: Whether the camera moves in some source.
         torch: Version of PyTorch.
-        agreement: Agreement of the network that sees objects in single frames with the evidence in
-            held-out frames, from 0 to 1.
+        agreement: Share of what moves in held-out frames that the network of single frames sees
+            there, less the share of the background; None if there is no such network.
 
     Example:
         >>> result = RunResult(kind="clip", objective=-1.0, frames=40)

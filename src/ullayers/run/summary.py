@@ -374,8 +374,9 @@ def distrust_reasons(run: Run, exported: Results) -> list[str]:
     agreement = run.outcome.agreement
     if agreement is not None and agreement < LEAST_AGREEMENT:
         reasons.append(
-            "A network could not learn to see in single frames what the motion shows (agreement on "
-            f"held-out frames {agreement:.2f}, at least {LEAST_AGREEMENT} expected)."
+            "The network could not learn what the moving objects look like: of what moves in "
+            f"held-out frames, it sees {max(agreement, 0):.0%}, at least {LEAST_AGREEMENT:.0%} "
+            "expected."
         )
     reasons += unknown_code_reasons(run)
     if (share := excessive_unsure_share(run, exported)) is not None:

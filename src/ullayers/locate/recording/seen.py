@@ -121,7 +121,10 @@ class SeenRecording:
         typical = self.typical or 0.0
         owners = recycled.zeros(frames.shape[:3], np.uint16)
         blobs = in_parallel(
-            lambda *each: find_blobs(*each, EVEN, typical), frames, masks, attention
+            lambda frame, mask, odds: find_blobs(frame, mask, odds, EVEN, typical),
+            frames,
+            masks,
+            attention,
         )
         for each, owner in zip(blobs, owners, strict=True):
             self.tracker.step(each, owner)
