@@ -23,7 +23,7 @@ CHANNELS = 16
 AREA = 144.0  # pixels of an object in the frames that the network sees
 BATCH = 32  # patches of a step
 PATCH = 48  # pixels of the side of a patch
-RATE = 4e-3
+RATES = 4e-3, 1e-3  # learning rates; the second one if the first one fails
 WARM_UP = 0.1  # of the steps, in which the learning rate rises
 WEIGHT = 3.0  # of the pixels of objects in the cost
 COLOUR = 0.2  # largest relative change of a colour
@@ -139,13 +139,24 @@ def learn_student(frames: Frames, steps: int, seed: int = 0, device: str = "cpu"
     lesson = _Lesson(_shrunk(frames, *size), labels, taught, held_out, seed, device)
     if not len(lesson.shown):
         return None
+    for rate in RATES:
+        net = _trained(lesson, size, steps, rate, seed)
+        seen = net.see(frames[held_out]) > 1
+        if seen.any():  # a learning rate that is too large may end with a network that is dead
+            break
+    net.agreement.fill_(_agreement(seen, labels[held_out]))
+    return net
+
+
+def _trained(lesson: _Lesson, size: tuple[int, int], steps: int, rate: float, seed: int) -> Student:
+    """Return a network after a number of steps, in `eval` mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = Student()
     net.size.copy_(torch.tensor(size))
-    net = net.to(device)
-    optimizer = torch.optim.AdamW(net.parameters(), RATE, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=WARM_UP)
+    net = net.to(lesson.frames.device)
+    optimizer = torch.optim.AdamW(net.parameters(), rate, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=WARM_UP)
     for step in range(1, steps + 1):
         loss = lesson.loss(net)
         optimizer.zero_grad()
@@ -154,9 +165,7 @@ def learn_student(frames: Frames, steps: int, seed: int = 0, device: str = "cpu"
         schedule.step()
         if step % MINE_EVERY == 0 and step < steps:
             lesson.mine(net)
-    net.eval()
-    net.agreement.fill_(_agreement(net.see(frames[held_out]) > 1, labels[held_out]))
-    return net
+    return net.eval()
 
 
 def _agreement(seen: NDArray[np.bool_], labels: NDArray[np.uint8]) -> float:

@@ -29,7 +29,7 @@ from ullayers.video.reader import Info, Reading, Source, VideoError
 
 OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
 SAMPLE_FRAMES = 48  # enough for a median and its noise
-MANY_FRAMES = 160  # enough for a network to learn what objects look like
+MANY_FRAMES = 128  # enough for a network to learn what objects look like
 FRAMES_AT_ONCE = 32
 PATIENCE_SECONDS = 1.0  # an object that is unseen for longer has left; if it returns, it is new
 MIN_PATIENCE = 5  # frames
