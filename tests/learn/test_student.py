@@ -7,9 +7,9 @@ from ullayers.learn.config import Config
 from ullayers.learn.student import LEAST_AGREEMENT, learn_student
 from ullayers.locate.tracking.settle import Several
 from ullayers.run.apply import answers
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import load_run, plan_run
 from ullayers.run.summary import LEAST_AGREEMENT as SHOWN_AGREEMENT
-from ullayers.run.train import learn_run
 from ullayers.video.reader import find_sources
 from ullayers.video.writer import VideoWriter
 
