@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from ullayers.learn.footage import TARGET_RATE, Spread, cut, expected_frames, natural_reading
+from ullayers.learn.student import Student
 from ullayers.locate.flow import Frames
 from ullayers.locate.recording.handheld import HandheldRecording
+from ullayers.locate.recording.seen import SeenRecording, shows_the_same
 from ullayers.locate.recording.windows import (
     MIN_STILL_FRAMES,
     MovingRecording,
@@ -113,7 +115,8 @@ def open_recording(
     reading: Reading,
     known: Sequence[StillRecording] = (),
     survey: Survey | None = None,
-) -> StillRecording | MovingRecording:
+    student: Student | None = None,
+) -> StillRecording | MovingRecording | SeenRecording:
     """Return the recording of a source, for a still, hand-held or moving camera.
 
     Args:
@@ -121,8 +124,12 @@ def open_recording(
         reading: Which frames to use, and their size.
         known: Scenes of longer recordings; a short source may show one of them.
         survey: From `plan_survey`, after the source was read; None to read it here.
+        student: A network that sees objects in single frames. It is not needed where a still camera
+            shows the same.
     """
     total = expected_frames([source.probe()], reading)
+    if student is not None and total is not None and total < MIN_STILL_FRAMES:
+        return SeenRecording()
     if total is not None and total < MIN_STILL_FRAMES:
         return _in_known_scene(_sample(source, reading)[1], known) if known else MovingRecording()
     step = _step(total)
@@ -130,11 +137,17 @@ def open_recording(
     if step > 1 and frames < SAMPLE_FRAMES:  # there are fewer frames than the header says
         step = 1
         frames, sample, after = _sample(source, reading)
+    if student is not None and frames * step < MIN_STILL_FRAMES:
+        return SeenRecording()
     if frames * step < MIN_STILL_FRAMES:
         return _in_known_scene(sample, known)
     scene = find_still_scene(sample, after)
     if scene is not None:
-        return StillRecording.start(scene, sample)
+        still = StillRecording.start(scene, sample)
+        if student is None or shows_the_same(still, sample, student.see(sample)):
+            return still
+    if student is not None:
+        return SeenRecording()
     return HandheldRecording.start(sample, after) or MovingRecording()
 
 

@@ -204,12 +204,8 @@ def _locate(
 ) -> Generator[Answer, None, None]:
     outlines = outline_reading(source.probe(), reading)
     survey = run.surveys.pop((source, outlines), None)  # it takes much memory
-    student = net.student if told is None else None
-    recording: Recording
-    if student is not None and student.is_sure:
-        recording = SeenRecording()
-    else:
-        recording = open_recording(source, outlines, read_scenes(run.folder), survey)
+    student = None if told or net.student is None or not net.student.is_sure else net.student
+    recording = open_recording(source, outlines, read_scenes(run.folder), survey, student)
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
     scene = recording.scene if isinstance(recording, HandheldRecording) else recording

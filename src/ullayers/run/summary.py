@@ -439,6 +439,8 @@ def risen_objective(run: Run) -> tuple[float, float] | None:
     start, objective = run.outcome.start, run.outcome.objective
     if start is None or objective is None or objective <= start + MAX_RISE or run.teaching:
         return None
+    if (run.outcome.agreement or 0.0) >= LEAST_AGREEMENT:  # another network decides
+        return None
     return start, objective
 
 

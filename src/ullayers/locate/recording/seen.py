@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ullayers.locate.flow import Floats, Frames, Pixels
 from ullayers.locate.moving.segment import Segments, other_masses, part_places
 from ullayers.locate.paths import Anchors, Labelled, ObjectPath, label_parts, track_objective
-from ullayers.locate.recording.windows import clarity_of
+from ullayers.locate.recording.windows import StillRecording, clarity_of
 from ullayers.locate.tracking.blobs import find_blobs, find_pieces, typical_area
 from ullayers.locate.tracking.tracker import Tracker
 from ullayers.tracks.masks import EDGE
@@ -23,6 +23,8 @@ from ullayers.video import recycled
 from ullayers.video.parallel import in_parallel
 
 EVEN = 1.0  # odds above which a pixel belongs to an object
+SAME = 0.9  # of the frames in which something is seen or shown
+SPECK = 0.1  # of the mass of the largest part of a frame: smaller ones are not compared
 SQUARE = np.ones((3, 3), np.uint8)
 
 
@@ -129,6 +131,37 @@ class SeenRecording:
         for each, owner in zip(blobs, owners, strict=True):
             self.tracker.step(each, owner)
         return owners
+
+
+def shows_the_same(recording: StillRecording, frames: Frames, odds: Floats) -> bool:
+    """Return whether the evidence of a still camera shows the objects that a network sees.
+
+    If it does, its outlines are more precise.
+
+    Args:
+        recording: The recording with a still camera.
+        frames: (time, height, width, 3) uint8 frames spread over it.
+        odds: (time, rows, columns) odds of an object.
+    """
+    least = recording.looker.least
+    size = odds.shape[:0:-1]
+    same = []
+    for shown, seen in zip(recording.prepare(frames).labelled, map(_parts, odds), strict=True):
+        clear = np.where(shown.masses >= least, np.arange(len(shown.masses)), 0)[shown.labels]
+        clear = cv2.resize(clear.astype(np.float32), size, interpolation=cv2.INTER_NEAREST)
+        counts = [len(np.unique(each[each > 0])) for each in (clear, seen)]
+        both = np.unique(np.stack([clear, seen])[:, (clear > 0) & (seen > 0)], axis=1)
+        if any(counts):
+            same.append(counts == [both.shape[1]] * 2)
+    return bool(same) and float(np.mean(same)) >= SAME
+
+
+def _parts(odds: Floats) -> NDArray[np.int32]:
+    """Return the (rows, columns) number of the object of each pixel; 0 for none."""
+    found = label_parts(odds, EVEN)
+    kept = found.masses >= SPECK * found.masses.max(initial=0.0)
+    numbers: NDArray[np.int32] = np.where(kept[found.labels], found.labels, 0)
+    return numbers
 
 
 def _draw(soft: NDArray[np.uint8], odds: Floats, inside: NDArray[np.bool_] | None) -> None:
