@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ullayers.learn.student import Student
 from ullayers.nn.distributed import process_count
 from ullayers.nn.layers import UL1d, UL2d, ULBase
 from ullayers.nn.networks import mu_by_depth, sequences
@@ -137,6 +138,9 @@ class Locator(nn.Module):
         width: Channels of the hidden layers.
         local: Weight of UL layers after the hidden layers.
 
+    Attributes:
+        student: A network that sees objects in single raw frames; None if there is none.
+
     Example:
         >>> import torch
         >>> net = Locator().eval()
@@ -167,6 +171,7 @@ class Locator(nn.Module):
         nn.init.zeros_(self.last.weight)
         self.gain = nn.Parameter(torch.tensor(2.0))
         self.cost = UL1d(2, mu, eps, long_term=long_term, synchronize=False)
+        self.student: Student | None = None
         self.size: Tensor
         self.register_buffer("size", torch.zeros(()))
         mu_by_depth(self, farthest=mu)

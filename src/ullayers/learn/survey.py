@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from ullayers.learn.footage import TARGET_RATE, Spread, cut, expected_frames, natural_reading
+from ullayers.learn.student import Student
 from ullayers.locate.flow import Frames
 from ullayers.locate.recording.handheld import HandheldRecording
+from ullayers.locate.recording.seen import SeenRecording, shows_the_same
 from ullayers.locate.recording.windows import (
     MIN_STILL_FRAMES,
     MovingRecording,
@@ -29,6 +31,7 @@ from ullayers.video.sources import Info, Reading, Source, VideoError
 
 OUTLINE_SIDE = 640  # pixels of the longer side at which objects are outlined
 SAMPLE_FRAMES = 48  # enough for a median and its noise
+MANY_FRAMES = 128  # enough for a network to learn what objects look like
 FRAMES_AT_ONCE = 32
 PATIENCE_SECONDS = 1.0  # an object that is unseen for longer has left; if it returns, it is new
 MIN_PATIENCE = 5  # frames
@@ -53,6 +56,7 @@ class Survey:
         self._passed = 0
         self._last: Tensor | None = None
         self._kept = Spread[tuple[Tensor, Tensor]](SAMPLE_FRAMES)
+        self._many = Spread[Tensor](MANY_FRAMES)
 
     def __call__(self, render: Render) -> None:
         """Process the next frame, which is rendered only if it is used."""
@@ -64,6 +68,7 @@ class Survey:
         """Add the next frame (3 or 1, height, width) that is used."""
         if self._last is not None:
             self._kept.extend([(self._last, frame)])
+        self._many.extend([frame])
         self._last = frame
 
     def frames(self) -> tuple[int, Frames, Frames]:
@@ -74,6 +79,14 @@ class Survey:
         pairs = pairs or [(self._last, self._last)]  # a single frame
         sample, after = (to_pixels(torch.stack(each)) for each in zip(*pairs, strict=True))
         return self._kept.count + 1, sample, after
+
+    def take_many(self) -> Frames:
+        """Return more frames, spread over the source; they are forgotten, to save memory."""
+        many = list(self._many.items.values())
+        self._many = Spread[Tensor](0)
+        if not many:
+            return np.zeros((0, 1, 1, 3), np.uint8)
+        return to_pixels(torch.stack(many))
 
 
 def plan_survey(source: Source, reading: Reading) -> Survey | None:
@@ -102,7 +115,8 @@ def open_recording(
     reading: Reading,
     known: Sequence[StillRecording] = (),
     survey: Survey | None = None,
-) -> StillRecording | MovingRecording:
+    student: Student | None = None,
+) -> StillRecording | MovingRecording | SeenRecording:
     """Return the recording of a source, for a still, hand-held or moving camera.
 
     Args:
@@ -110,8 +124,12 @@ def open_recording(
         reading: Which frames to use, and their size.
         known: Scenes of longer recordings; a short source may show one of them.
         survey: From `plan_survey`, after the source was read; None to read it here.
+        student: A network that sees objects in single frames. It is not needed where a still camera
+            shows the same.
     """
     total = expected_frames([source.probe()], reading)
+    if student is not None and total is not None and total < MIN_STILL_FRAMES:
+        return SeenRecording()
     if total is not None and total < MIN_STILL_FRAMES:
         return _in_known_scene(_sample(source, reading)[1], known) if known else MovingRecording()
     step = _step(total)
@@ -119,11 +137,17 @@ def open_recording(
     if step > 1 and frames < SAMPLE_FRAMES:  # there are fewer frames than the header says
         step = 1
         frames, sample, after = _sample(source, reading)
+    if student is not None and frames * step < MIN_STILL_FRAMES:
+        return SeenRecording()
     if frames * step < MIN_STILL_FRAMES:
         return _in_known_scene(sample, known)
     scene = find_still_scene(sample, after)
     if scene is not None:
-        return StillRecording.start(scene, sample)
+        still = StillRecording.start(scene, sample)
+        if student is None or shows_the_same(still, sample, student.see(sample)):
+            return still
+    if student is not None:
+        return SeenRecording()
     return HandheldRecording.start(sample, after) or MovingRecording()
 
 
@@ -183,8 +207,27 @@ def _every(reading: Reading, step: int) -> Reading:
     )
 
 
+def many_frames(source: Source, reading: Reading, survey: Survey | None = None) -> Frames:
+    """Return many frames spread over a source.
+
+    Args:
+        source: The source.
+        reading: Which frames to use, and their size.
+        survey: From `plan_survey`, after the source was read; None to read it here.
+    """
+    if survey is None:
+        step = _step(expected_frames([source.probe()], reading))
+        survey = _surveyed(source, _every(reading, step))
+    return survey.take_many()
+
+
 def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
     """Read a source; return the number of frames, a sample, and the frames after the sample."""
+    return _surveyed(source, reading).frames()
+
+
+def _surveyed(source: Source, reading: Reading) -> Survey:
+    """Return the survey of a source, as far as it can be read."""
     assert reading.size is not None
     survey = Survey(reading.size, 1)
     with closing(source.clips(FRAMES_AT_ONCE, reading)) as clips:
@@ -194,7 +237,7 @@ def _sample(source: Source, reading: Reading) -> tuple[int, Frames, Frames]:
                     survey.add(frame)
         except VideoError:  # reading it for the results raises it again, after the readable frames
             pass
-    return survey.frames()
+    return survey
 
 
 def covers_little(sources: Sequence[Source], reading: Reading) -> bool:

@@ -26,6 +26,7 @@ from ullayers.locate.moving.segment import Segments
 from ullayers.locate.outline import mask_moments
 from ullayers.locate.paths import Anchors, fill_gaps
 from ullayers.locate.recording.handheld import HandheldRecording
+from ullayers.locate.recording.seen import SeenRecording
 from ullayers.locate.recording.windows import (
     MovingRecording,
     PreparedWindow,
@@ -35,6 +36,7 @@ from ullayers.locate.recording.windows import (
 )
 from ullayers.locate.scene.still import StillScene
 from ullayers.locate.tracking.settle import Several
+from ullayers.nn.spatial import mask_moments as moments_of
 from ullayers.run.plan import Run, keep_scene, read_scenes
 from ullayers.tracks.masks import EDGE
 from ullayers.tracks.table import TRACK, Answer, code_columns
@@ -47,6 +49,7 @@ WINDOW_FRAMES = 128  # frames in which objects are found at once
 WINDOW_BYTES = 3 * 2**24
 PIXELS_PER_CALL = 2**23  # of the network, which needs about 60 bytes for each
 HELP_FRAMES = 1000  # a second process takes as long to start as a few hundred frames
+Recording = StillRecording | MovingRecording | SeenRecording
 Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # positions given by the user, by frame
 
 
@@ -161,11 +164,12 @@ def _locate(
 ) -> Generator[Answer, None, None]:
     outlines = outline_reading(source.probe(), reading)
     survey = run.surveys.pop((source, outlines), None)  # it takes much memory
-    recording = open_recording(source, outlines, read_scenes(run.folder), survey)
+    student = None if told or net.student is None or not net.student.is_sure else net.student
+    recording = open_recording(source, outlines, read_scenes(run.folder), survey, student)
     if keep_scenes and isinstance(recording, StillRecording):
         keep_scene(run.folder, source.name, recording)
     scene = recording.scene if isinstance(recording, HandheldRecording) else recording
-    if several is not None and isinstance(scene, StillRecording):
+    if several is not None and isinstance(scene, StillRecording | SeenRecording):
         scene.follow_all(patience_of(source.probe(), reading.stride))
     elif several is not None:
         several.camera_moves = True
@@ -198,11 +202,17 @@ def _locate(
 
 def _finish_objects(
     several: Several,
-    recording: StillRecording | MovingRecording,
+    recording: Recording,
     frames: Answer,
     scale: tuple[float, float],
 ) -> None:
-    """Choose the objects after the last frame, if the camera is still or held by hand."""
+    """Choose the objects after the last frame, unless only the main object was followed."""
+    if isinstance(recording, SeenRecording):
+        assert recording.tracker is not None
+        assert recording.size is not None
+        height, width = recording.size
+        several.finish(recording.tracker, frames, (width, height), scale, seen=True)
+        return
     scene, views = recording, None
     if isinstance(recording, HandheldRecording):
         scene, views = recording.scene, np.concatenate(recording.views)
@@ -227,9 +237,7 @@ class _Window(NamedTuple):
     prepared: PreparedWindow | None
 
 
-def _help(
-    recording: StillRecording | MovingRecording, source: Source, outlines: Reading
-) -> AbstractContextManager[None]:
+def _help(recording: Recording, source: Source, outlines: Reading) -> AbstractContextManager[None]:
     """Use a second process, if the source is so long that it saves time."""
     total = expected_frames([source.probe()], outlines)
     is_long = total is None or total >= HELP_FRAMES
@@ -243,7 +251,7 @@ def _windows(
     net: Locator,
     source: Source,
     outlines: Reading,
-    recording: StillRecording | MovingRecording,
+    recording: Recording,
 ) -> Generator[_Window, None, None]:
     """Yield the windows of a source."""
 
@@ -276,7 +284,7 @@ def _choices(
     net: Locator,
     source: Source,
     outlines: Reading,
-    recording: StillRecording | MovingRecording,
+    recording: Recording,
     told: Told,
 ) -> Generator[list[int | None] | None, None, None]:
     """Yield the number of the object's part in each frame, by window; None if unknown."""
@@ -322,17 +330,20 @@ def _moments(found: Segments, scale: tuple[float, float]) -> NDArray[np.float64]
 
 
 @torch.no_grad()
-def attend(
-    net: Locator, clip: Clip, run: Run, recording: StillRecording | MovingRecording
-) -> Located:
+def attend(net: Locator, clip: Clip, run: Run, recording: Recording) -> Located:
     """Return the masks of the network in a window of frames.
 
     Args:
         net: The network of the run.
         clip: The window, read with `outline_reading`.
         run: The run.
-        recording: From `open_recording`.
+        recording: From `open_recording`. The masks for a `SeenRecording` are odds.
     """
+    if isinstance(recording, SeenRecording):
+        assert net.student is not None
+        odds = torch.from_numpy(net.student.see(to_pixels(clip.frames)))
+        shares = odds / odds.sum((1, 2), keepdim=True)
+        return Located(*moments_of(shares), odds)
     # The frames are already cropped to the region of interest.
     size = replace(run.reading, roi=None).target(*clip.frames.shape[2:])
     small = Clip(_shrunk(clip.frames, size), clip.seconds, clip.index)

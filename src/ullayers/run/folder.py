@@ -434,6 +434,8 @@ class RunResult:
         bad: Inputs that could not be read, with their errors.
         camera: Whether the camera moves in some source.
         torch: Version of PyTorch.
+        agreement: Share of what moves in held-out frames that the network of single frames sees
+            there, less the share of the background; None if there is no such network.
 
     Example:
         >>> result = RunResult(kind="clip", objective=-1.0, frames=40)
@@ -459,6 +461,7 @@ class RunResult:
     bad: dict[str, str] = field(default_factory=dict)
     camera: bool | None = None
     torch: str | None = None
+    agreement: float | None = None
 
 
 def clean_result(content: Any) -> Any:

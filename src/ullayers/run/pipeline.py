@@ -29,8 +29,9 @@ from ullayers.learn.footage import (
     gathering,
     open_sources,
 )
-from ullayers.learn.networks import weights
-from ullayers.learn.survey import Survey, outline_reading, plan_survey
+from ullayers.learn.networks import Locator, weights
+from ullayers.learn.student import Student, learn_student
+from ullayers.learn.survey import Survey, many_frames, outline_reading, plan_survey
 from ullayers.learn.teaching import read_taught
 from ullayers.learn.training import Learner, LearnerState, Record
 from ullayers.learn.trials import Trial, check_weights
@@ -69,6 +70,8 @@ from ullayers.video.clips import kept_frames
 from ullayers.video.region import Region
 from ullayers.video.sources import Reading, Source, VideoError
 
+STUDENT_STEPS, STUDENT_SHARE = 400, 5 / 3  # largest number; number for each step of the winner
+LEAST_STEPS = 100  # a network that has learned for fewer sees nothing yet
 CHECKPOINT_STEPS = 20  # steps between checkpoints
 OVERLAY_FRAMES = 1500
 ALL_FRAMES = 10**12
@@ -613,6 +616,16 @@ def _checked(trial: Trial) -> dict[str, Any]:
     }
 
 
+def _learn_student(run: Run, learner: Learner, sources: Sequence[Source]) -> Student | None:
+    """Return the network that sees objects in single frames, for one source without corrections."""
+    steps = min(STUDENT_STEPS, round(STUDENT_SHARE * learner.steps))
+    if run.config.task != "locate" or len(sources) > 1 or run.teaching or steps < LEAST_STEPS:
+        return None
+    outlines = _outlines(run, sources[0])
+    frames = many_frames(sources[0], outlines, run.surveys.get((sources[0], outlines)))
+    return learn_student(frames, steps, run.config.seed, run.config.device)
+
+
 def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
     best = learner.best
     footage = learner.footage
@@ -622,6 +635,9 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
         raise RunError("nothing could be learned: J is not finite; does enough move in the video?")
     start = learner.new_trial(learner.winner).check().training
     run.net = best.net
+    student = _learn_student(run, learner, sources)
+    if isinstance(best.net, Locator):
+        best.net.student = student
     run.result = RunResult(
         kind=best.kind,
         seed=best.seed,
@@ -637,6 +653,7 @@ def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
         bad=run.bad,
         camera=any(piece.path is not None for piece in footage.pieces),
         torch=torch.__version__,
+        agreement=None if student is None else float(student.agreement),
     )
     write_tensors(run.folder / "model.safetensors", weights(best.net))
     run.write_config()

@@ -31,7 +31,8 @@ from ullayers.learn.config import (
     option_name,
 )
 from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
-from ullayers.learn.networks import Model, weights
+from ullayers.learn.networks import Locator, Model, weights
+from ullayers.learn.student import Student
 from ullayers.learn.survey import Survey, covers_little
 from ullayers.learn.teaching import Place, Teaching
 from ullayers.learn.trials import build
@@ -694,17 +695,21 @@ def fresh_net(run: Run, outputs: int | None = None) -> Model:
     return _build(run, outputs).to(run.config.device).eval()
 
 
-def _build(run: Run, outputs: int | None = None) -> Model:
+def _build(run: Run, outputs: int | None = None, student: bool = False) -> Model:
     size = (SIDE, SIDE) if run.reading.follow else run.reading.size
     assert size is not None
-    return build(run.config, run.kind, run.reading.channels, size, outputs)
+    net = build(run.config, run.kind, run.reading.channels, size, outputs)
+    if student and isinstance(net, Locator):
+        net.student = Student()
+    return net
 
 
 def _load_net(run: Run) -> Model:
     saved = read_tensors(run.folder / "model.safetensors")
     outputs = max(1, saved[OUTPUT_BIAS].numel()) if OUTPUT_BIAS in saved else None
+    has_student = any(key.startswith("student.") for key in saved)
     with torch.device("meta"):  # shapes without memory, however large they are in config.json
-        expected = weights(_build(run, outputs))
+        expected = weights(_build(run, outputs, has_student))
     shapes = [{key: value.shape for key, value in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
         raise RunError(
@@ -715,9 +720,9 @@ def _load_net(run: Run) -> Model:
             f"{run.folder}: its model.safetensors is damaged: weights are NaN or infinite; "
             "learn again with --force"
         )
-    net = fresh_net(run, outputs)
+    net = _build(run, outputs, has_student)
     net.load_state_dict(saved, strict=False)
-    return net
+    return net.to(run.config.device).eval()
 
 
 def _is_finite(weight: Tensor) -> bool:

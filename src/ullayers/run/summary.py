@@ -14,6 +14,7 @@ from torch import Tensor
 from ullayers.errors import RunError
 from ullayers.files import from_json, read_json, write_json
 from ullayers.learn.config import Task
+from ullayers.learn.student import LEAST_AGREEMENT
 from ullayers.locate.tracking.identity import Recognised
 from ullayers.run.plan import Run
 from ullayers.tracks.measures import is_ring, measure_motion
@@ -370,6 +371,13 @@ def distrust_reasons(run: Run, exported: Results) -> list[str]:
         reasons.append(NEVER_TRAINED)
     if (rise := risen_objective(run)) is not None:
         reasons.append(f"J rose during training, from {rise[0]:.2f} to {rise[1]:.2f}.")
+    agreement = run.outcome.agreement
+    if agreement is not None and agreement < LEAST_AGREEMENT:
+        reasons.append(
+            "The network could not learn what the moving objects look like: of what moves in "
+            f"held-out frames, it sees {max(agreement, 0):.0%}, at least {LEAST_AGREEMENT:.0%} "
+            "expected."
+        )
     reasons += unknown_code_reasons(run)
     if (share := excessive_unsure_share(run, exported)) is not None:
         reasons.append(unsure_reason(share))
@@ -430,6 +438,8 @@ def risen_objective(run: Run) -> tuple[float, float] | None:
     """
     start, objective = run.outcome.start, run.outcome.objective
     if start is None or objective is None or objective <= start + MAX_RISE or run.teaching:
+        return None
+    if (run.outcome.agreement or 0.0) >= LEAST_AGREEMENT:  # another network decides
         return None
     return start, objective
 

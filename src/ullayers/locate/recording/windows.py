@@ -322,14 +322,14 @@ class StillRecording:
         owners = None
         if self.finder is not None:
             owners = self.finder.follow(frames, looks, evidence)
-        confidence = _clarity(np.array([look.peak for look in looks], np.float32), self.threshold)
+        confidence = clarity_of(np.array([look.peak for look in looks], np.float32), self.threshold)
         confidence[[look.between for look in looks]] *= UNSURE
         confidence[~moved | [look.lit for look in looks]] *= UNSURE
         places, cores = (np.stack(each) for each in list(zip(*looks, strict=True))[:2])
         return Segments(soft, places, confidence, others, objective, owners, cores)
 
 
-def _clarity(peak: Floats, threshold: float) -> NDArray[np.float64]:
+def clarity_of(peak: Floats, threshold: float) -> NDArray[np.float64]:
     """Return how far the peak evidence of an object exceeds the threshold, from 0 to 1."""
     clear = 1 - UNCLEAR * threshold / np.maximum(peak, 1e-9)
     found: NDArray[np.float64] = np.where(peak > 0, np.clip(clear, 0, 1), 0).astype(float)

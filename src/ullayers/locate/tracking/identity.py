@@ -653,6 +653,7 @@ def find_objects(
     frames: int,
     size: tuple[int, int],
     wanted: int | None = None,
+    seen: bool = False,
 ) -> tuple[list[TrackedObject], int]:
     """Return the tracks that are objects, and the number of objects that move.
 
@@ -661,8 +662,9 @@ def find_objects(
         frames: As in `choose_objects`.
         size: As in `choose_objects`.
         wanted: As in `choose_objects`.
+        seen: As in `choose_objects`.
     """
-    found = choose_objects(tracked, frames, size)
+    found = choose_objects(tracked, frames, size, seen=seen)
     if is_closed(found, frames, size):
         found = in_order(_joined_where_hidden(found))
     if wanted is None:

@@ -33,6 +33,7 @@ def choose_objects(
     frames: int,
     size: tuple[int, int],
     wanted: int | None = None,
+    seen: bool = False,
 ) -> list[TrackedObject]:
     """Return the tracks that are objects, numbered from 1 in order of appearance.
 
@@ -45,11 +46,15 @@ def choose_objects(
         frames: Number of frames in the recording.
         size: (width, height) of the frames.
         wanted: Number of objects; None to find it.
+        seen: Whether a network has seen them that knows what the objects look like. What it sees
+            clearly is an object even if it rests.
     """
-    seen = [each for each in tracked if each.alone >= CONFIRMED]
-    linked = _link(seen, size, longest_gap=frames if _is_arena(seen, frames) else SHORT_GAP)
+    known = [each for each in tracked if each.alone >= CONFIRMED]
+    linked = _link(known, size, longest_gap=frames if _is_arena(known, frames) else SHORT_GAP)
     if wanted is not None:
         chosen = sorted(linked, key=lambda each: -len(each.sightings))[:wanted]
+    elif seen:
+        chosen = [each for each in linked if clear_share(each) >= CLEAR_SHARE]
     else:
         chosen = _worthy(linked, frames)
     return in_order(chosen)

@@ -82,6 +82,7 @@ class Several:
         size: tuple[int, int],
         scale: tuple[float, float],
         views: Floats | None = None,
+        seen: bool = False,
     ) -> None:
         """Choose the objects after the last frame.
 
@@ -92,9 +93,10 @@ class Several:
             scale: Source pixels per pixel of these frames, horizontally and vertically.
             views: (time, 3, 3) homographies from the tracker's scene to each frame; None if the
                 camera is still.
+            seen: Whether a network has seen the objects, as in `choose_objects`.
         """
         tracked = tracker.finish()
-        chosen, self.moving = find_objects(tracked, len(frames.index), size, self.wanted)
+        chosen, self.moving = find_objects(tracked, len(frames.index), size, self.wanted, seen)
         pause = max(MIN_PAUSE, tracker.patience // 5)
         objects, found = resolve(chosen, find_crossings(chosen, pause))
         across = float(np.sqrt(scale[0] * scale[1]))
