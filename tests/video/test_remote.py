@@ -98,6 +98,11 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         MissingPackageError, match=r"s3://bucket/a\.mp4: needs the package s3fs: pip install s3fs"
     ):
         find_sources(["s3://bucket/a.mp4"])[0].probe()
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    needed = r"https://x/a\.mp4: needs the package aiohttp: pip install 'ullayers\[remote\]'"
+    with pytest.raises(MissingPackageError, match=needed):
+        find_sources(["https://x/a.mp4"])[0].probe()
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingPackageError, match=r"fsspec: pip install 'ullayers\[remote\]'"):
         find_sources(["memory://a/*.mp4"])

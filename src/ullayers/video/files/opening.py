@@ -36,6 +36,7 @@ REFERRING_FORMATS = frozenset(
     "vapoursynth vobsub webm_dash_manifest".split()
 )
 HEAD_BYTES = 4096  # enough to distinguish text from binary files
+EXTRA = "'ullayers[remote]'"  # fsspec and what it needs for web servers
 
 
 def is_url(path: str) -> bool:
@@ -141,7 +142,7 @@ def _load_fsspec() -> ModuleType:
         import fsspec
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            "reading URLs needs the package fsspec: pip install 'ullayers[remote]'"
+            f"reading URLs needs the package fsspec: pip install {EXTRA}"
         ) from error
     module: ModuleType = fsspec
     return module
@@ -173,7 +174,8 @@ def _missing_package(shown: str, error: ImportError) -> MissingPackageError:
     if not module:
         return MissingPackageError(f"{shown}: a package is missing: {error}")
     package = module.split(".")[0]
-    return MissingPackageError(f"{shown}: needs the package {package}: pip install {package}")
+    install = EXTRA if package == "aiohttp" else package
+    return MissingPackageError(f"{shown}: needs the package {package}: pip install {install}")
 
 
 def _unreadable(shown: str, error: BaseException) -> VideoError:
