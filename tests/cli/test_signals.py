@@ -132,13 +132,13 @@ def test_the_first_signal_waits_for_a_check() -> None:
 
 
 def test_a_signal_after_the_last_check_is_not_lost() -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        stop_with_interrupt(),
-        stop_at_checks() as stop,
-    ):
-        stop.check()
-        signal.raise_signal(signal.SIGTERM)
+    def be_stopped_at_the_end() -> None:
+        with stop_with_interrupt(), stop_at_checks() as stop:
+            stop.check()
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        be_stopped_at_the_end()
 
 
 def test_a_signal_waits_for_the_end_of_an_import(
