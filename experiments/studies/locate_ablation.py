@@ -23,7 +23,7 @@ from unittest.mock import patch
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from ullayers.run.train import learn_run
+from ullayers.run.pipeline import learn_run
 
 from experiments.baselines import random_weights
 from experiments.studies.plain_command.data_sets import SETS, DataSet, Film

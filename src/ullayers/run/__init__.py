@@ -1,7 +1,8 @@
 """One run, from its inputs to its report.
 
-`plan` and `folder` describe the run folder, `train` trains its network, `apply` applies it to video
-and `write` writes the tables, overlays and masks. `results` adds the report, `watch` learns while
-frames arrive, and `fleet` applies a run to thousands of videos. Commands, the studio and notebooks
-call these functions.
+`learn` is what users of Python call. `plan` chooses what a run does or loads its folder (`folder`);
+`pipeline` follows it from the first frame to the report: read, train, locate (`apply`), write
+(`write`, `summary`, `reports`). The command, the studio and notebooks iterate over its events, show
+them (`progress`) and stop it (`stopping`). `watch` learns while frames arrive, `fleet` applies a
+run to thousands of videos.
 """

@@ -563,7 +563,7 @@ def plan_relearning(
 ) -> tuple[Run, list[Source]]:
     """Plan a new run from the inputs, settings and corrections of a run; nothing is written yet.
 
-    Train it with `learn_run`, and write its results with `apply_to_inputs` and `write_reports`.
+    `work` trains it and writes its results.
 
     Args:
         folder: Folder of the corrected run; it is not changed.
