@@ -19,7 +19,7 @@ from ullayers.locate.recording.windows import StillRecording, clarity_of
 from ullayers.locate.tracking.blobs import find_blobs, find_pieces, typical_area
 from ullayers.locate.tracking.tracker import Tracker
 from ullayers.tracks.masks import EDGE
-from ullayers.video import recycled
+from ullayers.video import memory
 from ullayers.video.parallel import in_parallel
 
 EVEN = 1.0  # odds above which a pixel belongs to an object
@@ -85,7 +85,7 @@ class SeenRecording:
             None if number is None else each.labels == each.parts[number].label
             for each, number in zip(labelled, chosen, strict=True)
         ]
-        soft = recycled.zeros(frames.shape[:3], np.uint8)
+        soft = memory.zeros(frames.shape[:3], np.uint8)
         in_parallel(_draw, soft, attention, inside)
         peaks = [
             0.0 if own is None else float(odds[own].max(initial=0.0))
@@ -121,7 +121,7 @@ class SeenRecording:
             areas = np.concatenate([find_pieces(mask).areas for mask in masks])
             self.typical = typical_area(areas) if len(areas) else None
         typical = self.typical or 0.0
-        owners = recycled.zeros(frames.shape[:3], np.uint16)
+        owners = memory.zeros(frames.shape[:3], np.uint16)
         blobs = in_parallel(
             lambda frame, mask, odds: find_blobs(frame, mask, odds, EVEN, typical),
             frames,
