@@ -150,8 +150,8 @@ def test_crossing_objects_are_ringed(crossing_pair: list[Track]) -> None:
 def test_lost_objects_have_no_number(crossing_pair: list[Track]) -> None:
     frames = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8)
     numbers = np.array([30])
-    lost = replace(crossing_pair[0], confidence=np.full(60, 0.2))
-    gone = replace(crossing_pair[0], x=np.full(60, np.nan))
+    lost = crossing_pair[0].changed(confidence=np.full(60, 0.2))
+    gone = crossing_pair[0].changed(x=np.full(60, np.nan))
     found, unsure, nothing = (
         draw_objects(frames, None, [track], numbers).any(-1).sum()
         for track in (crossing_pair[0], lost, gone)

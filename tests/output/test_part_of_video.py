@@ -187,7 +187,7 @@ def test_a_partial_table_of_another_part_is_not_continued(
     other = Rectangle(0, 0, 90, 90)
     for reading in (run.reading, replace(first.reading, roi=other)):
         part = replace(run, reading=reading)
-        with pytest.raises(RunError, match="--start, --end or --roi"):
+        with pytest.raises(RunError, match="--start, --end, --roi or --objects"):
             export(part, sources, tmp_path / "out", ExportOptions(resume=True))
     done = export(first, sources, tmp_path / "out", ExportOptions(resume=True))
     assert len(done.answers[0].index) == 50

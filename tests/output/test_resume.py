@@ -142,6 +142,16 @@ def test_resuming_past_a_source_that_stays_broken(run: Run, tmp_path: Path) -> N
     assert {row["sequence"] for row in read_table(out / "tracks.csv")} == {"film0"}
 
 
+def test_an_export_begun_by_an_earlier_version_starts_again(run: Run, tmp_path: Path) -> None:
+    sources, out = sources_in(tmp_path / "in", 5), tmp_path / "out"
+    out.mkdir()
+    (out / "tracks.partial.csv").write_text("sequence,frame,time,x,y,confidence\n")
+    (out / "tracks.partial.json").write_text("{}")
+    export(run, sources, out, ExportOptions(resume=True))
+    assert files_in(out) == {"tracks.csv", "outlines.sqlite", "summary.json"}
+    assert len(read_table(out / "tracks.csv")) == 5
+
+
 def test_resuming_where_nothing_was_begun(run: Run, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 5)
     export(run, sources, tmp_path / "out", ExportOptions(resume=True))

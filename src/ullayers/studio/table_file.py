@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from ullayers.errors import UserError
 from ullayers.files import open_regular, partial_path
-from ullayers.tracks.reading import Floats, Key, Track, frames_of, open_objects
+from ullayers.tracks.reading import Floats, Key, Track, frames_of, open_objects, read_objects
+from ullayers.tracks.table import damaged_table
 
 LONG = 2**25  # bytes of a table that is copied, because it is read again for each page
 TABLES_KEPT = 4
@@ -68,30 +69,15 @@ def read_rows(path: Path, wanted: Sequence[str] = (), required: Sequence[str] = 
 def _read(
     path: Path, version: Version, wanted: tuple[str, ...], required: tuple[str, ...]
 ) -> list[Track]:
-    columns, parts = open_objects(path, wanted or None, ("sequence", "frame", "time", *required))
+    needed = "sequence", "frame", "time", *required
     if version[2] < LONG:
-        found: dict[Key, list[Floats]] = defaultdict(list)
-        for part in parts:
-            for key, rows in part.items():
-                found[key].append(rows)
-        return [_in_memory(path, key, columns, np.concatenate(found[key])) for key in sorted(found)]
+        return read_objects(path, wanted or None, needed)
+    columns, parts = open_objects(path, wanted or None, needed)
     description = {"format": FORMAT, "version": list(version), "columns": columns}
     stored = _open(path.with_suffix(".columns"), description)
     if stored is not None:
         return stored
     return _copy(path, description, parts)
-
-
-def _in_memory(path: Path, key: Key, columns: list[str], rows: Floats) -> Track:
-    named = dict(zip(columns, rows.T[1:], strict=True))
-    return Track(*key, {"frame": _frames(path, key, rows[:, 0])} | named)
-
-
-def _frames(path: Path, key: Key, numbers: Floats) -> NDArray[np.int64]:
-    try:
-        return frames_of(key, numbers)
-    except ValueError as error:
-        raise UserError(f"{path}: is damaged ({error}); write it again with --force") from error
 
 
 # Reading
@@ -144,10 +130,13 @@ def _copy(
             open(partial, "w+b", 0) if folder else tempfile.TemporaryFile(buffering=0) as file,
             tempfile.TemporaryFile(buffering=0, dir=folder) as spool,
         ):
-            _write(file, description, _by_object(path, description["columns"], parts, spool))
+            _write(file, description, _by_object(description["columns"], parts, spool))
             found = _map(file, description)
             assert found is not None
             written = os.dup(file.fileno())
+    except ValueError as error:
+        partial.unlink(missing_ok=True)
+        raise error if isinstance(error, UserError) else damaged_table(path, error) from error
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be copied to {partial.parent}: {error}") from error
@@ -181,7 +170,7 @@ def _put(file: IO[bytes], column: Column) -> tuple[str, int, int]:
 
 
 def _by_object(
-    path: Path, names: Sequence[str], parts: Iterator[dict[Key, Floats]], spool: IO[bytes]
+    names: Sequence[str], parts: Iterator[dict[Key, Floats]], spool: IO[bytes]
 ) -> Iterator[Track]:
     """Yield the rows object by object; those of other objects are kept on disk."""
     pieces: dict[Key, list[list[tuple[str, int, int]]]] = defaultdict(list)
@@ -189,7 +178,7 @@ def _by_object(
     kinds = [EXACT.get(name, "<f4") for name in every]
     for part in parts:
         for key, rows in part.items():
-            _frames(path, key, rows[:, 0])
+            frames_of(key, rows[:, 0])
             columns = zip(kinds, rows.T, strict=True)
             pieces[key].append([_put(spool, values.astype(kind)) for kind, values in columns])
     content = mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) if pieces else b""
@@ -198,7 +187,7 @@ def _by_object(
             name: np.concatenate([_column(content, piece) for piece in column])
             for name, column in zip(every, zip(*pieces[key], strict=True), strict=True)
         }
-        _frames(path, key, joined["frame"])
+        frames_of(key, joined["frame"])
         yield Track(*key, joined)
 
 

@@ -168,7 +168,21 @@ def read_tracks(path: Path) -> list[Track]:
         >>> [(track.sequence, track.object, track.x_px.tolist()) for track in tracks]
         [('a', 1, [32.0]), ('a', 2, [13.0])]
     """
-    columns, parts = open_objects(path, NAMES, REQUIRED)
+    return read_objects(path, NAMES, REQUIRED)
+
+
+def read_objects(path: Path, wanted: Sequence[str] | None, required: Sequence[str]) -> list[Track]:
+    """Read tracks.csv or codes.csv, sorted by sequence and object; codes are those of object 1.
+
+    Args:
+        path: The table.
+        wanted: Columns to read after the frame, if the table has them; None for all.
+        required: Columns that it must have.
+
+    Raises:
+        RunError: The table is missing or damaged.
+    """
+    columns, parts = open_objects(path, wanted, required)
     return _tracks(path, columns, (item for part in parts for item in part.items()))
 
 

@@ -356,9 +356,11 @@ def has_partial_tables(folder: Path) -> bool:
 
 
 def remove_partial_tables(folder: Path) -> None:
-    """Remove the rows of an export that is complete."""
-    for name in GROWING:
-        remove_database(folder / name)
+    """Remove the rows of an export that is complete, and those that version 0.1 has left."""
+    for pattern in ("tracks.partial.*", "codes.partial.*"):
+        for path in folder.glob(pattern):
+            if not path.is_dir():  # such as the parts of a fleet
+                path.unlink()
 
 
 def finished_sequences(folder: Path, *, masks: bool = False) -> set[str]:
