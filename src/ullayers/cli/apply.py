@@ -12,6 +12,7 @@ from ullayers.cli.fleet import check_options, has_parts, spread
 from ullayers.cli.options import wanted_objects
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
+from ullayers.run.folder import check_not_replaced
 from ullayers.run.pipeline import apply_run, check_masks, check_out, follow, remove_stale
 from ullayers.run.plan import Run, load_run, load_zones
 from ullayers.run.progress import Bars
@@ -45,6 +46,7 @@ def run(arguments: Namespace) -> None:
 def _apply(arguments: Namespace, applied: Run, out: Path) -> tuple[Results, dict[str, str]]:
     """Apply the run in this process; returns the results, and inputs that cannot be read."""
     given = given_reading(arguments)
+    check_not_replaced(out, arguments.zones)
     with Bars(arguments.quiet) as bars:
         events = apply_run(
             applied,

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from ullayers.errors import RunError, UserError
-from ullayers.files import from_json, read_regular, replacing, sweep
+from ullayers.files import UNFINISHED, from_json, read_regular, replacing, sweep
 from ullayers.learn.checkpoint import load_state, save_state, write_tensors
 from ullayers.learn.codes import CodeTrial
 from ullayers.learn.footage import (
@@ -46,7 +46,7 @@ from ullayers.run.folder import (
     clear_run,
     finite,
 )
-from ullayers.run.plan import MEASURES, MISSING_FOLDER, Run, check_region, csv_name
+from ullayers.run.plan import MEASURES, Run, check_region, csv_name
 from ullayers.run.results import Scores, score
 from ullayers.run.stopping import stop_at_checks
 from ullayers.run.summary import Exported
@@ -271,7 +271,7 @@ def locate(
         return (yield from applying(export_parts(run, sources, run.folder, options), total))
     # A table is always written together with the other files: write all of them elsewhere, and keep
     # only those that were missing.
-    with tempfile.TemporaryDirectory(dir=run.folder, prefix=MISSING_FOLDER) as folder:
+    with tempfile.TemporaryDirectory(dir=run.folder, prefix=UNFINISHED) as folder:
         exported = yield from applying(export_parts(run, sources, folder, options), total)
         for name in missing:
             if name not in ("report.html", CARD, *MEASURES):
