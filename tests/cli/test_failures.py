@@ -10,6 +10,7 @@ import pytest
 
 import ullayers.cli.learn
 from tests.command import QUICK, UlCommand, check_refused, ul
+from tests.films import files_in
 from ullayers.errors import MissingPackageError, UserError
 
 FULL = Path("/dev/full")
@@ -158,3 +159,13 @@ def test_a_full_standard_output_is_named(
     assert errors.splitlines()[-1].startswith("ul apply: standard output cannot be written to (")
     assert errors.endswith("; all files are written\n")
     assert (tmp_path / "found" / "tracks.csv").exists()
+
+
+@pytest.mark.parametrize("command", [["learn", "a.mp4"], ["watch", "0"]])
+def test_several_processes_of_torchrun(
+    command: list[str], tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.chdir(tmp_path)
+    check_refused(here(*command), "runs in one process; start it without torchrun")
+    assert not files_in(tmp_path)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from ullayers.cli.failures import INTERRUPTED, STANDARD_OUTPUT, explain
 from ullayers.cli.parser import make_parser
-from ullayers.cli.processes import together
+from ullayers.errors import UserError
 from ullayers.run.stopping import stop_with_interrupt
 
 STDERR = 2  # its descriptor
@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Frames are processed in two threads already; OpenCV's own threads would wait in a loop.
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     try:
-        with stop_with_interrupt(), together(parsed), _lock(parsed):
+        _check_alone(parsed.command)
+        with stop_with_interrupt(), _lock(parsed):
             code = _function(parsed.command)(parsed) or 0
             sys.stdout.flush()  # report an error here, not when the interpreter ends
             return code
@@ -115,6 +116,15 @@ def _prepare_streams() -> None:
         sys.stderr = open(os.devnull, "w")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _check_alone(command: str) -> None:
+    """Refuse to run in several processes of `torchrun`, which would all write the same files."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"{command} runs in one process; start it without torchrun (layers in your own network "
+            "can be trained in several processes, see examples/several_processes.py)"
+        )
 
 
 def _lock(arguments: Namespace) -> AbstractContextManager[None]:
