@@ -31,7 +31,7 @@ def made(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config.write_text(config.read_text().replace(str(place), str(folder)))
     assert ended(start("apply", folder / "run", film, "--out", folder / "found", "--quiet"))[0] == 0
     shutil.copy(folder / "run" / "tracks.csv", folder / "truth.csv")
-    (folder / "zones.json").write_text('{"zones": [{"name": "a", "rectangle": [0, 0, 9, 9]}]}')
+    (folder / "zones.json").write_text('{"zones": {"a": [[0, 0], [20, 0], [20, 20]]}}')
     return folder
 
 

@@ -131,7 +131,11 @@ def _lock(arguments: Namespace) -> AbstractContextManager[None]:
     """Keep a second process from writing to the same folder."""
     from ullayers.run.folder import locked
 
-    return nullcontext() if arguments.out is None else locked(arguments.out)
+    if arguments.out is None:
+        return nullcontext()
+    part = getattr(arguments, "part", None)  # other parts are written at the same time
+    name = "" if part is None else ".part-{}-of-{}".format(*part)
+    return locked(os.path.join(arguments.out, name))
 
 
 def _function(command: str) -> Callable[[Namespace], int | None]:

@@ -7,6 +7,7 @@ import glob
 import io
 import math
 import os
+import shutil
 import sys
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -84,7 +85,10 @@ RUN_FILES = (
     *RESULT_FILES,
     "config.json",
 )
-APPLY_FILES = (*RESULT_FILES, "tracks.parquet", "codes.parquet")
+APPLY_FILES = (*RESULT_FILES, "overlays/*.mp4")
+PARTS = "parts"  # folder of the results of single videos, until they are joined
+PART_NOTE = "part.json"  # in each part, written last
+OVERLAYS = "overlays"  # of single videos
 EXPORT_FILES = (  # what `ul export --format` writes to this folder
     "tracks*.csv",
     "*crossings.csv",
@@ -99,7 +103,11 @@ EXPORT_FILES = (  # what `ul export --format` writes to this folder
     "report.html",
     "*.codes.csv",
 )
-RUN_NAMES = {*(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)), "masks"}
+RUN_NAMES = {
+    *(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)),
+    "masks",
+    PARTS,
+}
 DEMO_FILES = ("scene.mp4", "truth.csv")
 TRUTH_START = TABLE_START + b"time,x,y,angle\n"  # of the demo
 ATTEMPTS = 10  # another process may remove its lock, and an empty folder, while we lock
@@ -313,6 +321,11 @@ def _contents(folder: Path) -> set[str]:
     return {entry.name for entry in entries if not _holds_only_a_lock(entry)}
 
 
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder is empty, or has nothing but parts and what they are joined into."""
+    return has_parts(folder) or _contents(folder) <= {PARTS}
+
+
 def _holds_only_a_lock(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return False
@@ -320,7 +333,7 @@ def _holds_only_a_lock(path: Path) -> bool:
 
 
 def _how_to_proceed(found: Collection[str]) -> str:
-    started = "config.json" in found or any(".partial." in name for name in found)
+    started = not {"config.json", PARTS}.isdisjoint(found) or any(".partial." in n for n in found)
     proceed = "continue with --resume, replace it" if started else "write into it"
     return f"{proceed} with --force, or give another folder with --out"
 
@@ -332,8 +345,8 @@ def check_links(folder: Path) -> None:
 
 def _written(folder: Path) -> Iterator[Path]:
     """Yield each path of a run that is opened in place or in which files are deleted."""
-    tables = ("tracks.csv", "codes.csv", "tracks.parquet", "codes.parquet")
-    for name in ("metrics.jsonl", *tables, "checkpoint", "tensorboard", "masks"):
+    folders = ("checkpoint", "tensorboard", "masks", PARTS, OVERLAYS)
+    for name in ("metrics.jsonl", "tracks.csv", "codes.csv", *folders):
         yield folder / name
     yield from folder.glob("*.partial.*")
     if not (folder / "masks").is_symlink():
@@ -348,13 +361,20 @@ def _own_names(folder: Path) -> set[str]:
     if (folder / "config.json").exists() or not _is_applied(folder):
         return own
     applied = {path.name for pattern in APPLY_FILES for path in folder.glob(pattern)}
-    return own | applied | {"masks"}
+    return own | applied | {"masks", PARTS, OVERLAYS}
 
 
 def _is_applied(folder: Path) -> bool:
     """Return whether `ul apply` has written, or started to write, its results here."""
     started = [*folder.glob("tracks.partial.*"), *folder.glob("codes.partial.*")]
-    return bool(started) or any(_is_table(folder / name) for name in ("tracks.csv", "codes.csv"))
+    return bool(started or has_parts(folder)) or any(
+        _is_table(folder / name) for name in ("tracks.csv", "codes.csv")
+    )
+
+
+def has_parts(folder: Path) -> bool:
+    """Return whether some videos of an unfinished fleet are finished."""
+    return any(folder.glob(f"{PARTS}/*/{PART_NOTE}"))
 
 
 def is_own_card(folder: Path) -> bool:
@@ -402,16 +422,14 @@ def clear_run(folder: Path) -> None:
     ]
     check_links(folder)
     clear_masks(folder)
+    clear_parts(folder)
     _clear_exports(folder / EXPORT_FOLDER)
     sweep(folder)
     sweep(folder / "checkpoint")
     for pattern in patterns:
         for path in folder.glob(pattern):
-            if path.suffix == ".parquet":
-                clear_parts(path)
-            else:
-                path.unlink()
-    for name in ("checkpoint", "tensorboard"):
+            path.unlink()
+    for name in ("checkpoint", "tensorboard", OVERLAYS):
         with suppress(OSError):
             (folder / name).rmdir()
 
@@ -429,20 +447,31 @@ def _clear_exports(folder: Path) -> None:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove a folder of Parquet files, one per video, and masks; keep other files."""
-    sweep(folder)
-    clear_masks(folder)
-    for path in folder.glob("*.parquet"):
-        path.unlink()
+    """Remove the results of single videos from a results folder; keep other files.
+
+    Raises:
+        RunError: A link leads out of the folder; nothing has been removed.
+    """
+    check_inside(folder, folder / PARTS)
+    for part in (folder / PARTS).glob("*/"):
+        clear_part(part)
     with suppress(OSError):
-        folder.rmdir()
+        (folder / PARTS).rmdir()
+
+
+def clear_part(part: Path) -> None:
+    """Remove the results of a single video, also of a process that was killed; keep other files."""
+    if not part.is_symlink() and ((part / PART_NOTE).exists() or _is_applied(part)):
+        shutil.rmtree(part)
+    with suppress(OSError):
+        part.rmdir()
 
 
 def clear_masks(folder: Path, kept: Container[str] = ()) -> None:
     """Remove masks and unfinished files.
 
     Args:
-        folder: A run folder, or a folder of Parquet files.
+        folder: A results folder.
         kept: Names of the sequences whose masks are kept.
 
     Raises:

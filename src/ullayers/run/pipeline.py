@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,7 @@ from ullayers.learn.trials import Trial, check_weights
 from ullayers.run.folder import (
     CARD,
     MAX_METRICS_BYTES,
+    OVERLAYS,
     RunResult,
     check_apart,
     check_free,
@@ -81,8 +82,6 @@ APPLIED_FILES = (
     OUTLINES,
     CORRECTIONS,
     "overlay.mp4",
-    "tracks.parquet",
-    "codes.parquet",
 )
 S = TypeVar("S")
 T = TypeVar("T")
@@ -404,11 +403,14 @@ def check_out(out: Path, *, started: bool, force: bool, resume: bool) -> None:
 
 def remove_stale(out: Path, written: Collection[Path]) -> None:
     """Remove results of an earlier `ul apply` that this one has not replaced."""
-    for stale in {out / name for name in APPLIED_FILES} - set(written):
-        if stale.suffix == ".parquet":
-            clear_parts(stale)
-        else:
-            stale.unlink(missing_ok=True)
+    stale = {out / name for name in APPLIED_FILES}
+    if out / OVERLAYS not in written:
+        stale.update((out / OVERLAYS).glob("*.mp4"))
+    for path in stale - set(written):
+        path.unlink(missing_ok=True)
+    clear_parts(out)
+    with suppress(OSError):
+        (out / OVERLAYS).rmdir()
 
 
 def _told(steps: Generator[S, None, T], event: Callable[[S], Event]) -> Generator[Event, None, T]:
