@@ -2,7 +2,7 @@
 # make check                lint, types and import contracts
 # make test                 all tests but those on real data, one worker per core
 # make test-data DATA=folder  tests on real data, with small versions of all experiments
-# make test-ray             tests of fleets on Ray; installs ray and pyarrow (410 MB) first
+# make test-ray             tests of fleets on Ray; installs ray (240 MB) first
 # make bench                benchmarks, compared with other packages
 # make results DATA=folder  all experiments, for docs/results.md
 # make constraints          write constraints.txt: exact versions of what pyproject.toml names

@@ -139,8 +139,8 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def column(path: Path, *names: str) -> Floats:
-    """(rows, names) numbers of a table."""
-    return np.array([[float(row[name]) for name in names] for row in read_table(path)])
+    """(rows, names) numbers of a table; NaN for empty cells."""
+    return np.array([[float(row[name] or "nan") for name in names] for row in read_table(path)])
 
 
 def files_in(folder: Path) -> set[str]:

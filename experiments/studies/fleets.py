@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from ullayers.cli.main import main as ul
-from ullayers.run.fleet import LOCAL, cluster, export_fleet
+from ullayers.run.fleet import LOCAL, apply_fleet, cluster
 from ullayers.run.plan import csv_name, load_run
 from ullayers.run.write import ExportOptions, export
 from ullayers.video.files.writing import VideoWriter
@@ -100,13 +100,13 @@ def compare(place: Path, count: int) -> None:
     for workers in (1, 2):
         started = time.perf_counter()
         with cluster(LOCAL, cpus=workers):
-            export_fleet(run, warm_up, place / f"warm{workers}", options)
+            apply_fleet(run, warm_up, place / f"warm{workers}", options)
             print(f"start of Ray and of its workers: {time.perf_counter() - started:.1f} s")
             out = place / str(workers)
             cpu = report(
                 f"{workers} worker{'s'[: workers - 1]}",
                 count,
-                lambda out=out: export_fleet(run, find_sources(pattern), out, options),  # type: ignore[misc]
+                lambda out=out: apply_fleet(run, find_sources(pattern), out, options),  # type: ignore[misc]
             )
         print(f"    {1000 * (cpu - base) / count:.1f} ms more CPU time per clip")
         tables = [(folder / csv_name(run)).read_bytes() for folder in (place / "0", out)]
@@ -154,7 +154,7 @@ def peak_mb(process: int) -> float:
 def is_worker(process: int) -> bool:
     """Whether a process is a worker of Ray, which may have ended its task."""
     title = Path(f"/proc/{process}/cmdline").read_text().rstrip("\0 ")
-    return title in ("ray::IDLE", "ray::apply_to_video")
+    return title in ("ray::IDLE", "ray::apply_in_worker")
 
 
 def measure_memory(folder: str, video: str) -> None:
@@ -162,16 +162,15 @@ def measure_memory(folder: str, video: str) -> None:
     run, sources = load_run(folder, "cpu"), find_sources([video])
     with tempfile.TemporaryDirectory() as out, cluster(LOCAL, cpus=1):
         before = cpu_seconds()
-        results = export_fleet(run, sources, out, ExportOptions())
+        results = apply_fleet(run, sources, Path(out), ExportOptions())
         seconds = cpu_seconds() - before
         worker = max(peak_mb(process) for process in own_processes() if is_worker(process))
-        [part] = Path(out).glob("*.parquet/*.parquet")
-        size = part.stat().st_size / 1e6
+        size = (Path(out) / csv_name(run)).stat().st_size / 1e6
     frames = results.totals.frames
     print(
         f"{Path(video).stem}: {frames:,} frames, {seconds:.0f} CPU seconds with the start of the "
         f"worker, peak of the worker {worker:,.0f} MB, of the command {peak_mb(os.getpid()):,.0f} "
-        f"MB, result file {size:.2f} MB",
+        f"MB, table {size:.2f} MB",
         flush=True,
     )
 

@@ -23,7 +23,6 @@ from unittest.mock import patch
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from ullayers.run.pipeline import learn_run
 
 from experiments.baselines import random_weights
 from experiments.studies.plain_command.data_sets import SETS, DataSet, Film
@@ -41,6 +40,7 @@ from ullayers.locate.paths import fill_gaps
 from ullayers.locate.recording.windows import StillRecording
 from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, attend
 from ullayers.run.folder import RunResult
+from ullayers.run.pipeline import learn_run
 from ullayers.run.plan import Run, plan_run
 from ullayers.tracks.masks import EDGE
 from ullayers.video.sources import Clip, Reading, Source, find_sources

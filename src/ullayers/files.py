@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ BLOCK_BYTES = 2**20
 T = TypeVar("T")
 MAX_INTEGER = 2**63
 MAX_FLOAT = 1e300
+UNFINISHED = ".missing-"  # start of the name of a temporary folder in a run
 
 
 def partial_path(path: Path, suffix: str = "") -> Path:
@@ -85,10 +87,12 @@ def replacing_path(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove unfinished files that a killed process left in a folder."""
-    for path in folder.glob(".*.part*"):
+    """Remove unfinished files, and folders for them, that a killed process left in a folder."""
+    for path in folder.glob(".*"):
         if re.fullmatch(r"\.[0-9a-f]{32}\.part(\.\w+)?", path.name):
             path.unlink(missing_ok=True)
+        elif re.fullmatch(rf"{re.escape(UNFINISHED)}\w{{8}}", path.name) and not path.is_symlink():
+            shutil.rmtree(path)
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 import ullayers.cli.learn
-from tests.command import UlCommand, check_refused, ul
+from tests.command import QUICK, UlCommand, check_refused, ul
+from tests.films import files_in
 from ullayers.errors import MissingPackageError, UserError
+
+FULL = Path("/dev/full")
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -131,3 +135,37 @@ def test_other_commands_refuse_bad_values(
 
 def test_a_real_process_refuses_in_one_line(tmp_path: Path) -> None:
     check_refused(ul("learn", "nowhere.mp4", "--mu", "0.0001", cwd=tmp_path), "eps <= mu < 1")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_standard_error_does_not_change_the_exit_code(place: Path, tmp_path: Path) -> None:
+    learn = ("learn", place / "ball.mp4", "--out", tmp_path / "run", *QUICK[:-1])
+    with FULL.open("w") as full:
+        assert ul("learn", tmp_path / "none.mp4", stderr=full)[0] == 2
+        assert ul("learn", "--no-such-option", stderr=full)[0] == 2
+        assert ul(*learn, stderr=full)[0] == 0
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}])
+def test_a_full_standard_output_is_named(
+    place: Path, tmp_path: Path, unbuffered: dict[str, str]
+) -> None:
+    command = ("apply", place / "run", place / "ball.mp4", "--out", tmp_path / "found")
+    with FULL.open("w") as full:
+        code, _, errors = ul(*command, stdout=full, env=os.environ | unbuffered)
+    assert code == 2
+    assert errors.splitlines()[-1].startswith("ul apply: standard output cannot be written to (")
+    assert errors.endswith("; all files are written\n")
+    assert (tmp_path / "found" / "tracks.csv").exists()
+
+
+@pytest.mark.parametrize("command", [["learn", "a.mp4"], ["watch", "0"]])
+def test_several_processes_of_torchrun(
+    command: list[str], tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.chdir(tmp_path)
+    check_refused(here(*command), "runs in one process; start it without torchrun")
+    assert not files_in(tmp_path)

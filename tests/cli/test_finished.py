@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ullayers.cli.learn
-from tests.command import UlCommand, check_refused
-from tests.films import contents, files_in, read_table
+from tests.command import QUICK, UlCommand, check_refused
+from tests.films import contents, files_in, read_table, write_ball
 from ullayers.tracks.masks import read_outlines
 
 
@@ -108,3 +108,16 @@ def test_watch_continues_with_the_options_of_its_run(
     check_refused(here(*watch, "--resume", "--size", "24"), "this run has --size 12x16")
     check_refused(here(*watch, "--resume", "--grey"), "this run has no --grey")
     assert len(read_table(out / "tracks.csv")) == 10
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_a_killed_process_has_left_is_removed(run: Path, here: UlCommand, force: bool) -> None:
+    """While it made what was missing, in a folder of its own."""
+    (run / ".missing-a1b2c3_d" / "masks").mkdir(parents=True)
+    (run / ".missing-a1b2c3_d" / "tracks.csv").touch()
+    (run / ".missing-mine").touch()
+    film = run.parent / "ball.mp4"
+    again = ("--force", *QUICK, write_ball(film, 12)) if force else ("--resume", "--quiet")
+    assert here("learn", *again, "--out", run) == (0, "", "")
+    assert not (run / ".missing-a1b2c3_d").exists()
+    assert (run / ".missing-mine").exists(), "a file of the user"

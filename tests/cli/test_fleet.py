@@ -16,11 +16,10 @@ import pytest
 
 import ullayers.run.fleet as cluster
 from tests.command import UlCommand, check_refused, check_stopped, start_python, ul, wait_until
-from tests.films import files_in, write_ball, write_truncated
-from ullayers.cli.fleet import _Rate
+from tests.films import contents, files_in, write_ball, write_truncated
+from ullayers.run.folder import has_parts
 
 pytest.importorskip("ray", reason="needs pip install 'ullayers[ray]'")
-pytest.importorskip("pyarrow", reason="needs pip install 'ullayers[ray]'")
 
 
 def test_ctrl_c_keeps_what_is_finished(place: Path, tmp_path: Path, here: UlCommand) -> None:
@@ -35,24 +34,17 @@ def test_ctrl_c_keeps_what_is_finished(place: Path, tmp_path: Path, here: UlComm
     command = ("apply", place / "codes", f"{tmp_path}/in/**/*.mp4", "--skip-bad", "--quiet")
     out, plain = tmp_path / "out", tmp_path / "plain"
     process = start_python(*command, "--out", out, "--ray", start_new_session=True)
-    parts = out / "codes.partial.parquet"
-    wait_until(process, lambda: any(parts.glob("*.parquet")))
+    wait_until(process, lambda: has_parts(out))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, Ray's processes included
     check_stopped(process)
-    finished = files_in(parts)
-    assert 1 <= len(finished) < 61
+    notes = {path: path.stat().st_mtime_ns for path in out.glob("parts/*/part.json")}
+    assert 1 <= len(notes) < 61
     check_refused(here(*command, "--out", out), "is not empty", "--resume")
     check_refused(here(*command, "--out", out, "--resume"), "was started with --ray")
-    times = {name: (parts / name).stat().st_mtime_ns for name in finished}
     code, said, errors = ul(*command, "--out", out, "--ray", "--resume")
     assert (code, said, errors) == here(*command, "--out", plain)
     assert len(errors.splitlines()) == 2, "one video is left out, one is used in part"
-    for name in ("codes.csv", "summary.json"):
-        assert (out / name).read_bytes() == (plain / name).read_bytes()
-    results = out / "codes.parquet"
-    assert (
-        times.items() <= {path.name: path.stat().st_mtime_ns for path in results.iterdir()}.items()
-    )
+    assert contents(out) == contents(plain)
     code, _, _ = here(*command, "--out", out, "--force")
     assert (code, files_in(out)) == (0, {"codes.csv", "summary.json"}), "no file of the fleet stays"
 
@@ -84,11 +76,11 @@ def test_a_dead_head_ends_the_command_and_keeps_what_is_finished(
     film = write_ball(tmp_path / "film0.mp4", 12)
     for number in range(1, 400):
         shutil.copy(film, tmp_path / f"film{number}.mp4")
-    out, parts = tmp_path / "out", tmp_path / "out" / "codes.partial.parquet"
+    out = tmp_path / "out"
     command = ("apply", place / "codes", f"{tmp_path}/*.mp4", "--out", out, "--quiet", "--ray")
     arguments = [sys.executable, "-c", IMPATIENT, *map(str, command)]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(process, lambda: any(parts.glob("*.parquet")))
+        wait_until(process, lambda: has_parts(out))
         kill_head(process.pid)
         _, errors = process.communicate(timeout=60)
     own = [line for line in errors.splitlines() if line.startswith("ul ")]
@@ -96,7 +88,7 @@ def test_a_dead_head_ends_the_command_and_keeps_what_is_finished(
     assert len(own) == 1
     assert "no longer answers; finished videos are kept" in own[0]
     assert "--resume" in own[0]
-    assert 1 <= len(files_in(parts)) < 400
+    assert 1 <= len(list(out.glob("parts/*/part.json"))) < 400
     check_refused(here(*command[:-1]), "is not empty", "--resume")
 
 
@@ -156,21 +148,9 @@ def test_what_a_fleet_does_not_do(
     place: Path, tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("apply", place / "run", place / "ball.mp4", "--out", tmp_path / "out")
-    for option in ("--overlay", "--zones=a.json"):
-        name = option.split("=")[0]
-        check_refused(here(*command, option, "--ray"), f"tables and masks; leave {name} out")
+    check_refused(here(*command, "--part", "1/2", "--ray"), "leave --ray or --part out")
     check_refused(here(*command, "--device", "cuda", "--ray"), "uses CPUs", "--device cuda")
     check_refused(here(*command[:2], tmp_path / "none.mp4", "--ray"), "does not exist")
     monkeypatch.setitem(sys.modules, "ray", None)
     check_refused(here(*command, "--ray"), "needs the package ray: pip install 'ullayers[ray]'")
     assert not files_in(tmp_path)
-
-
-def test_progress_tells_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    rate = _Rate(total=12)
-    now += 30.0
-    assert rate.note(3, 3000) == "100 frames/s, 0:04:30 left", "two were finished before"
-    now += 30.0
-    assert rate.note(6, 12_000) == "200 frames/s, 0:01:30 left"

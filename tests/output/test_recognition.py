@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -13,11 +15,11 @@ from PIL import Image
 import ullayers as ul
 from tests.films import contents
 from ullayers.errors import RunError
-from ullayers.run.fleet import Parts, apply_to_video
 from ullayers.run.folder import clear_run
+from ullayers.run.parts import apply_part, join_parts
 from ullayers.run.plan import Run, load_run
 from ullayers.run.summary import summary_lines
-from ullayers.run.write import ExportOptions, export, request_of
+from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.masks import read_outlines, renumber_masks
 from ullayers.tracks.reading import Track, read_crossings, read_tracks
 from ullayers.tracks.tracked_video import read_videos
@@ -133,20 +135,31 @@ def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
 ) -> None:
     sources = find_sources(films)
     options = ExportOptions(objects=None, masks=True)
-    request = request_of(run, options)
-    parts = Parts(tmp_path / "fleet" / "tracks.csv", request, resume=False)
-    for source in sources:
-        result = apply_to_video(run, source, options, request, parts.folder)
-        assert result.content is not None
-        parts.write(source, result.content)
-    waiting = contents(parts.folder / "masks")
-    merged = parts.merge(sources)
-    masks = contents(plain / "masks")
-    assert waiting.keys() == masks.keys()
-    assert contents(tmp_path / "fleet" / "masks") == masks
-    assert contents(parts.folder / "masks") == waiting, "so that merging can be repeated"
-    parts.finish()
-    assert not (tmp_path / "fleet" / "tracks.parquet" / "masks").exists()
+    fleet = tmp_path / "fleet"
+    fleet.mkdir()
+    notes = {source.name: apply_part(run, source, options, fleet) for source in sources}
+    other = Path(shutil.copytree(fleet, tmp_path / "other"))
+    merged = join_parts(run, sources, fleet, notes)
+    for name in ("tracks.csv", "crossings.csv", "summary.json"):
+        assert (fleet / name).read_bytes() == (plain / name).read_bytes()
+    assert contents(fleet / "masks") == contents(plain / "masks")
+    outlines = [read_outlines(each / "outlines.sqlite", "b", 0, CUT) for each in (fleet, plain)]
+    assert repr(outlines[0]) == repr(outlines[1])
+    # With the other numbers in the part of b, its objects get those that they do not have there.
+    swapped = notes["b"].portraits[::-1]
+    join_parts(run, sources, other, notes | {"b": replace(notes["b"], portraits=swapped)})
+    first, second = (
+        [each for each in read_tracks(folder / "tracks.csv") if each.sequence == "b"]
+        for folder in (plain, other)
+    )
+    assert [each.x.tolist() for each in first] == [each.x.tolist() for each in second[::-1]]
+    rows = (other / "tracks.csv").read_text().splitlines()
+    assert rows[1:] == sorted(rows[1:], key=lambda row: (row[0], *map(int, row.split(",")[1:3])))
+    masks = [np.asarray(Image.open(each / "masks/b/000090.png")) for each in (plain, other)]
+    np.testing.assert_array_equal(masks[1], np.array([0, 2, 1])[masks[0]])
+    found = [read_outlines(each / "outlines.sqlite", "b", 90, 90)[90] for each in (plain, other)]
+    by_number = [{each.object: each.points.tolist() for each in some} for some in found]
+    assert by_number[1] == {1: by_number[0][2], 2: by_number[0][1]}
     stopped = tmp_path / "stopped"
 
     def stop(count: int) -> None:
@@ -162,7 +175,6 @@ def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
     for name in ("tracks.csv", "crossings.csv"):
         expected = (plain / name).read_bytes()
         assert (stopped / name).read_bytes() == expected
-        assert (tmp_path / "fleet" / name).read_bytes() == expected
 
 
 def test_masks_get_other_numbers(plain: Path, tmp_path: Path) -> None:

@@ -8,42 +8,47 @@ from pathlib import Path
 
 from ullayers.cli.checks import given_reading
 from ullayers.cli.failures import resumable, say
-from ullayers.cli.fleet import check_options, has_parts, spread
+from ullayers.cli.fleet import check_options, is_spread, spread
 from ullayers.cli.options import wanted_objects
 from ullayers.cli.summary import print_summary
 from ullayers.errors import UserError
+from ullayers.run.folder import check_not_replaced, has_parts, is_begun
+from ullayers.run.parts import Joined
 from ullayers.run.pipeline import apply_run, check_masks, check_out, follow, remove_stale
 from ullayers.run.plan import Run, load_run, load_zones
 from ullayers.run.progress import Bars
-from ullayers.run.summary import Results
+from ullayers.run.summary import Exported
 from ullayers.tracks.store import has_partial_tables
 
 
 def run(arguments: Namespace) -> None:
     """Apply the network and write the table."""
-    is_fleet = arguments.ray is not None
-    if is_fleet:
-        check_options(arguments)
-    applied = load_run(arguments.run, "cpu" if is_fleet else arguments.device or "auto")
+    check_options(arguments)
+    device = "cpu" if arguments.ray is not None else arguments.device or "auto"
+    applied = load_run(arguments.run, device)
     out = Path(arguments.out)
-    if arguments.resume and not is_fleet and _is_finished(out):
-        say("apply", f"{out}: is already finished; process it again with --force")
+    if (arguments.resume or arguments.part is not None) and _is_finished(out):
+        again = "give another --out" if arguments.part else "process it again with --force"
+        say("apply", f"{out}: is already finished; {again}")
         return
     _check_started(arguments, out)
-    exported: Results
-    started = has_parts if is_fleet else has_partial_tables
+    check_not_replaced(out, arguments.zones)
+    started = has_parts if is_spread(arguments) else has_partial_tables
+    exported: Exported | Joined | None
     with resumable(lambda: started(out)):
-        if is_fleet:
-            exported, bad = _spread(arguments, applied, out)
+        if is_spread(arguments):
+            exported = _spread(arguments, applied, out)
         else:
-            exported, bad = _apply(arguments, applied, out)
-    print_summary(arguments, applied, exported, bad=bad | exported.bad)
+            exported = _apply(arguments, applied, out)
+    if exported is None:  # other parts are not finished
+        return
+    print_summary(arguments, applied, exported, bad=applied.bad | exported.bad)
     if not arguments.quiet:
         print("wrote " + ", ".join(str(file) for file in exported.files))
 
 
-def _apply(arguments: Namespace, applied: Run, out: Path) -> tuple[Results, dict[str, str]]:
-    """Apply the run in this process; returns the results, and inputs that cannot be read."""
+def _apply(arguments: Namespace, applied: Run, out: Path) -> Exported:
+    """Apply the run in this process."""
     given = given_reading(arguments)
     with Bars(arguments.quiet) as bars:
         events = apply_run(
@@ -61,30 +66,31 @@ def _apply(arguments: Namespace, applied: Run, out: Path) -> tuple[Results, dict
             force=arguments.force,
             resume=arguments.resume,
         )
-        exported = follow(events, bars.show)
-    return exported, applied.bad
+        return follow(events, bars.show)
 
 
-def _spread(arguments: Namespace, applied: Run, out: Path) -> tuple[Results, dict[str, str]]:
-    """Apply the run on a cluster; returns the results, and inputs that cannot be read."""
+def _spread(arguments: Namespace, applied: Run, out: Path) -> Joined | None:
+    """Apply the run on a cluster, or to one part of the videos."""
     given, own = given_reading(arguments), applied.reading
     objects = wanted_objects(arguments, applied.config)
     check_masks(applied, arguments.masks, arguments.soft_masks, objects)
-    check_out(out, started=has_parts(out), force=arguments.force, resume=arguments.resume)
+    is_continued = arguments.part is not None and is_begun(out)
+    resume = arguments.resume or is_continued
+    check_out(out, started=has_parts(out) or is_continued, force=arguments.force, resume=resume)
     start, end = given.get("start", 0.0), given.get("end")
     applied.reading = replace(own, start=start, end=end, roi=given.get("roi", own.roi))
-    results, bad = spread(arguments, applied)
-    if arguments.force:
-        remove_stale(out, results.files)
-    return results, bad
+    joined = spread(arguments, applied)
+    if arguments.force and joined is not None:
+        remove_stale(out, joined.files)
+    return joined
 
 
 def _check_started(arguments: Namespace, out: Path) -> None:
     """Refuse to continue results that were started differently."""
-    if arguments.resume and has_parts(out) and arguments.ray is None:
-        raise UserError(f"{out}: was started with --ray; continue it with --ray")
-    if arguments.resume and has_partial_tables(out) and arguments.ray is not None:
-        raise UserError(f"{out}: was started without --ray; continue it without")
+    if arguments.resume and has_parts(out) and not is_spread(arguments):
+        raise UserError(f"{out}: was started with --ray or --part; continue it so")
+    if arguments.resume and has_partial_tables(out) and is_spread(arguments):
+        raise UserError(f"{out}: was started without --ray and --part; continue it without")
 
 
 def _is_finished(out: Path) -> bool:
@@ -92,4 +98,4 @@ def _is_finished(out: Path) -> bool:
     tables = any((out / name).exists() for name in ("tracks.csv", "codes.csv"))
     is_run = (out / "model.safetensors").exists()
     complete = tables and (out / "summary.json").exists() and not is_run
-    return complete and not has_partial_tables(out)
+    return complete and not has_partial_tables(out) and not has_parts(out)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ullayers.errors import UserError
 from ullayers.learn.config import OPTIONS
+from ullayers.run.folder import check_not_replaced
 from ullayers.run.plan import load_region
 
 READING = ("size", "stride", "max_frames", "grey", "start", "end", "roi")
@@ -30,5 +31,6 @@ def given_reading(arguments: Namespace) -> dict[str, Any]:
     if end is not None and end <= start:
         raise UserError(f"--end {end:g} is not after --start {start:g}")
     if "roi" in values:
+        check_not_replaced(arguments.out, values["roi"])
         values["roi"] = load_region(values["roi"])
     return values

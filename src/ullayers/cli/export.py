@@ -33,10 +33,13 @@ def run(arguments: Namespace) -> None:
         )
     if arguments.format is None:
         _check_tracks_only(arguments)
+    lines: list[str] = []
     if arguments.format is not None:
-        _write_tracks(arguments)
+        lines += _write_tracks(arguments)
     if networks:
-        _write_networks(arguments, networks)
+        lines += _write_networks(arguments, networks)
+    if lines and not arguments.quiet:
+        print("\n".join(lines))
 
 
 def _check_tracks_only(arguments: Namespace) -> None:
@@ -47,7 +50,8 @@ def _check_tracks_only(arguments: Namespace) -> None:
         raise UserError("--sequence and --frames select what --format writes; give the format")
 
 
-def _write_tracks(arguments: Namespace) -> None:
+def _write_tracks(arguments: Namespace) -> list[str]:
+    """Write the tracks; returns lines that say so."""
     folder = Path(arguments.run)
     out = None if arguments.file is None else Path(arguments.file)
     first, last = arguments.frames
@@ -62,18 +66,17 @@ def _write_tracks(arguments: Namespace) -> None:
     write_files(arguments.format, files)
     count = len(read_corrections(folder).applied)
     note = f" with {count} correction{'s' * (count != 1)}" if count else ""
-    for path in [] if arguments.quiet else paths:
-        print(f"wrote {path}{note}")
+    return [f"wrote {path}{note}" for path in paths]
 
 
-def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> None:
+def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> list[str]:
     exported = load_run(arguments.run, "cpu")
     _ = exported.outcome  # raises an error if training has not finished
     check_files(list(wanted.values()), (), exported.folder, arguments.force)
     for name, file in wanted.items():
         WRITERS[name](exported, file)
-        if not arguments.quiet:
-            print(f"wrote {file}")
+    lines = [f"wrote {file}" for file in wanted.values()]
     is_network = bool(wanted.keys() - {"report"})
-    if is_network and exported.reading.follow and not arguments.quiet:
-        print("this run follows the object: its frames are square crops around the object")
+    if is_network and exported.reading.follow:
+        lines.append("this run follows the object: its frames are square crops around the object")
+    return lines

@@ -22,6 +22,8 @@ USER_ERROR = 2
 INTERRUPTED = 130
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STANDARD_OUTPUT = "standard output"
+PRINT_LAST = ("demo", "learn", "apply", "export")  # commands that print when all files are written
 CAN_RESUME = "finished work is kept; continue with --resume"
 CANNOT_RESUME = "nothing was finished; start again"
 
@@ -70,8 +72,10 @@ def explain(arguments: Namespace, error: BaseException) -> int:
         error: The exception that ended the command.
     """
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it: `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return SUCCESS
+    if isinstance(error, OSError) and error.filename == STANDARD_OUTPUT:
+        _discard_output()
     if isinstance(error, KeyboardInterrupt):
         say(arguments.command, f"stopped; {_resume_hint(arguments, error)}")
         return INTERRUPTED
@@ -84,12 +88,21 @@ def explain(arguments: Namespace, error: BaseException) -> int:
     return USER_ERROR
 
 
+def _discard_output() -> None:
+    """Discard what is still to be printed, which would fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _user_message(arguments: Namespace, error: BaseException) -> str | None:
     """Return the message of an error that the user can fix, None for any other error."""
     if isinstance(error, UserError):
         return str(error)
     if not isinstance(error, OSError):
         return None
+    if error.filename == STANDARD_OUTPUT:
+        is_done = arguments.command in PRINT_LAST
+        hint = "all files are written" if is_done else _resume_hint(arguments, error)
+        return f"{STANDARD_OUTPUT} cannot be written to ({error.strerror}); {hint}"
     if error.errno in DISK_FULL:
         return f"the disk is full; free some space; {_resume_hint(arguments, error)} ({error})"
     if error.errno is not None and error.filename is not None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ullayers.cli.checks import given_options
 from ullayers.cli.failures import resumable, say
-from ullayers.cli.processes import writes_results
 from ullayers.cli.summary import print_summary
-from ullayers.run.pipeline import follow, learn_run, work
+from ullayers.run.pipeline import follow, work
 from ullayers.run.plan import Run, csv_name, has_progress, plan, sources_of
 from ullayers.run.progress import Bars
 from ullayers.run.results import score
@@ -34,9 +33,6 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
         _report_finished(arguments, planned, truth)
         return
     with resumable(lambda: has_progress(planned)), Bars(arguments.quiet) as bars:
-        if not writes_results():
-            follow(learn_run(planned, sources), bars.show)
-            return
         events = work(planned, sources, resume=arguments.resume, truth=truth)
         outcome = follow(events, bars.show)
     bad = planned.bad | outcome.exported.bad

@@ -9,14 +9,15 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from io import TextIOWrapper
-from typing import NoReturn
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any, NoReturn, TextIO
 
-from ullayers.cli.failures import INTERRUPTED, explain
+from ullayers.cli.failures import INTERRUPTED, STANDARD_OUTPUT, explain
 from ullayers.cli.parser import make_parser
-from ullayers.cli.processes import together
+from ullayers.errors import UserError
 from ullayers.run.stopping import stop_with_interrupt
 
+STDERR = 2  # its descriptor
 # Imported only when they run: they load torch, which `ul --help` does not need.
 COMMANDS = {
     "demo": "ullayers.cli.demo",
@@ -48,14 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Frames are processed in two threads already; OpenCV's own threads would wait in a loop.
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     try:
-        with stop_with_interrupt(), together(parsed), _lock(parsed):
-            return _function(parsed.command)(parsed) or 0
+        _check_alone(parsed.command)
+        with stop_with_interrupt(), _lock(parsed):
+            code = _function(parsed.command)(parsed) or 0
+            sys.stdout.flush()  # report an error here, not when the interpreter ends
+            return code
     except (Exception, KeyboardInterrupt) as error:
         return explain(parsed, error)
 
 
 def run() -> NoReturn:
     """Run the command and exit."""
+    sys.stdout, sys.stderr = _Output.opened(sys.stdout), _Output.opened(sys.stderr)
     try:
         code = main()
     except KeyboardInterrupt:  # before the command has begun
@@ -71,6 +76,38 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
+class _Output(FileIO):
+    """Standard output, whose errors name it, or standard error, whose errors are ignored.
+
+    A full disk behind standard error must not end a command that has nothing else to complain of.
+    """
+
+    @classmethod
+    def opened(cls, stream: TextIO) -> TextIO:
+        """Return a stream that writes to the same file; other streams are returned unchanged."""
+        if not isinstance(stream, TextIOWrapper):  # None
+            return stream
+        if type(getattr(stream.buffer, "raw", stream.buffer)) is not FileIO:  # Windows' console
+            return stream
+        output = cls(stream.fileno(), "w", closefd=False)
+        return TextIOWrapper(
+            output if stream.write_through else BufferedWriter(output),  # PYTHONUNBUFFERED
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+
+    def write(self, data: Any) -> int:
+        """Write, as far as possible."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if self.fileno() == STDERR:
+                return len(data)
+            raise OSError(error.errno, error.strerror, STANDARD_OUTPUT) from error
+
+
 def _prepare_streams() -> None:
     """Keep printing from failing: with a closed stream, or a name that its encoding lacks."""
     if sys.stdout is None:
@@ -81,11 +118,24 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def _check_alone(command: str) -> None:
+    """Refuse to run in several processes of `torchrun`, which would all write the same files."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"{command} runs in one process; start it without torchrun (layers in your own network "
+            "can be trained in several processes, see examples/several_processes.py)"
+        )
+
+
 def _lock(arguments: Namespace) -> AbstractContextManager[None]:
     """Keep a second process from writing to the same folder."""
     from ullayers.run.folder import locked
 
-    return nullcontext() if arguments.out is None else locked(arguments.out)
+    if arguments.out is None:
+        return nullcontext()
+    part = getattr(arguments, "part", None)  # other parts are written at the same time
+    name = "" if part is None else ".part-{}-of-{}".format(*part)
+    return locked(os.path.join(arguments.out, name))
 
 
 def _function(command: str) -> Callable[[Namespace], int | None]:

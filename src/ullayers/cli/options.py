@@ -175,6 +175,18 @@ def clock_time(text: str) -> float:
     return value
 
 
+def part_number(text: str) -> tuple[int, int]:
+    """Convert K/N to the numbers of a part and of all parts.
+
+    >>> part_number("3/20")
+    (3, 20)
+    """
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ArgumentTypeError(f"expected K/N with K from 1 to N, such as 3/20: {text!r}")
+    return int(found[1]), int(found[2])
+
+
 def frame_range(text: str) -> tuple[int | None, int | None]:
     """Convert A:B to the first and the last frame; either may be left out.
 

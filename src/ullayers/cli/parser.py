@@ -15,6 +15,7 @@ from ullayers.cli.options import (
     add_options,
     add_out_option,
     frame_range,
+    part_number,
     path,
     pixels,
     seconds,
@@ -184,7 +185,8 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
   ul apply run videos/ --out found --overlay --skip-bad
   ul apply run day.mp4 --zones arena.json --mm-per-pixel 0.8 --out day
   ul apply run day.mp4 --start 1:00:00 --roi arena.png --out hour
-  ul apply run 'archive/**/*.mp4' --out found --skip-bad --ray""",
+  ul apply run 'archive/**/*.mp4' --out found --skip-bad --ray
+  ul apply run videos/ --out found --part 3/20""",
     )
     parser.add_argument("run", type=path, metavar="RUN", help="Folder written by `ul learn`.")
     parser.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=INPUTS_HELP)
@@ -218,9 +220,16 @@ Apply the network of a run to new video and write tracks.csv or codes.csv, as
         const="local",
         metavar="ADDRESS",
         help="Distribute the videos over a Ray cluster (HOST:PORT, ray://HOST:PORT, or auto); "
-        "without an address, over the CPUs of this machine. Writes the same table, and Parquet "
-        "files. "
+        "without an address, over the CPUs of this machine. The results are the same. "
         "Needs pip install 'ullayers[ray]'.",
+    )
+    parser.add_argument(
+        "--part",
+        type=part_number,
+        metavar="K/N",
+        help="Process only every Nth video, from the Kth on: start the same command with 1/N, 2/N, "
+        "... on several machines that share --out. Whichever ends last joins the results; a "
+        "command that was stopped is simply started again.",
     )
     add_options(parser, "measuring")
     resume = "Keep finished sequences and process the others."

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ullayers.cli.failures import say
-from ullayers.errors import UserError
 from ullayers.files import write_json
+from ullayers.run.folder import check_files
 from ullayers.tracks.corrections import read_corrections
 from ullayers.tracks.scores import score_folder
 
@@ -17,10 +17,8 @@ from ullayers.tracks.scores import score_folder
 def run(arguments: Namespace) -> None:
     """Print the scores, and write them if requested."""
     file = None if arguments.file is None else Path(arguments.file)
-    if file is not None and file.exists() and not arguments.force:
-        raise UserError(f"{file}: exists; replace it with --force, or give another file")
-    if file is not None and not file.parent.is_dir():
-        raise UserError(f"{file}: its folder does not exist; create it, or give another file")
+    if file is not None:
+        check_files([file], [arguments.truth], arguments.run, arguments.force)
     score = score_folder(
         Path(arguments.run),
         Path(arguments.truth),

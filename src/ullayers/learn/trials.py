@@ -19,7 +19,7 @@ from ullayers.errors import RunError
 from ullayers.learn.checkpoint import below, pack, unpack
 from ullayers.learn.config import Config, Task
 from ullayers.learn.footage import Footage, LongMean, Piece
-from ullayers.learn.networks import Encoder, Locator, Model, average_gradients
+from ullayers.learn.networks import Encoder, Locator, Model
 from ullayers.learn.teaching import Lesson
 from ullayers.nn.networks import backward
 from ullayers.video.sources import VideoError
@@ -260,7 +260,6 @@ class Trainer:
             raise RunError(
                 "training diverged: outputs cannot be whitened; try a smaller --lr"
             ) from error
-        average_gradients(self.net)
         self.optimizer.step()
         self.history.append(float(self.net.cost.objective))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import glob
 import io
 import math
 import os
+import shutil
 import sys
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +31,24 @@ from ullayers.files import (
     read_regular,
     sweep,
 )
-from ullayers.learn.config import Config, PathText
+from ullayers.learn.config import Config
 from ullayers.learn.footage import LongMean
 from ullayers.learn.teaching import Teaching
 from ullayers.tracks.behaviour import Zones
 from ullayers.tracks.corrections import CORRECTIONS
 from ullayers.tracks.formats.names import EXPORT_FOLDER
 from ullayers.tracks.masks import MASK_FILES
-from ullayers.video.clips import Reading, check_pixels, kept_frames
-from ullayers.video.files.finding import TABLE_START
+from ullayers.video.clips import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    Reading,
+    VideoError,
+    check_pixels,
+    kept_frames,
+    list_folder,
+    suffix_of,
+)
+from ullayers.video.files.finding import TABLE_START, find_sequences
 from ullayers.video.files.opening import is_url
 from ullayers.video.region import MaskRegion, Rectangle, Region
 from ullayers.video.sources import Source
@@ -73,7 +85,10 @@ RUN_FILES = (
     *RESULT_FILES,
     "config.json",
 )
-APPLY_FILES = (*RESULT_FILES, "tracks.parquet", "codes.parquet")
+APPLY_FILES = (*RESULT_FILES, "overlays/*.mp4")
+PARTS = "parts"  # folder of the results of single videos, until they are joined
+PART_NOTE = "part.json"  # in each part, written last
+OVERLAYS = "overlays"  # of single videos
 EXPORT_FILES = (  # what `ul export --format` writes to this folder
     "tracks*.csv",
     "*crossings.csv",
@@ -88,8 +103,13 @@ EXPORT_FILES = (  # what `ul export --format` writes to this folder
     "report.html",
     "*.codes.csv",
 )
-RUN_NAMES = {*(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)), "masks"}
+RUN_NAMES = {
+    *(pattern.split("/")[0] for pattern in (*RUN_FILES, *APPLY_FILES)),
+    "masks",
+    PARTS,
+}
 DEMO_FILES = ("scene.mp4", "truth.csv")
+TRUTH_START = TABLE_START + b"time,x,y,angle\n"  # of the demo
 ATTEMPTS = 10  # another process may remove its lock, and an empty folder, while we lock
 MAX_TRAINING_PIXELS = 2**20  # of a frame
 MAX_STEP_PIXELS = 2**25  # of all frames of a training step, which needs about 170 bytes for each
@@ -111,6 +131,141 @@ def check_apart(folder: str | os.PathLike[str], sources: Sequence[Source]) -> No
             raise RunError(
                 f"{folder}: the input {source.path} is in this folder; give another one with --out"
             )
+    written = place.iterdir() if place.is_dir() else ()
+    own = [path for path in written if _is_result_name(path.name) and path.is_file()]
+    check_outputs(own, [source.path for source in sources])
+
+
+def check_outputs(
+    outputs: Iterable[Path],
+    read: Iterable[str | os.PathLike[str]],
+    run: str | os.PathLike[str] | None = None,
+) -> None:
+    """Refuse to write a file that the command reads, whatever link leads to it.
+
+    Args:
+        outputs: Files to write.
+        read: Files, folders of images and patterns that the command reads.
+        run: Folder of a run that the command reads; its files and its inputs are refused too.
+
+    Raises:
+        RunError: An output would replace such a file.
+
+    Example:
+        >>> check_outputs([Path("found.json")], ["truth.csv"])
+        >>> check_outputs([Path("run/tracks.csv")], ["truth.csv"], run="run")
+        Traceback (most recent call last):
+        ullayers.errors.RunError: run/tracks.csv: is a file of the run; give another one
+    """
+    outputs = list(outputs)
+    if run is not None:
+        for path in outputs:
+            if _is_result(path, Path(run)):
+                raise RunError(f"{path}: is a file of the run; give another one")
+    existing = {_identity(path): path for path in outputs if path.exists()}
+    files = [file for path in read for file in _files_of(path)] if existing else []
+    if existing and run is not None:
+        files += _inputs_of(Path(run))
+        # Links other than hard links have been found by their real path.
+        is_linked = any(path.stat().st_nlink > 1 for path in existing.values())
+        files += _result_files(Path(run)) if is_linked else []
+    for file in files:
+        if (replaced := existing.get(_identity(file))) is not None:
+            raise RunError(f"{replaced}: is the input {file}; give another file to write")
+
+
+def check_not_replaced(folder: str | os.PathLike[str] | None, *read: object) -> None:
+    """Refuse files that the command reads and that results in a folder would replace.
+
+    Args:
+        folder: Folder of the results; None for none.
+        read: Files, such as those of zones and regions; anything that is no path is ignored.
+
+    Raises:
+        RunError: A result would replace one.
+    """
+    for path in read if folder is not None else ():
+        if isinstance(path, str | os.PathLike) and _is_result(Path(path), Path(str(folder))):
+            raise RunError(f"{path}: would be replaced by a result; move it, or give another --out")
+
+
+def check_files(
+    files: Sequence[Path], read: Iterable[str], run: str | os.PathLike[str], force: bool
+) -> None:
+    """Refuse files that cannot be written, or that replace others unintentionally.
+
+    Args:
+        files: Files to write.
+        read: Files that the command reads, besides those of the run.
+        run: The run that the command reads.
+        force: Whether existing files may be replaced; never those that the command reads, a video
+            or an image.
+
+    Raises:
+        UserError: A file cannot be used.
+    """
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise UserError(f"{files[0]}: is given twice; use a separate file for each")
+    for file in files:
+        real = Path(os.path.realpath(file))
+        if not real.parent.is_dir():
+            raise UserError(f"{file}: its folder does not exist; create it, or give another file")
+        if real.is_dir():
+            raise UserError(f"{file}: is a folder; give a file to write")
+        if real.exists() and not real.is_file():
+            raise UserError(f"{file}: is a device or a pipe; give a file to write")
+        if not os.access(real.parent, os.W_OK):
+            raise UserError(f"{file}: its folder is not writable; give another file")
+    check_outputs(files, read, run)
+    for file in files:
+        if file.exists() and suffix_of(str(file)) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+            raise UserError(f"{file}: is a video or an image; give another file to write")
+        if file.exists() and not force:
+            raise UserError(f"{file}: exists; replace it with --force, or give another file")
+
+
+def _identity(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Return what all names of a file have in common."""
+    with suppress(OSError):  # it has been removed meanwhile
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return -1, -1
+
+
+def _is_result(path: Path, folder: Path) -> bool:
+    """Return whether a path is that of a result in a folder, or in a folder of results there."""
+    real, place = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    if not real.is_relative_to(place) or real == place:
+        return False
+    return _is_result_name(real.relative_to(place).parts[0])
+
+
+def _is_result_name(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in RUN_NAMES)
+
+
+def _result_files(run: Path) -> list[str]:
+    files = [path for path in run.rglob("*") if path.is_file()]
+    return [str(path) for path in files if _is_result(path, run)]
+
+
+def _files_of(path: str | os.PathLike[str]) -> list[str]:
+    """Return a file, or the files of a folder or pattern."""
+    path = os.fspath(path)
+    if is_url(path):
+        return []
+    if os.path.isdir(path):
+        return list_folder(path)
+    return [path] if os.path.lexists(path) else glob.glob(path)
+
+
+def _inputs_of(run: Path) -> list[str]:
+    """Return the files of the inputs of a run; the results of `ul apply` do not know theirs."""
+    try:
+        sequences = find_sequences(read_config(run).inputs, {})
+    except (RunError, VideoError):
+        return []
+    return [file for sequence in sequences for file in _files_of(sequence.path)]
 
 
 def check_writable(folder: str | os.PathLike[str]) -> None:
@@ -166,6 +321,11 @@ def _contents(folder: Path) -> set[str]:
     return {entry.name for entry in entries if not _holds_only_a_lock(entry)}
 
 
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder is empty, or has nothing but parts and what they are joined into."""
+    return has_parts(folder) or _contents(folder) <= {PARTS}
+
+
 def _holds_only_a_lock(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return False
@@ -173,32 +333,9 @@ def _holds_only_a_lock(path: Path) -> bool:
 
 
 def _how_to_proceed(found: Collection[str]) -> str:
-    started = "config.json" in found or any(".partial." in name for name in found)
+    started = not {"config.json", PARTS}.isdisjoint(found) or any(".partial." in n for n in found)
     proceed = "continue with --resume, replace it" if started else "write into it"
     return f"{proceed} with --force, or give another folder with --out"
-
-
-def check_files(
-    files: Sequence[Path], inputs: Sequence[PathText], folder: PathText, force: bool
-) -> None:
-    """Refuse files that cannot be written or would replace others unintentionally."""
-    del inputs  # TEMPORARY
-    if len({os.path.realpath(file) for file in files}) < len(files):
-        raise UserError(f"{files[0]}: is given twice; use a separate file for each")
-    for file in files:
-        real = Path(os.path.realpath(file))
-        if not real.parent.is_dir():
-            raise UserError(f"{file}: its folder does not exist; create it, or give another file")
-        if real.is_dir():
-            raise UserError(f"{file}: is a folder; give a file to write")
-        if real.exists() and not real.is_file():
-            raise UserError(f"{file}: is a device or a pipe; give a file to write")
-        if not os.access(real.parent, os.W_OK):
-            raise UserError(f"{file}: its folder is not writable; give another file")
-        if real.parent == Path(os.path.realpath(folder)) and real.name in RUN_NAMES:
-            raise UserError(f"{file}: is a file of the run; give another one")
-        if file.exists() and not force:
-            raise UserError(f"{file}: exists; replace it with --force, or give another file")
 
 
 def check_links(folder: Path) -> None:
@@ -208,8 +345,8 @@ def check_links(folder: Path) -> None:
 
 def _written(folder: Path) -> Iterator[Path]:
     """Yield each path of a run that is opened in place or in which files are deleted."""
-    tables = ("tracks.csv", "codes.csv", "tracks.parquet", "codes.parquet")
-    for name in ("metrics.jsonl", *tables, "checkpoint", "tensorboard", "masks"):
+    folders = ("checkpoint", "tensorboard", "masks", PARTS, OVERLAYS)
+    for name in ("metrics.jsonl", "tracks.csv", "codes.csv", *folders):
         yield folder / name
     yield from folder.glob("*.partial.*")
     if not (folder / "masks").is_symlink():
@@ -218,31 +355,41 @@ def _written(folder: Path) -> Iterator[Path]:
 
 def _own_names(folder: Path) -> set[str]:
     """Return the names in a folder that a run, `ul apply` or `ul demo` has written there."""
-    own = set(DEMO_FILES) if _is_table(folder / "truth.csv") else set()
+    own = set(DEMO_FILES) if _begins_with(folder / "truth.csv", TRUTH_START) else set()
     if is_run(folder):
         return own | (RUN_NAMES if is_own_card(folder) else RUN_NAMES - {CARD})
     if (folder / "config.json").exists() or not _is_applied(folder):
         return own
     applied = {path.name for pattern in APPLY_FILES for path in folder.glob(pattern)}
-    return own | applied | {"masks"}
+    return own | applied | {"masks", PARTS, OVERLAYS}
 
 
 def _is_applied(folder: Path) -> bool:
     """Return whether `ul apply` has written, or started to write, its results here."""
     started = [*folder.glob("tracks.partial.*"), *folder.glob("codes.partial.*")]
-    return bool(started) or any(_is_table(folder / name) for name in ("tracks.csv", "codes.csv"))
+    return bool(started or has_parts(folder)) or any(
+        _is_table(folder / name) for name in ("tracks.csv", "codes.csv")
+    )
+
+
+def has_parts(folder: Path) -> bool:
+    """Return whether some videos of an unfinished fleet are finished."""
+    return any(folder.glob(f"{PARTS}/*/{PART_NOTE}"))
 
 
 def is_own_card(folder: Path) -> bool:
     """Return whether README.md was written by a run, or is not there."""
-    with suppress(OSError, ValueError), open_regular(folder / CARD) as file:
-        return file.read(len(CARD_START)) == CARD_START
-    return not os.path.lexists(folder / CARD)
+    return _begins_with(folder / CARD, CARD_START) or not os.path.lexists(folder / CARD)
 
 
 def _is_table(path: Path) -> bool:
+    """Return whether a file is a table of results, which is empty if killed at the start."""
+    return _begins_with(path, TABLE_START) or (path.is_file() and path.stat().st_size == 0)
+
+
+def _begins_with(path: Path, start: bytes) -> bool:
     with suppress(OSError, ValueError), open_regular(path) as file:
-        return file.read(len(TABLE_START)) in (b"", TABLE_START)  # empty if killed at the start
+        return file.read(len(start)) == start
     return False
 
 
@@ -275,16 +422,14 @@ def clear_run(folder: Path) -> None:
     ]
     check_links(folder)
     clear_masks(folder)
+    clear_parts(folder)
     _clear_exports(folder / EXPORT_FOLDER)
     sweep(folder)
     sweep(folder / "checkpoint")
     for pattern in patterns:
         for path in folder.glob(pattern):
-            if path.suffix == ".parquet":
-                clear_parts(path)
-            else:
-                path.unlink()
-    for name in ("checkpoint", "tensorboard"):
+            path.unlink()
+    for name in ("checkpoint", "tensorboard", OVERLAYS):
         with suppress(OSError):
             (folder / name).rmdir()
 
@@ -302,20 +447,31 @@ def _clear_exports(folder: Path) -> None:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove a folder of Parquet files, one per video, and masks; keep other files."""
-    sweep(folder)
-    clear_masks(folder)
-    for path in folder.glob("*.parquet"):
-        path.unlink()
+    """Remove the results of single videos from a results folder; keep other files.
+
+    Raises:
+        RunError: A link leads out of the folder; nothing has been removed.
+    """
+    check_inside(folder, folder / PARTS)
+    for part in (folder / PARTS).glob("*/"):
+        clear_part(part)
     with suppress(OSError):
-        folder.rmdir()
+        (folder / PARTS).rmdir()
+
+
+def clear_part(part: Path) -> None:
+    """Remove the results of a single video, also of a process that was killed; keep other files."""
+    if not part.is_symlink() and ((part / PART_NOTE).exists() or _is_applied(part)):
+        shutil.rmtree(part)
+    with suppress(OSError):
+        part.rmdir()
 
 
 def clear_masks(folder: Path, kept: Container[str] = ()) -> None:
     """Remove masks and unfinished files.
 
     Args:
-        folder: A run folder, or a folder of Parquet files.
+        folder: A results folder.
         kept: Names of the sequences whose masks are kept.
 
     Raises:

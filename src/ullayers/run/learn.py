@@ -27,7 +27,7 @@ from ullayers.learn.config import (
     default_of,
 )
 from ullayers.run import plan as plans
-from ullayers.run.folder import check_files, is_run, locked, read_config
+from ullayers.run.folder import check_files, check_not_replaced, is_run, locked, read_config
 from ullayers.run.network import from_pretrained, write_onnx, write_torch_export
 from ullayers.run.pipeline import apply_run, follow, work
 from ullayers.run.progress import Bars
@@ -362,6 +362,7 @@ class Run:
             name = Path(paths[0]).stem if paths else ""
             out = self._trained.absolute().parent / f"{self._trained.absolute().name}-{name}"
         run = plans.load_run(self._trained, device)
+        check_not_replaced(out, roi, zones)
         with locked(out), Bars(quiet) as bars:
             events = apply_run(
                 run,

@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from ullayers.errors import RunError, UserError
-from ullayers.files import from_json, read_regular, replacing, sweep
+from ullayers.files import UNFINISHED, from_json, read_regular, replacing, sweep
 from ullayers.learn.checkpoint import load_state, save_state, write_tensors
 from ullayers.learn.codes import CodeTrial
 from ullayers.learn.footage import (
@@ -38,6 +38,7 @@ from ullayers.learn.trials import Trial, check_weights
 from ullayers.run.folder import (
     CARD,
     MAX_METRICS_BYTES,
+    OVERLAYS,
     RunResult,
     check_apart,
     check_free,
@@ -47,7 +48,7 @@ from ullayers.run.folder import (
     clear_run,
     finite,
 )
-from ullayers.run.plan import MEASURES, MISSING_FOLDER, Run, check_region, csv_name
+from ullayers.run.plan import MEASURES, Run, check_region, csv_name
 from ullayers.run.results import Scores, score
 from ullayers.run.stopping import stop_at_checks
 from ullayers.run.summary import Exported
@@ -84,8 +85,6 @@ APPLIED_FILES = (
     OUTLINES,
     CORRECTIONS,
     "overlay.mp4",
-    "tracks.parquet",
-    "codes.parquet",
 )
 S = TypeVar("S")
 T = TypeVar("T")
@@ -274,7 +273,7 @@ def locate(
         return (yield from applying(export_parts(run, sources, run.folder, options), total))
     # A table is always written together with the other files: write all of them elsewhere, and keep
     # only those that were missing.
-    with tempfile.TemporaryDirectory(dir=run.folder, prefix=MISSING_FOLDER) as folder:
+    with tempfile.TemporaryDirectory(dir=run.folder, prefix=UNFINISHED) as folder:
         exported = yield from applying(export_parts(run, sources, folder, options), total)
         for name in missing:
             if name not in ("report.html", CARD, *MEASURES):
@@ -407,11 +406,14 @@ def check_out(out: Path, *, started: bool, force: bool, resume: bool) -> None:
 
 def remove_stale(out: Path, written: Collection[Path]) -> None:
     """Remove results of an earlier `ul apply` that this one has not replaced."""
-    for stale in {out / name for name in APPLIED_FILES} - set(written):
-        if stale.suffix == ".parquet":
-            clear_parts(stale)
-        else:
-            stale.unlink(missing_ok=True)
+    stale = {out / name for name in APPLIED_FILES}
+    if out / OVERLAYS not in written:
+        stale.update((out / OVERLAYS).glob("*.mp4"))
+    for path in stale - set(written):
+        path.unlink(missing_ok=True)
+    clear_parts(out)
+    with suppress(OSError):
+        (out / OVERLAYS).rmdir()
 
 
 def _told(steps: Generator[S, None, T], event: Callable[[S], Event]) -> Generator[Event, None, T]:

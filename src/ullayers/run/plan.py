@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.errors import RunError, UserError
-from ullayers.files import write_json
+from ullayers.files import sweep, write_json
 from ullayers.learn.checkpoint import read_tensors, write_tensors
 from ullayers.learn.config import (
     DEFAULT_SIZE,
@@ -47,6 +46,7 @@ from ullayers.run.folder import (
     check_apart,
     check_free,
     check_links,
+    check_not_replaced,
     check_settings,
     check_size,
     read_config,
@@ -70,7 +70,6 @@ KEYS = ("backdrop", "noise", "bands", "threshold", "clear")
 MAX_SCENES = 16  # kept in a run, each of up to 2 MB
 MAX_SCENE_PIXELS = 2**20
 MEASURES = ("behaviour.csv", "zones.csv")
-MISSING_FOLDER = ".missing-"  # start of the name of a folder for results that are written again
 
 
 def check_region(
@@ -284,6 +283,7 @@ def plan(
         )
     if not inputs:
         raise UserError("give a video file, a folder or a pattern to learn from")
+    check_not_replaced(options.out, options.roi, options.zones)
     return plan_run(
         inputs,
         options.out,
@@ -358,8 +358,7 @@ def _continued(
     outlines = run.folder / OUTLINES
     if remove_if_damaged(outlines):
         say(f"{outlines}: was damaged, and is written again")
-    for folder in run.folder.glob(f"{MISSING_FOLDER}*"):  # of a process that was killed
-        shutil.rmtree(folder)
+    sweep(run.folder)
     return run, [] if run.finished else sources_of(run)
 
 

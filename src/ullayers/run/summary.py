@@ -15,7 +15,7 @@ from ullayers.errors import RunError
 from ullayers.files import from_json, read_json, write_json
 from ullayers.learn.config import Task
 from ullayers.learn.student import LEAST_AGREEMENT
-from ullayers.locate.tracking.identity import Recognised
+from ullayers.locate.tracking.identity import Portrait, Recognised
 from ullayers.run.plan import Run
 from ullayers.tracks.measures import is_ring, measure_motion
 from ullayers.tracks.table import SURE, TRACK, Answer
@@ -205,6 +205,7 @@ class Exported:
         files: Files and folders written.
         notes: Notes about the objects of a sequence, by its name.
         recognised: Objects seen in an earlier sequence, by the name of the later one.
+        portraits: Appearance of the objects of a sequence, by its name.
         restored: Summaries of sequences that were finished before this export was resumed.
     """
 
@@ -216,6 +217,7 @@ class Exported:
     files: list[Path] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
     recognised: dict[str, list[Recognised]] = field(default_factory=dict)
+    portraits: dict[str, list[Portrait]] = field(default_factory=dict)
     restored: dict[str, SequenceNote] = field(default_factory=dict)
 
     def add(self, answer: Answer, masks: dict[int, NDArray[np.uint8]], info: Info) -> None:

@@ -24,6 +24,7 @@ from ullayers.locate.recording.windows import STILL_SIDE
 from ullayers.locate.tracking.live import LiveObjects
 from ullayers.run.folder import (
     RunResult,
+    check_apart,
     check_free,
     check_links,
     check_settings,
@@ -128,6 +129,7 @@ def watch(
     else:
         if folder:
             check_free(folder, force)
+            check_apart(folder, [source] if _is_recorded(source) else [])
         info = source.probe()
         reading = Reading(
             size=_training_size(size, source, info, roi),

@@ -336,6 +336,7 @@ class _Job:
 
     def recognise(self, source: Source, portraits: Sequence[Portrait]) -> list[int]:
         """Number the objects of the next source; some may be recognised from earlier ones."""
+        self.done.portraits[source.name] = list(portraits)
         numbers, recognised = self.known.meet(portraits, source.name)
         if recognised:
             self.done.recognised[source.name] = recognised

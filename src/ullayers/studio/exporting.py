@@ -12,6 +12,7 @@ from typing import Any
 
 from ullayers.errors import UserError
 from ullayers.files import check_inside, open_regular, replacing
+from ullayers.run.folder import check_outputs
 from ullayers.run.plan import load_run
 from ullayers.run.reports import write_corrected, write_corrected_report
 from ullayers.studio.editing import read_edited
@@ -86,6 +87,7 @@ def export_folder(folder: Path) -> Path:
     target = folder / EXPORT_FOLDER
     target.mkdir(exist_ok=True)
     check_inside(folder, target)
+    check_outputs(target.iterdir(), (), folder)
     return target
 
 

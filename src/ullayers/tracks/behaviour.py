@@ -512,26 +512,42 @@ def read_zone_times(folder: str | os.PathLike[str]) -> DataFrame:
     return read_frame(Path(folder, "zones.csv"), ZONE_COLUMNS)
 
 
-def write_fleet_behaviour(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> Path:
-    """Write behaviour.csv as `write_behaviour` does, with one sequence at a time in memory.
+def write_fleet_behaviour(
+    folder: Path,
+    sequences: Sequence[Mapping[str, Any]],
+    zones: Zones | None = None,
+    mm_per_pixel: float | None = None,
+) -> list[Path]:
+    """Write what `write_behaviour` does, with one sequence at a time in memory.
 
     Args:
         folder: Results folder with a tracks.csv.
         sequences: Name, width and height of each sequence, as in summary.json.
+        zones: Zones to measure; None for none.
+        mm_per_pixel: Size of a pixel, for columns in millimetres; None for none.
 
     Returns:
-        The file written.
+        The files written.
 
     Raises:
         RunError: The table is missing or damaged.
+        ZoneError: A zone extends beyond the frames of a sequence.
     """
     sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in sequences}
-    table = folder / "tracks.csv"
-    found = read_sequences(table) if table.stat().st_size else ()  # no object in any video
-    rows = [row for tracks in found for row in behaviour_rows(measure_scenes(tracks, sizes))]
-    path = folder / "behaviour.csv"
-    _write(path, BEHAVIOUR_COLUMNS, sorted(rows, key=lambda row: str(row["sequence"])))
-    return path
+    rows: list[Row] = []
+    inside: list[Row] = []
+    for tracks in read_sequences(folder / "tracks.csv"):
+        scenes = measure_scenes(tracks, sizes)
+        rows += behaviour_rows(scenes)
+        inside += [] if zones is None else zone_rows(scenes, zones)
+    for some in (rows, inside):
+        some.sort(key=lambda row: str(row["sequence"]))
+    written = [folder / "behaviour.csv"]
+    _write(written[0], BEHAVIOUR_COLUMNS, rows, mm_per_pixel)
+    if zones is not None:
+        written.append(folder / "zones.csv")
+        _write(written[1], ZONE_COLUMNS, inside, mm_per_pixel)
+    return written
 
 
 def _write(

@@ -607,6 +607,39 @@ class OutlineWriter:
         database.execute("DELETE FROM sequences WHERE id = ?", (number,))
 
 
+def join_outlines(path: Path, parts: Sequence[tuple[Path, Sequence[int]]]) -> None:
+    """Join outlines of single sequences into one file, which is replaced.
+
+    Args:
+        path: The file to write.
+        parts: Files of the sequences, and the new numbers of the objects 1, 2, ... in each.
+    """
+    with (
+        replacing_path(path) as partial,
+        closing(sqlite3.connect(partial, isolation_level=None)) as database,
+    ):
+        database.execute("PRAGMA synchronous = OFF")  # `replacing_path` writes it to the disk
+        for each in SCHEMA:
+            database.execute(each)
+        database.execute("CREATE TEMP TABLE numbers (old INTEGER PRIMARY KEY, new INTEGER)")
+        for number, (file, numbers) in enumerate(parts, 1):
+            database.execute("ATTACH ? AS part", (str(file),))
+            database.execute("BEGIN")
+            database.execute("DELETE FROM numbers")
+            pairs = enumerate(numbers or [1], 1)
+            database.executemany("INSERT INTO numbers VALUES (?, ?)", pairs)
+            database.execute(
+                "INSERT INTO sequences SELECT ?, name, finished FROM part.sequences", (number,)
+            )
+            database.execute(
+                "INSERT INTO outlines SELECT ?, frame, new, polygons FROM part.outlines "
+                "JOIN numbers ON old = object",
+                (number,),
+            )
+            database.execute("COMMIT")
+            database.execute("DETACH part")
+
+
 def remove_partial_outlines(folder: Path) -> None:
     """Remove the outlines of an unfinished export."""
     remove_database(folder / PARTIAL)
