@@ -41,12 +41,11 @@ NEVER = -1e4  # logarithm of a share of zero: exp gives 0, and differences of it
 TINY = 1e-30  # instead of an evidence of zero
 MAX_BLOCK, MAX_SMALL_BLOCK = 32, 128  # steps
 ONE_FRAME = "NumPy and LAPACK for one frame"
-FOR_ONE_FRAME = (
-    *(f"{name}{part}" for name in ("short_mean", "long_mean") for part in ("", "_rest")),
-    *(f"{name}{part}" for name in ("short_cov", "long_cov") for part in ("", "_rest")),
-    *("short_evidence", "long_evidence", "cov_evidence", "ridge_level", "pull", "steps"),
-)
 SMALL_STEP = 512  # values in a frame and in a covariance: below, calls cost more than arithmetic
+FOR_ONE_FRAME = (  # the buffers that `advance_frame` reads
+    "short_mean short_mean_rest long_mean long_mean_rest short_cov short_cov_rest long_cov "
+    "long_cov_rest short_evidence long_evidence cov_evidence ridge_level pull steps"
+).split()
 
 
 @dataclass(frozen=True)
@@ -318,7 +317,7 @@ def _advance_block(
         spread = there[..., None, None] * (inverse[0] * (scale / 2))[:, None]
     steps = state.steps + (len(y) if live_steps is None else live_steps.sum())
     end = State(*means, covariances[:, -1], evidence[:, -1], ridge[:, -1], pull, steps)
-    return Result(gradient * scale, spread, end, singular)
+    return Result(gradient.mul_(scale), spread, end, singular)
 
 
 def _follow_means(
@@ -330,14 +329,15 @@ def _follow_means(
         D and E (2, T, d, S), zero where they do not count; where they count, (2, T, S) or, if all
         streams are alike, (2, T, 1); and the means at the end.
     """
-    short_lag, had_past, seen = _follow(y, *state.mean(0), rates.mu, active)
+    steps = y.diff(dim=0)
+    short_lag, had_past, seen = _follow(y, steps, *state.mean(0), rates.mu, active)
     counts = had_past
     if clip is not None:
         long_lag, counts, ever = y - clip.mean - clip.rest, clip.counts, torch.ones_like(seen)
     elif rates.long_term == "shared":
         long_lag, counts, ever = _follow_shared(y, state, rates, active)
     else:
-        long_lag, _, ever = _follow(y, *state.mean(1), rates.eps, active)
+        long_lag, _, ever = _follow(y, steps, *state.mean(1), rates.eps, active)
     counted = torch.stack(torch.broadcast_tensors(had_past, counts))
     if active is not None:
         counted = counted & active
@@ -349,7 +349,13 @@ def _follow_means(
 
 
 def _follow(
-    y: Tensor, mean: Tensor, rest: Tensor, seen: Tensor, rate: float, active: Tensor | None
+    y: Tensor,
+    steps: Tensor,
+    mean: Tensor,
+    rest: Tensor,
+    seen: Tensor,
+    rate: float,
+    active: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Follow a moving average as its lag behind the frames.
 
@@ -358,6 +364,7 @@ def _follow(
 
     Args:
         y: (T, d, S), without gaps.
+        steps: (T - 1, d, S), changes of the frames.
         mean: (d, S) average before the block.
         rest: (d, S) what rounding it leaves out.
         seen: (S,) its evidence.
@@ -368,9 +375,7 @@ def _follow(
         Lags (T, d, S), whether there were frames before each step (T, S), and the evidence at the
         end (S,). If all streams are alike, S is one in the last two.
     """
-    change = (y[0] - mean - rest)[None]
-    if len(y) > 1:
-        change = torch.cat([change, y.diff(dim=0)])
+    change = torch.cat([(y[0] - mean - rest)[None], steps])
     if active is None:
         earlier = torch.arange(len(y), device=y.device)[:, None]
         clock = earlier + 1
@@ -414,7 +419,8 @@ def _follow_shared(
         there = number > 0
         pooled = (frames * on[:, None]).sum(2) / number.clamp(min=1)[:, None]
         pooled = _filled(pooled, there, mean)
-    lags, had, seen = _follow(pooled, mean, rest, seen, rates.eps, there)
+    steps = pooled.diff(dim=0)
+    lags, had, seen = _follow(pooled, steps, mean, rest, seen, rates.eps, there)
     own = (frames - pooled[:, :, None] + lags[:, :, None]).flatten(2)
     return own, had.expand(-1, positions).repeat(1, n), seen.expand(positions).repeat(n)
 
@@ -447,16 +453,15 @@ def _grams(
     both: Tensor, counted: Tensor, share: Tensor, scatter: Tensor | None, diagonal: bool
 ) -> Tensor:
     """Return what each step adds to W and B (2, T, d, d): their weights times sums over streams."""
-    scaled = both * share.sqrt().to(both.dtype)[..., None, None]
     if diagonal:
-        grams = torch.diag_embed(scaled.square().sum(3).double())
+        grams = torch.diag_embed(both.square().sum(3).double())
     else:
-        grams = (scaled @ scaled.mT).double()
+        grams = (both @ both.mT).double()
     if scatter is not None:
         extra = torch.where(counted[0][..., None, None], scatter, 0).sum(1)
         extra = torch.diag_embed(extra.diagonal(dim1=1, dim2=2)) if diagonal else extra
-        grams[0] += extra * share[0][:, None, None]
-    return grams
+        grams[0] += extra
+    return grams * share[..., None, None]
 
 
 def _follow_ridge(
