@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from ullayers.exact.markov import DisconnectedError, closed_form, transitions
 from ullayers.exact.slow_features import SlowFeatures
-from ullayers.learn.config import Config
-from ullayers.learn.footage import LongMean
-from ullayers.learn.networks import Model
-from ullayers.learn.trials import build
+from ullayers.learning.config import Config
+from ullayers.learning.footage import LongMean
+from ullayers.learning.networks import Model
+from ullayers.learning.trials import build
 
 Floats = NDArray[np.floating[Any]]
 Coder = Callable[[Floats], Floats]  # rows of pixels (n, pixels) to codes (n, outputs)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -284,7 +284,7 @@ def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of processes with one thread each; stop them if the block fails.
 
     Raises:
-        UserError: A worker process was killed.
+        Error: A worker process was killed.
     """
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
@@ -292,7 +292,7 @@ def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield pool
         except BrokenProcessPool as error:
-            raise UserError("a worker was killed; is there enough memory?") from error
+            raise Error("a worker was killed; is there enough memory?") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(multiprocessing.active_children()) - others:
@@ -315,7 +315,7 @@ def as_command(program: str, run: Callable[[], int]) -> int:
     """Return the exit code of a command; errors of the user are printed on one line, as by `ul`."""
     try:
         return run()
-    except UserError as error:
+    except Error as error:
         print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ import experiments.datasets as datasets
 from experiments.common import Claim, Outcome, Picture, Setting, Table
 from experiments.paper import NAMES
 from ullayers import __version__
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import replacing, write_json
 from ullayers.video.sources import VideoError
 
@@ -99,20 +99,20 @@ def reproduce_all(
         quiet: Show no progress.
 
     Raises:
-        UserError: The arguments contradict each other, or data is missing.
+        Error: The arguments contradict each other, or data is missing.
     """
     chosen = select_experiments(names)
     seeds = seeds_from(first_seed, seed_count or (1 if quick else SEEDS))
     if resume and force:
-        raise UserError("--resume keeps what --force replaces; give only one of them")
+        raise Error("--resume keeps what --force replaces; give only one of them")
     if data is None and any(name in REQUIRED_DATA for name in chosen):
-        raise UserError("give --data, the folder of the data sets")
+        raise Error("give --data, the folder of the data sets")
     folder = Path(data or "")
     check_data(chosen, folder)
     place = Path(out)
     page = place / PAGE
     if page.exists() and not (resume or force):
-        raise UserError(f"{page}: exists; --resume keeps it, --force replaces it")
+        raise Error(f"{page}: exists; --resume keeps it, --force replaces it")
     period = 0.1 if sys.stderr.isatty() else LOG_PERIOD
     for name in chosen:
         result = load_result(place, name) if resume else None
@@ -176,7 +176,7 @@ def select_experiments(names: Iterable[str]) -> tuple[str, ...]:
 def seeds_from(first: int, count: int) -> range:
     """Return the seeds of every row."""
     if first < 0 or first + count > MAX_SEED:
-        raise UserError(f"expected seeds from 0 to {MAX_SEED}, got {count} from {first} on")
+        raise Error(f"expected seeds from 0 to {MAX_SEED}, got {count} from {first} on")
     return range(first, first + count)
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.films import BALL, write_ball, write_truncated
-from ullayers.learn.footage import LongMean
-from ullayers.run.plan import Run
+from ullayers.learning.footage import LongMean
+from ullayers.run.plan import Plan
 from ullayers.video.sources import Source, find_sources
 
 
-def of_kind(run: Run, kind: LongMean) -> Run:
+def of_kind(run: Plan, kind: LongMean) -> Plan:
     return replace(run, result=replace(run.outcome, kind=kind))
 
 
@@ -28,6 +28,6 @@ def broken_middle(folder: Path) -> list[Source]:
     return find_sources([str(folder)])
 
 
-def with_metrics(run: Run, folder: Path) -> Path:
+def with_metrics(run: Plan, folder: Path) -> Path:
     (folder / "metrics.jsonl").write_bytes((run.folder / "metrics.jsonl").read_bytes())
     return folder

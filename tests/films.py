@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.learn.footage import PIECE, Footage, make_piece
+from ullayers.learning.footage import PIECE, Footage, make_piece
 from ullayers.video.clips import Clip
 from ullayers.video.files.writing import VideoWriter
 

@@ -30,7 +30,7 @@ def test_import_is_light() -> None:
     code = (
         "import sys, ullayers\n"
         "print([m for m in ('scipy', 'sklearn', 'matplotlib') if m in sys.modules])\n"
-        "import ullayers.cli.learn, ullayers.run.pipeline, ullayers.learn.codes\n"
+        "import ullayers.cli.learn, ullayers.run.pipeline, ullayers.learning.codes\n"
         "print([m for m in ('sklearn', 'matplotlib') if m in sys.modules])\n"
     )
     assert run_code(code, bare=True)[:2] == (0, "[]\n[]\n")

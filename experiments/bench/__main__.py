@@ -13,8 +13,8 @@ from pathlib import Path
 from experiments.bench import PARTS
 from experiments.bench.timing import BenchOptions, Row, pinned_threads, write
 from experiments.common import as_command, positive_integer
-from ullayers.errors import UserError
-from ullayers.learn.config import choose_device
+from ullayers.errors import Error
+from ullayers.learning.config import choose_device
 from ullayers.run.plan import check_device
 
 PROGRAM = "python -m experiments.bench"
@@ -51,9 +51,7 @@ def measure_all(
     """
     cores = os.cpu_count() or 1
     if options.threads > cores:
-        raise UserError(
-            f"expected --threads of at most {cores}, the cores here, got {options.threads}"
-        )
+        raise Error(f"expected --threads of at most {cores}, the cores here, got {options.threads}")
     for warning in _warnings(options, cores):
         say(warning)
     found: list[Row] = []
@@ -107,7 +105,7 @@ def run(given: argparse.Namespace) -> int:
     options = BenchOptions(**{name: getattr(given, name) for name in vars(BenchOptions())})
     file = given.json
     if file and (file.is_dir() or not os.access(file.absolute().parent, os.W_OK)):
-        raise UserError(f"{file}: cannot be written; give another --json")  # before hours of work
+        raise Error(f"{file}: cannot be written; give another --json")  # before hours of work
     measure_all(parts, options, partial(print, flush=True), file)
     return 0
 

@@ -40,7 +40,7 @@ from experiments.bench.timing import (
     forward_backward,
     pinned_threads,
 )
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.exact.markov import closed_form
 from ullayers.exact.slow_features import SlowFeatures
 from ullayers.files import replacing
@@ -185,7 +185,7 @@ class MemoryMeter:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise UserError(
+            raise Error(
                 f"could not measure the memory of {curve} at {size}: its process ended; "
                 "is there enough memory?"
             )

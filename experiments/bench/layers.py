@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.bench.timing import BenchOptions, Row, Step, fastest, forward_backward
-from ullayers.learn.networks import Encoder
+from ullayers.learning.networks import Encoder
 from ullayers.nn.layers import UL1d, UL2d
 
 MAPS = [(256, 64, 32), (64, 16, 64), (256, 16, 64), (512, 128, 16)]  # time, channels, size

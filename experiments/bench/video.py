@@ -35,9 +35,9 @@ import numpy as np
 
 from experiments.bench.timing import THREAD_VARIABLES, BenchOptions, Row
 from ullayers.cli.main import main as ul
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.run.apply import answers
-from ullayers.run.plan import Run, load_run
+from ullayers.run.plan import Plan, load_plan
 from ullayers.run.results import Floats, distances
 from ullayers.run.watch import watch
 from ullayers.video.clips import READ_AS_IS
@@ -75,7 +75,7 @@ def rows(options: BenchOptions) -> Iterator[Row]:
         settings = QUICK if options.quick else ()
         yield {"film": film.name, **profile(film.path, folder, settings)}
         count = min(20 if options.quick else FRAMES, frames or FRAMES)
-        methods = own_methods(load_run(folder), source, count)
+        methods = own_methods(load_plan(folder), source, count)
         methods |= opencv_methods(film.path, count, options.threads)
         with limited_to_cores(options.threads):
             found = compare(methods, 1 if options.quick else ROUNDS)
@@ -146,7 +146,7 @@ def accuracy(positions: Floats | None, truth: Floats | None, source: Source) -> 
     }
 
 
-def own_methods(run: Run, source: Source, count: int) -> dict[str, Method]:
+def own_methods(run: Plan, source: Source, count: int) -> dict[str, Method]:
     """Return ours: decoding alone, and everything up to a position."""
 
     def read(**size: Any) -> Method:
@@ -259,8 +259,8 @@ ANY_FUNCTION = ""
 STAGES: dict[tuple[str, str], str] = {
     (__name__, "clips"): WAITING,
     ("ullayers.video.access", ANY_FUNCTION): WAITING,
-    ("ullayers.learn.footage", "make_piece"): "camera and background",
-    ("ullayers.learn.training", ANY_FUNCTION): "learning",
+    ("ullayers.learning.footage", "make_piece"): "camera and background",
+    ("ullayers.learning.training", ANY_FUNCTION): "learning",
     ("ullayers.run.apply", ANY_FUNCTION): "locating",
     ("ullayers.report.overlay", ANY_FUNCTION): "overlay.mp4",
     ("ullayers.run.results", ANY_FUNCTION): "report",
@@ -401,7 +401,7 @@ def profile(video: str, folder: str, options: Sequence[str] = ()) -> Row:
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     if done.returncode:
         errors = done.stderr.strip().splitlines() or ["ul learn was stopped"]
-        raise UserError(errors[-1])
+        raise Error(errors[-1])
     row: Row = json.loads(done.stdout)
     return row
 

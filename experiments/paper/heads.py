@@ -14,10 +14,10 @@ from torch import Tensor
 
 from experiments.common import Floats, angle_difference, correlation
 from experiments.datasets import Sequence, head_poses, load
-from ullayers.learn.config import Config
-from ullayers.learn.footage import Footage, Piece
-from ullayers.learn.networks import Encoder
-from ullayers.learn.training import Learner
+from ullayers.learning.config import Config
+from ullayers.learning.footage import Footage, Piece
+from ullayers.learning.networks import Encoder
+from ullayers.learning.training import Learner
 from ullayers.video.camera.following import SIDE, cut_squares
 from ullayers.video.clips import Clip
 

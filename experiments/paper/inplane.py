@@ -37,8 +37,8 @@ from experiments.common import (
 )
 from experiments.datasets import load, turning_head, turntable
 from experiments.paper.runs import apply_code, learn_code, numbered
-from ullayers.learn.config import Config
-from ullayers.learn.networks import Encoder
+from ullayers.learning.config import Config
+from ullayers.learning.networks import Encoder
 from ullayers.nn.layers import UL1d, UL2d
 from ullayers.nn.networks import backward, mu_by_depth
 

@@ -41,8 +41,8 @@ from experiments.paper.runs import (
     learn_code,
     numbered,
 )
-from ullayers.learn.config import Config
-from ullayers.learn.networks import Encoder
+from ullayers.learning.config import Config
+from ullayers.learning.networks import Encoder
 
 OURS = "UL layers, no labels (ours)"
 FOLLOWED = "ours with --follow"

@@ -35,11 +35,11 @@ from experiments.paper.heads import (
     sweeps,
     videos,
 )
-from ullayers.learn.codes import solve_readout
-from ullayers.learn.config import Config
-from ullayers.learn.footage import Footage, Piece, make_piece
-from ullayers.learn.networks import Encoder, Locator
-from ullayers.learn.trials import ClipTrial
+from ullayers.learning.codes import solve_readout
+from ullayers.learning.config import Config
+from ullayers.learning.footage import Footage, Piece, make_piece
+from ullayers.learning.networks import Encoder, Locator
+from ullayers.learning.trials import ClipTrial
 from ullayers.nn.layers import UL1d, UL2d
 from ullayers.nn.networks import backward, sequences
 

@@ -44,8 +44,8 @@ from experiments.paper.runs import (
     untrained,
     write_tracks,
 )
-from ullayers.learn.config import Config
-from ullayers.learn.networks import Locator
+from ullayers.learning.config import Config
+from ullayers.learning.networks import Locator
 from ullayers.nn.layers import UL1d
 from ullayers.nn.networks import backward, sequences
 from ullayers.tracks.table import unsure

@@ -25,16 +25,16 @@ from experiments.baselines import Coder, random_weights, similarity_codes, slow_
 from experiments.common import Floats, Setting
 from experiments.datasets import Sequence as Pictures
 from experiments.datasets import load
-from ullayers.learn.config import Config
-from ullayers.learn.footage import cut, gather
-from ullayers.learn.networks import Locator
-from ullayers.learn.survey import open_recording, outline_reading, to_pixels
+from ullayers.learning.config import Config
+from ullayers.learning.footage import cut, gather
+from ullayers.learning.networks import Locator
+from ullayers.learning.survey import open_recording, outline_reading, to_pixels
 from ullayers.locate.paths import fill_gaps
 from ullayers.report.drawing import draw_track
 from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, answers
 from ullayers.run.folder import RunResult
 from ullayers.run.pipeline import learn_run
-from ullayers.run.plan import Run, plan_run
+from ullayers.run.plan import Plan, plan_run
 from ullayers.tracks.table import TRACK, Answer, header
 from ullayers.video.sources import Reading, Source, find_sources
 
@@ -95,7 +95,7 @@ def folder_of(sequences: Sequence[Pictures]) -> Iterator[str]:
         yield place
 
 
-def learn(train: Sequence[Pictures], config: Config) -> Run:
+def learn(train: Sequence[Pictures], config: Config) -> Plan:
     """Run `ul learn` on sequences."""
     with folder_of(train) as inputs, tempfile.TemporaryDirectory() as place:
         run, sources = plan_run([inputs], f"{place}/run", config)
@@ -104,7 +104,7 @@ def learn(train: Sequence[Pictures], config: Config) -> Run:
     return run
 
 
-def untrained(train: Sequence[Pictures], seed: int) -> Run:
+def untrained(train: Sequence[Pictures], seed: int) -> Plan:
     """Return a run of `ul learn` with an untrained network."""
     config = Config(seed=seed).resolved(many=True)
     with folder_of(train) as inputs:
@@ -114,7 +114,7 @@ def untrained(train: Sequence[Pictures], seed: int) -> Run:
     return replace(run, net=net, result=RunResult(kind="clip"))
 
 
-def apply(run: Run, sequences: Sequence[Pictures]) -> Tracked:
+def apply(run: Plan, sequences: Sequence[Pictures]) -> Tracked:
     """Run `ul apply` on sequences."""
     with folder_of(sequences) as inputs:
         parts = {source.name: list(answers(run, source)) for source in find_sources([inputs])}
@@ -278,7 +278,7 @@ def numbered(sequences: Mapping[str, Sequence[Path]]) -> Iterator[str]:
 
 def learn_code(
     folder: Path | str, seed: int, settings: Mapping[str, Any] = DEFAULTS, **options: Any
-) -> Run:
+) -> Plan:
     """Run `ul learn --task orient` on a folder.
 
     Args:
@@ -299,7 +299,7 @@ def _config(seed: int, settings: Mapping[str, Any] = DEFAULTS) -> Config:
     return Config(task="orient", seed=2 * seed, **settings)
 
 
-def apply_code(run: Run, folder: Path | str) -> list[Floats]:
+def apply_code(run: Plan, folder: Path | str) -> list[Floats]:
     """Run `ul apply` on a folder, and return the codes (frames, 2) of each sequence."""
     return [
         np.concatenate([answer.values for answer in answers(run, source)])

@@ -29,9 +29,9 @@ from experiments.paper.heads import (
     score,
     videos,
 )
-from ullayers.learn.config import Config
-from ullayers.learn.networks import Encoder
-from ullayers.learn.trials import ClipTrial
+from ullayers.learning.config import Config
+from ullayers.learning.networks import Encoder
+from ullayers.learning.trials import ClipTrial
 from ullayers.nn.networks import backward
 
 LABELLED = (1, 2, 4)  # number of labelled people

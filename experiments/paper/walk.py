@@ -51,9 +51,9 @@ from experiments.paper.runs import (
     untrained,
     write_tracks,
 )
-from ullayers.learn.config import Config
-from ullayers.learn.networks import Locator
-from ullayers.run.plan import Run
+from ullayers.learning.config import Config
+from ullayers.learning.networks import Locator
+from ullayers.run.plan import Plan
 
 SIZE = (64, 64)  # of the frames that baselines see
 OURS = "ours"
@@ -154,12 +154,12 @@ def _run_baseline(name: str, scenes: list[Sequence], train: list[Sequence], seed
     return Tracked(read_linearly(codes, truth))
 
 
-def _learn(train: list[Sequence], seed: int, quick: bool) -> Run:
+def _learn(train: list[Sequence], seed: int, quick: bool) -> Plan:
     # Each run has two starts; the factor keeps those of different seeds apart.
     return learn(train, Config(seed=2 * seed, **(QUICK_CONFIG if quick else {})))
 
 
-def _run_ours(scenes: list[Sequence], second: list[Sequence], run: Run) -> dict[str, Tracked]:
+def _run_ours(scenes: list[Sequence], second: list[Sequence], run: Plan) -> dict[str, Tracked]:
     assert isinstance(run.net, Locator)
     assert run.reading.size is not None
     alone = apply_network(run.net, foregrounds(scenes, run.reading.size))

@@ -26,7 +26,7 @@ import torch
 
 from ullayers.cli.main import main as ul
 from ullayers.run.fleet import LOCAL, apply_fleet, cluster
-from ullayers.run.plan import csv_name, load_run
+from ullayers.run.plan import csv_name, load_plan
 from ullayers.run.write import ExportOptions, export
 from ullayers.video.files.writing import VideoWriter
 from ullayers.video.sources import find_sources
@@ -90,7 +90,7 @@ def compare(place: Path, count: int) -> None:
         write_video(clips / f"{number}.mp4", 40, number)
     for number in range(20, count):
         shutil.copy(clips / f"{number % 20}.mp4", clips / f"{number}.mp4")
-    run, pattern = load_run(place / "run", "cpu"), [f"{clips}/**/*.mp4"]
+    run, pattern = load_plan(place / "run", "cpu"), [f"{clips}/**/*.mp4"]
     options = ExportOptions()
     warm_up = find_sources([str(clips / "0.mp4"), str(clips / "1.mp4")])
     export(run, warm_up, place / "warm", options)
@@ -159,7 +159,7 @@ def is_worker(process: int) -> bool:
 
 def measure_memory(folder: str, video: str) -> None:
     """Apply a run to one video on Ray, and print the speed and the peak memory."""
-    run, sources = load_run(folder, "cpu"), find_sources([video])
+    run, sources = load_plan(folder, "cpu"), find_sources([video])
     with tempfile.TemporaryDirectory() as out, cluster(LOCAL, cpus=1):
         before = cpu_seconds()
         results = apply_fleet(run, sources, Path(out), ExportOptions())

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from experiments.baselines import random_weights
 from experiments.studies.plain_command.data_sets import SETS, DataSet, Film
 from experiments.studies.plain_command.scores import Masks, Track
-from ullayers.learn.config import Config
-from ullayers.learn.footage import cut
-from ullayers.learn.networks import Locator
-from ullayers.learn.survey import open_recording, outline_reading, to_pixels
+from ullayers.learning.config import Config
+from ullayers.learning.footage import cut
+from ullayers.learning.networks import Locator
+from ullayers.learning.survey import open_recording, outline_reading, to_pixels
 from ullayers.locate.flow import Floats, Frames
 from ullayers.locate.moving import segment
 from ullayers.locate.moving.evidence import motion_evidence
@@ -41,7 +41,7 @@ from ullayers.locate.recording.windows import StillRecording
 from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, attend
 from ullayers.run.folder import RunResult
 from ullayers.run.pipeline import learn_run
-from ullayers.run.plan import Run, plan_run
+from ullayers.run.plan import Plan, plan_run
 from ullayers.tracks.masks import EDGE
 from ullayers.video.sources import Clip, Reading, Source, find_sources
 
@@ -236,7 +236,7 @@ def score_set(data_set: DataSet, learned_from: Callable[[Film], Path]) -> Scores
     return scores
 
 
-def locate_film(film: Film, runs: dict[str, Run], every: int) -> dict[str, Found]:
+def locate_film(film: Film, runs: dict[str, Plan], every: int) -> dict[str, Found]:
     """Return what every row finds in a film."""
     [source] = find_sources([str(film.source)])
     reading = outline_reading(source.probe(), Reading())
@@ -288,13 +288,13 @@ def mean_overlap(masks: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
 
 
 @cache
-def networks(learn_from: Path) -> dict[str, Run]:
+def networks(learn_from: Path) -> dict[str, Plan]:
     """Return runs with an untrained network and with trained ones, by row."""
     configs = {UNTRAINED: Config(), TRAINED: Config(), LOCAL: Config(local=0.03)}
     return {row: network(learn_from, config, row != UNTRAINED) for row, config in configs.items()}
 
 
-def network(learn_from: Path, config: Config, trained: bool) -> Run:
+def network(learn_from: Path, config: Config, trained: bool) -> Plan:
     with tempfile.TemporaryDirectory() as place:
         run, sources = plan_run([str(learn_from)], f"{place}/run", config)
         if trained:

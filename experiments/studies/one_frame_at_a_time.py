@@ -25,9 +25,9 @@ from torch import Tensor, nn
 import ullayers as ul
 from experiments.bench.video import MOUSE, MOUSE_SIZE, MOUSE_TRACK, read_columns
 from experiments.paper.gridworlds import Gridworld
-from ullayers.learn.config import Config
-from ullayers.learn.networks import Locator
-from ullayers.learn.trials import make_optimizer
+from ullayers.learning.config import Config
+from ullayers.learning.networks import Locator
+from ullayers.learning.trials import make_optimizer
 from ullayers.run.results import Floats, distances
 from ullayers.run.watcher import Watcher
 from ullayers.video.demo_films import write_scene

@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 
 import ullayers as ul
 from ullayers.locate.tracking.identity import KnownObjects
-from ullayers.run.plan import Run, load_run
+from ullayers.run.plan import Plan, load_plan
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.reading import read_tracks
 from ullayers.tracks.table import SURE
@@ -60,15 +60,15 @@ def number(portraits: list[object]) -> list[int]:
     return list(range(1, len(portraits) + 1))
 
 
-def any_run(folder: Path, film: Path) -> Run:
+def any_run(folder: Path, film: Path) -> Plan:
     """Return a run: before a still camera, a hardly trained network is enough."""
     if not folder.exists():
         for _ in ul.watch(str(film), size=16, max_frames=5, folder=folder):
             pass
-    return load_run(folder)
+    return load_plan(folder)
 
 
-def idf1(run: Run, folder: Path, name: str, paths: AnimalPaths) -> float:
+def idf1(run: Plan, folder: Path, name: str, paths: AnimalPaths) -> float:
     sources = find_sources([f"{folder}/{video}.mp4" for video in STARTS])
     export(run, sources, folder / name, ExportOptions(objects=None))
     tracks = read_tracks(folder / name / "tracks.csv")

@@ -11,7 +11,7 @@ import pytest
 import ullayers.cli.learn
 from tests.command import QUICK, UlCommand, check_refused, ul
 from tests.films import files_in
-from ullayers.errors import MissingPackageError, UserError
+from ullayers.errors import Error, MissingPackageError
 
 FULL = Path("/dev/full")
 
@@ -47,7 +47,7 @@ def test_a_bug_shows_its_traceback(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (UserError("expected 3,\ngot 4"), "expected 3, got 4"),
+        (Error("expected 3,\ngot 4"), "expected 3, got 4"),
         (MissingPackageError("needs the package av: pip install av"), "pip install av"),
         (PermissionError(errno.EACCES, "Permission denied", "a.csv"), "a.csv: Permission denied"),
         (FileNotFoundError(errno.ENOENT, "No such file", "b.csv"), "b.csv: No such file"),
@@ -62,7 +62,7 @@ def test_what_the_user_can_fix_is_one_line(
 
 
 def test_missing_packages_are_both_kinds_of_error() -> None:
-    assert issubclass(MissingPackageError, UserError)
+    assert issubclass(MissingPackageError, Error)
     assert issubclass(MissingPackageError, ModuleNotFoundError)
 
 

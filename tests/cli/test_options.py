@@ -8,10 +8,10 @@ from dataclasses import fields
 
 import pytest
 
-from ullayers.cli.checks import given_options
+from ullayers.cli.options import given_options
 from ullayers.cli.parser import make_parser
-from ullayers.errors import UserError
-from ullayers.learn.config import OPTIONS, Config, default_of, kind_of, option_name, setting
+from ullayers.errors import Error
+from ullayers.learning.config import OPTIONS, Config, default_of, kind_of, option_name, setting
 
 COMMANDS = ("demo", "learn", "apply", "watch", "export", "score")
 LEARN_OPTIONS = {name for name in OPTIONS if setting(name).group is not None}
@@ -93,5 +93,5 @@ def test_only_given_options_are_set() -> None:
     ],
 )
 def test_config_refuses(settings: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=re.escape(words)):
+    with pytest.raises(Error, match=re.escape(words)):
         Config(**settings)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from tests.command import QUICK, UlCommand, check_refused, ended, start
 from tests.films import ball, column, read_table, write_ball, write_pictures
 from ullayers.cli.main import main
 from ullayers.cli.options import clock_time, region
-from ullayers.learn.config import Config, choose_device
-from ullayers.run.plan import load_run
+from ullayers.learning.config import Config, choose_device
+from ullayers.run.plan import load_plan
 from ullayers.run.watch import watch
 from ullayers.video.sources import Source, VideoError
 
@@ -140,7 +140,7 @@ def test_watching_a_part(film: str, tmp_path: Path, here: UlCommand) -> None:
     assert [int(line[1]) for line in lines] == list(range(10, 30))
     assert max(float(line[3]) for line in lines) <= 0.75
     assert (tmp_path / "run" / "tracks.csv").read_text() == out
-    assert load_run(tmp_path / "run").reading.end == 1.2
+    assert load_plan(tmp_path / "run").reading.end == 1.2
 
 
 def test_watching_on_stays_in_the_range(film: str, tmp_path: Path, here: UlCommand) -> None:
@@ -206,8 +206,8 @@ def test_device_auto(part: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == "cpu"
     assert Config().resolved(many=False).device == "cpu"
-    assert load_run(part, "auto").config.device == "cpu"
-    assert load_run(part).config.device == stored
+    assert load_plan(part, "auto").config.device == "cpu"
+    assert load_plan(part).config.device == stored
 
 
 def test_a_run_of_another_machine_is_applied_on_this_one(

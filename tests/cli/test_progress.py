@@ -10,7 +10,7 @@ import pytest
 from tests.command import UlCommand
 from tests.films import ball, write_ball, write_pictures, write_raw
 from tests.tracks.growing import begin
-from ullayers.learn.footage import count_frames
+from ullayers.learning.footage import count_frames
 from ullayers.run.progress import Progress
 from ullayers.run.write import unfinished_sources
 from ullayers.video.sources import Reading, find_sources

@@ -40,10 +40,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_demo_finds_the_beetle(demo: Path) -> None:
-    from ullayers.run.plan import load_run, sources_of
+    from ullayers.run.plan import load_plan, sources_of
     from ullayers.run.results import _untrained, distances
 
-    run = load_run(demo / "run")
+    run = load_plan(demo / "run")
     there = column(demo / "truth.csv", "x", "y")
     learned = distances(column(demo / "run" / "tracks.csv", "x", "y"), there, 0.75)
     before = distances(_untrained(run, sources_of(run)[0]), there, 0.75)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ullayers.cli.view import View
+from ullayers.cli.watch import View
 from ullayers.locate.tracking.live import LiveObject
 from ullayers.run.watcher import WatchResult
 

@@ -10,7 +10,7 @@ from torch import nn
 import experiments.baselines as baselines
 from experiments.baselines import moving_centroids
 from experiments.common import correlation
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 
 
 def moving_square(frames: int = 30, side: int = 32, start: int = 0) -> np.ndarray:

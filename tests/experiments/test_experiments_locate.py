@@ -14,7 +14,7 @@ import experiments.paper.runs as tracked
 import experiments.paper.walk as walk
 from experiments.datasets import Sequence
 from ullayers.cli.main import main
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 from ullayers.tracks.table import TRACK
 
 

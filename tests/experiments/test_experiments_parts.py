@@ -7,7 +7,7 @@ import torch
 
 import experiments.paper.parts as parts
 from experiments.paper.heads import Heads, videos
-from ullayers.learn.networks import Encoder
+from ullayers.learning.networks import Encoder
 from ullayers.nn.layers import UL2d
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import ullayers.locate.tracking.live as live_objects
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film, wall
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 from ullayers.locate.tracking.live import (
     LiveObject,
     LiveObjects,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ullayers.cli.main import main
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.run.pipeline import work
-from ullayers.run.plan import Run, load_run, sources_of
+from ullayers.run.plan import Plan, load_plan, sources_of
 from ullayers.run.reports import write_corrected_report
 from ullayers.tracks.corrections import (
     Corrections,
@@ -25,11 +25,11 @@ FRAMES = 40
 
 
 @pytest.fixture(scope="module")
-def applied(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def applied(run: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with results and a report, without corrections."""
     folder = tmp_path_factory.mktemp("applied") / "run"
     shutil.copytree(run.folder, folder)
-    loaded = load_run(folder)
+    loaded = load_plan(folder)
     sources = sources_of(loaded)
     for _ in work(loaded, sources):
         pass
@@ -38,7 +38,7 @@ def applied(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def report(folder: Path, corrections: Corrections, path: Path) -> str:
     write_corrections(folder, corrections)
-    write_corrected_report(load_run(folder, "cpu"), path)
+    write_corrected_report(load_plan(folder, "cpu"), path)
     return path.read_text(encoding="utf-8")
 
 
@@ -66,13 +66,13 @@ def test_without_corrections_it_says_nothing_of_them(applied: Path, tmp_path: Pa
 
 
 def test_a_run_without_objects_has_nothing_to_report(applied: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no objects, so there is nothing to report"):
+    with pytest.raises(Error, match="has no objects, so there is nothing to report"):
         report(applied, Corrections().add(Delete("ball", 1)), tmp_path / "report.html")
     assert not list(tmp_path.iterdir())
 
 
 def test_the_command(
-    applied: Path, codes: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    applied: Path, codes: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_corrections(applied, Corrections().add(MarkEmpty("ball", 0, 3)))
     assert main(["export", str(applied), "--report", str(tmp_path / "new.html")]) == 0

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, track_of
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.run.folder import check_free, clear_run
 from ullayers.tracks.corrections import (
     CORRECTIONS,
@@ -142,9 +142,9 @@ def test_undo_and_redo() -> None:
     assert undone.redo() == edited
     assert undone.undo().redo().redo() == edited
     assert undone.add(ALL[2]) == Corrections((ALL[0], ALL[2]))
-    with pytest.raises(UserError, match="no correction to undo"):
+    with pytest.raises(Error, match="no correction to undo"):
         Corrections().undo()
-    with pytest.raises(UserError, match="no correction to redo"):
+    with pytest.raises(Error, match="no correction to redo"):
         edited.redo()
 
 
@@ -274,10 +274,10 @@ def test_frames_that_were_processed_stay(video: TrackedVideo) -> None:
 def test_what_does_not_fit_is_refused(
     video: TrackedVideo, correction: Correction, message: str
 ) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(Error, match=message):
         check_correction([video], Corrections(), correction)
     with pytest.raises(
-        UserError, match=rf"corrections\.json: correction 2 \({correction.op}\): .*{message}"
+        Error, match=rf"corrections\.json: correction 2 \({correction.op}\): .*{message}"
     ):
         apply_corrections([video], Corrections((Swap("a", (1, 2), 5), correction)))
 
@@ -285,14 +285,14 @@ def test_what_does_not_fit_is_refused(
 def test_a_correction_is_checked_after_the_others(video: TrackedVideo) -> None:
     corrections = check_correction([video], Corrections(), Split("a", 1, 10))
     corrections = check_correction([video], corrections, Merge("a", (4, 3)))
-    with pytest.raises(UserError, match="no object 3"):
+    with pytest.raises(Error, match="no object 3"):
         check_correction([video], corrections, Delete("a", 3))
     assert len(corrections.applied) == 2
 
 
 def test_frames_between_those_processed_are_refused(video: TrackedVideo) -> None:
     thinned = [track.changed(frame=5 * track.frame) for track in video.tracks]
-    with pytest.raises(UserError, match="frame 12 of a was not processed"):
+    with pytest.raises(Error, match="frame 12 of a was not processed"):
         check_correction([video_of(thinned)], Corrections(), Move("a", 1, 12, 5, 5))
 
 
@@ -320,7 +320,7 @@ def test_any_corrections_leave_tracks_in_order(wanted: list[Correction]) -> None
     for correction in wanted:
         try:
             corrections = check_correction([before], corrections, correction)
-        except UserError:
+        except Error:
             continue
     [after] = apply_corrections([before], corrections)
     rows = [(frame, track.object) for track in after.tracks for frame in track.frame.tolist()]

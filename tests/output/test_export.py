@@ -25,12 +25,12 @@ from tests.films import (
     write_timed,
 )
 from ullayers.errors import RunError
-from ullayers.learn.footage import PIECE, LongMean
+from ullayers.learning.footage import PIECE, LongMean
 from ullayers.report.overlay import Overlay
 from ullayers.run import apply
 from ullayers.run.apply import answers
 from ullayers.run.fleet import apply_to_video
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.run.reports import report_run
 from ullayers.run.summary import Exported
 from ullayers.run.write import ExportOptions, export
@@ -40,7 +40,7 @@ from ullayers.video.parallel import Helper, can_help
 from ullayers.video.sources import VideoError, find_sources, read_all
 
 
-def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path) -> None:
+def test_tables_have_every_frame_once_with_its_time(either: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 70, 5)
     seen: list[int] = []
     done = export(either, sources, tmp_path / "out", ExportOptions(), seen.append)
@@ -66,7 +66,7 @@ def test_tables_have_every_frame_once_with_its_time(either: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_the_ball_is_found(run: Run, tmp_path: Path, kind: LongMean) -> None:
+def test_the_ball_is_found(run: Plan, tmp_path: Path, kind: LongMean) -> None:
     frames, places = ball(60)
     [source] = find_sources([write_film(tmp_path / "a.mp4", frames)])
     found = np.concatenate([part.values for part in answers(of_kind(run, kind), source)])
@@ -74,7 +74,7 @@ def test_the_ball_is_found(run: Run, tmp_path: Path, kind: LongMean) -> None:
     assert np.median(found[:, 2]) > 0.5
 
 
-def test_times_are_those_in_the_file(either: Run, tmp_path: Path) -> None:
+def test_times_are_those_in_the_file(either: Plan, tmp_path: Path) -> None:
     when = [0, 40, 50, 400, 410, 1000, 3000, 3001, 3500, 4000]
     sources = find_sources([write_timed(tmp_path / "a.mp4", ball(10)[0], when)])
     export(either, sources, tmp_path, ExportOptions())
@@ -82,7 +82,7 @@ def test_times_are_those_in_the_file(either: Run, tmp_path: Path) -> None:
     assert np.allclose(column(table, "time")[:, 0], np.array(when) / 1000, atol=1e-3)
 
 
-def test_every_nth_frame_and_at_most_so_many(either: Run, tmp_path: Path) -> None:
+def test_every_nth_frame_and_at_most_so_many(either: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 40, 40)
     export(either, sources, tmp_path, ExportOptions(stride=7, max_frames=3, overlay=10**9))
     [table] = tmp_path.glob("*s.csv")
@@ -92,7 +92,7 @@ def test_every_nth_frame_and_at_most_so_many(either: Run, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("stride", [1, 3])
 def test_what_lies_beyond_the_last_frame_is_not_looked_at(
-    run: Run, tmp_path: Path, stride: int
+    run: Plan, tmp_path: Path, stride: int
 ) -> None:
     """Not for the backdrop either: the rest of the video may be of another scene."""
     frames = np.concatenate([ball(40, 24, 32)[0], 255 - ball(400, 24, 32)[0]])
@@ -109,7 +109,7 @@ def test_what_lies_beyond_the_last_frame_is_not_looked_at(
     assert np.array_equal(a, b)
 
 
-def test_long_videos_are_found_in_as_in_short_pieces(run: Run, tmp_path: Path) -> None:
+def test_long_videos_are_found_in_as_in_short_pieces(run: Plan, tmp_path: Path) -> None:
     frames, places = ball(PIECE + 40, 24, 32)
     [source] = find_sources([write_pictures(tmp_path / "a", frames, "bmp")])
     parts = list(answers(run, source))
@@ -119,7 +119,7 @@ def test_long_videos_are_found_in_as_in_short_pieces(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_moment_has_a_row_but_no_confidence(run: Run, tmp_path: Path, count: int) -> None:
+def test_a_moment_has_a_row_but_no_confidence(run: Plan, tmp_path: Path, count: int) -> None:
     for kind in ("clip", "stream"):
         folder = tmp_path / kind
         folder.mkdir()
@@ -131,7 +131,7 @@ def test_a_moment_has_a_row_but_no_confidence(run: Run, tmp_path: Path, count: i
         assert (rows[:, 2] < 0.3).all()
 
 
-def test_names_are_safe_in_tables_and_folders(run: Run, tmp_path: Path) -> None:
+def test_names_are_safe_in_tables_and_folders(run: Plan, tmp_path: Path) -> None:
     names = ["a, b", 'say "hi"', "Ünï cödé 日本", "semi;colon", "line\nbreak", "a_ b"]
     for number, name in enumerate(names):
         write_ball(tmp_path / f"{name}.mp4", 3, seed=number)
@@ -145,7 +145,7 @@ def test_names_are_safe_in_tables_and_folders(run: Run, tmp_path: Path) -> None:
     assert masks == {source.name for source in sources}
 
 
-def test_masks_have_the_size_of_the_frames_and_show_the_object(run: Run, tmp_path: Path) -> None:
+def test_masks_have_the_size_of_the_frames_and_show_the_object(run: Plan, tmp_path: Path) -> None:
     frames, places = ball(30, 50, 90)
     sources = find_sources([write_pictures(tmp_path / "in", frames)])
     done = export(run, sources, tmp_path, ExportOptions(masks=True, stride=3))
@@ -161,7 +161,7 @@ def test_masks_have_the_size_of_the_frames_and_show_the_object(run: Run, tmp_pat
         assert mask.mean() < 64
 
 
-def test_a_video_of_all_frames_has_all_of_them(either: Run, tmp_path: Path) -> None:
+def test_a_video_of_all_frames_has_all_of_them(either: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 60, 6)
     export(either, sources, tmp_path, ExportOptions(overlay=10**9))
     clip = read_all(find_sources([str(tmp_path / "overlay.mp4")])[0])
@@ -173,13 +173,13 @@ def test_a_video_of_all_frames_has_all_of_them(either: Run, tmp_path: Path) -> N
     assert width / height == pytest.approx(wide / tall, abs=0.02)
 
 
-def test_a_short_video_is_shared_among_the_sources(either: Run, tmp_path: Path) -> None:
+def test_a_short_video_is_shared_among_the_sources(either: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 30, 30)
     export(either, sources, tmp_path, ExportOptions(overlay=10))
     assert len(read_all(find_sources([str(tmp_path / "overlay.mp4")])[0]).index) == 10
 
 
-def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_path: Path) -> None:
+def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Plan, tmp_path: Path) -> None:
     sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
     for overlay in (None, 100):
         with pytest.raises(VideoError, match=r"film1.mp4: broken after frame"):
@@ -191,7 +191,7 @@ def test_a_broken_source_ends_it_and_finished_sequences_stay(either: Run, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["clip", "stream"])
-def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: LongMean) -> None:
+def test_skipping_keeps_what_can_be_read(run: Plan, tmp_path: Path, kind: LongMean) -> None:
     sources = broken_middle(tmp_path / "in")
     wanted = ExportOptions(skip_bad=True, overlay=10**9)
     done = export(of_kind(run, kind), sources, tmp_path / "out", wanted)
@@ -205,7 +205,7 @@ def test_skipping_keeps_what_can_be_read(run: Run, tmp_path: Path, kind: LongMea
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_report_of_nothing_but_broken_sources(either: Run, tmp_path: Path) -> None:
+def test_a_report_of_nothing_but_broken_sources(either: Plan, tmp_path: Path) -> None:
     """Few frames can be read, fewer than a report would show."""
     folder = Path(write_pictures(tmp_path / "in", ball(5)[0]))
     (folder / "img5.png").write_bytes(b"no picture")
@@ -218,7 +218,7 @@ def test_a_report_of_nothing_but_broken_sources(either: Run, tmp_path: Path) -> 
     assert (tmp_path / "report.html").exists()
 
 
-def test_if_nothing_can_be_read_there_is_no_table(run: Run, tmp_path: Path) -> None:
+def test_if_nothing_can_be_read_there_is_no_table(run: Plan, tmp_path: Path) -> None:
     folder = Path(write_pictures(tmp_path / "in", ball(3)[0]))
     sources = find_sources([str(folder)])
     for picture in folder.iterdir():
@@ -228,7 +228,7 @@ def test_if_nothing_can_be_read_there_is_no_table(run: Run, tmp_path: Path) -> N
     assert files_in(tmp_path / "out") == set()
 
 
-def test_masks_of_another_time_do_not_stay(run: Run, tmp_path: Path) -> None:
+def test_masks_of_another_time_do_not_stay(run: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 9, 5), tmp_path / "out"
     mine, stray = (
         out / "masks" / "film0" / "mine.png",
@@ -248,14 +248,14 @@ def test_masks_of_another_time_do_not_stay(run: Run, tmp_path: Path) -> None:
     assert files_in(out) == written, "nothing was finished"
 
 
-def test_an_unfinished_run_leaves_no_trace(run: Run, tmp_path: Path) -> None:
+def test_an_unfinished_run_leaves_no_trace(run: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 3)
     with pytest.raises(RunError, match="training has not finished; continue it with --resume"):
         export(replace(run, net=None), sources, tmp_path / "out", ExportOptions())
     assert not (tmp_path / "out").exists()
 
 
-def test_old_results_stay_until_new_ones_are_whole(run: Run, tmp_path: Path) -> None:
+def test_old_results_stay_until_new_ones_are_whole(run: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 5)
     export(run, sources, tmp_path / "out", ExportOptions())
     before = (tmp_path / "out" / "tracks.csv").read_bytes()
@@ -264,7 +264,7 @@ def test_old_results_stay_until_new_ones_are_whole(run: Run, tmp_path: Path) -> 
     assert (tmp_path / "out" / "tracks.csv").read_bytes() == before
 
 
-def test_pictures_of_changing_size_can_be_shown(run: Run, tmp_path: Path) -> None:
+def test_pictures_of_changing_size_can_be_shown(run: Plan, tmp_path: Path) -> None:
     folder = Path(write_pictures(tmp_path / "in", ball(4)[0]))
     Image.fromarray(ball(1, 24, 20)[0][0]).save(folder / "img9.png")
     sources = find_sources([str(folder)])
@@ -277,7 +277,7 @@ def test_pictures_of_changing_size_can_be_shown(run: Run, tmp_path: Path) -> Non
 
 
 def test_a_long_video_is_drawn_in_step(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces are answered long after their first frames were read."""
     count = PIECE + 90
@@ -298,7 +298,7 @@ def test_a_long_video_is_drawn_in_step(
 
 @pytest.mark.skipif(not can_help(), reason="one core, or no shared memory on this system")
 def test_a_second_process_does_not_change_results(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     film = write_ball(tmp_path / "film.mp4", 300)
     started = []
@@ -323,7 +323,7 @@ def test_a_second_process_does_not_change_results(
 
 @pytest.mark.skipif(not can_help(), reason="one core, or no shared memory on this system")
 def test_a_worker_of_a_fleet_uses_one_process(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other workers use the other cores."""
     pytest.importorskip("pyarrow", reason="needs pip install 'ullayers[ray]'")

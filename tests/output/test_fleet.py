@@ -16,7 +16,7 @@ from tests.servers import served
 from ullayers.run.fleet import LOCAL, apply_fleet, apply_in_worker, cluster
 from ullayers.run.folder import PART_NOTE, PARTS
 from ullayers.run.parts import PartNote, finished_parts, part_request
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.behaviour import measure_folder, write_behaviour
 from ullayers.video.sources import Source, VideoError, find_sources
@@ -41,7 +41,7 @@ def same_files(folder: Path, plain: Path) -> bool:
     return all((folder / name).read_bytes() == (plain / name).read_bytes() for name in names)
 
 
-def test_results_are_those_of_the_plain_export(either: Run, tmp_path: Path) -> None:
+def test_results_are_those_of_the_plain_export(either: Plan, tmp_path: Path) -> None:
     sources_in(tmp_path / "in", 12, 160, 30)
     write_truncated(tmp_path / "in" / "film10.mp4")
     sources = find_sources([f"{tmp_path}/**/*.mp4"])
@@ -60,7 +60,7 @@ def test_results_are_those_of_the_plain_export(either: Run, tmp_path: Path) -> N
     assert {path.stem for path in (out / "overlays").iterdir()} == {s.name for s in sources}
 
 
-def test_finished_videos_are_not_done_again(codes: Run, tmp_path: Path) -> None:
+def test_finished_videos_are_not_done_again(codes: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 12, 12, 12, 12), tmp_path / "out"
     export(codes, sources, tmp_path / "plain", PLAIN)
     spare = (tmp_path / "in" / "film3.mp4").read_bytes()
@@ -77,7 +77,7 @@ def test_finished_videos_are_not_done_again(codes: Run, tmp_path: Path) -> None:
     assert files_in(out) == files_in(tmp_path / "plain")
 
 
-def fails(run: Run, source: Source, options: ExportOptions, out: Path) -> PartNote:
+def fails(run: Plan, source: Source, options: ExportOptions, out: Path) -> PartNote:
     """Kill the worker at the first attempt at film1, and at every attempt at film2."""
     tries = Path(source.path).with_suffix(".tries")
     with open(tries, "ab") as file:
@@ -90,7 +90,7 @@ def fails(run: Run, source: Source, options: ExportOptions, out: Path) -> PartNo
 
 
 def test_killed_workers_are_harmless_and_failed_videos_are_listed(
-    codes: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    codes: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = sources_in(tmp_path / "in", 12, 12, 12)
     export(codes, sources[:2], tmp_path / "plain", PLAIN)
@@ -105,7 +105,7 @@ def test_killed_workers_are_harmless_and_failed_videos_are_listed(
 
 
 def test_a_video_that_kills_every_worker(
-    codes: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    codes: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet, "ATTEMPTS", 1)
     monkeypatch.setattr(fleet, "apply_in_worker", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -113,7 +113,7 @@ def test_a_video_that_kills_every_worker(
         apply_fleet(codes, sources_in(tmp_path / "in", 12), tmp_path / "out", PLAIN)
 
 
-def test_nothing_but_bad_videos(codes: Run, tmp_path: Path) -> None:
+def test_nothing_but_bad_videos(codes: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 12), tmp_path / "out"
     Path(sources[0].path).write_bytes(b"nothing")
     for options in (PLAIN, SKIP):
@@ -123,7 +123,7 @@ def test_nothing_but_bad_videos(codes: Run, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_what_is_finished(
-    codes: Run, tmp_path: Path, mount: Callable[[str], bool]
+    codes: Plan, tmp_path: Path, mount: Callable[[str], bool]
 ) -> None:
     if not mount("size=64k"):
         pytest.skip("needs the right to mount a small disk")
@@ -139,7 +139,7 @@ def test_a_full_disk_keeps_what_is_finished(
     assert not list(out.glob(f"{PARTS}/*/{PART_NOTE}"))
 
 
-def test_videos_on_a_web_server(codes: Run, tmp_path: Path) -> None:
+def test_videos_on_a_web_server(codes: Plan, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs pip install 'fsspec[http]'")
     sources = sources_in(tmp_path / "in", 12, 12)
     export(codes, sources, tmp_path / "plain", PLAIN)
@@ -149,7 +149,7 @@ def test_videos_on_a_web_server(codes: Run, tmp_path: Path) -> None:
     assert same_files(tmp_path / "out", tmp_path / "plain")
 
 
-def test_bugs_are_not_hidden(codes: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bugs_are_not_hidden(codes: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "apply_in_worker", lambda *_: 1 / 0)
     write_ball(tmp_path / "a.mp4", 5)
     with pytest.raises(ZeroDivisionError):

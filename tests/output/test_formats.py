@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.results import FPS, HEIGHT, WIDTH, Row, ellipse, walk, write_results
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.run.reports import write_corrected
 from ullayers.tracks.corrections import Corrections, MarkEmpty, Split, Swap, write_corrections
 from ullayers.tracks.formats.names import FORMATS
@@ -336,9 +336,9 @@ def test_a_part_of_the_frames(corrected: Path, one: Path, tmp_path: Path) -> Non
     assert [track.frame.tolist() for track in tracks] == [[8], [8, 9, 10], [9, 10]]
     [file] = plan_files(one, "mot", tmp_path, last=4)  # the other video starts at frame 10
     assert file.path.name == "b--4.mot.txt"
-    with pytest.raises(UserError, match="no tracks in frames 50 to 60"):
+    with pytest.raises(Error, match="no tracks in frames 50 to 60"):
         plan_files(one, "csv", tmp_path, first=50, last=60)
-    with pytest.raises(UserError, match="no sequence c"):
+    with pytest.raises(Error, match="no sequence c"):
         plan_files(one, "csv", tmp_path, sequence="c")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import ullayers.tracks.table as results
 from tests.films import write_ball
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.masks import Spool
 from ullayers.tracks.reading import read_tracks
@@ -47,7 +47,7 @@ def traced() -> Iterator[Peak]:
         tracemalloc.stop()
 
 
-def test_results_are_not_kept_in_memory(either: Run, tmp_path: Path) -> None:
+def test_results_are_not_kept_in_memory(either: Plan, tmp_path: Path) -> None:
     """Small arrays between large blocks would keep these from being used again."""
     film = write_ball(tmp_path / "film.mp4", 400)
     alive = []

@@ -16,10 +16,10 @@ from markdown_it import MarkdownIt
 import ullayers as ul
 from tests.command import QUICK, UlCommand, check_refused
 from tests.films import write_ball
-from ullayers.errors import RunError, UserError
-from ullayers.learn.networks import Encoder, Locator
+from ullayers.errors import Error, RunError
+from ullayers.learning.networks import Encoder, Locator
 from ullayers.run.folder import CARD_START
-from ullayers.run.plan import load_run
+from ullayers.run.plan import load_plan
 from ullayers.run.reports import write_card, write_corrected_report
 from ullayers.run.summary import Exported
 from ullayers.tracks.table import TRACK, Answer
@@ -69,11 +69,11 @@ def test_the_code_in_it_runs(place: Path) -> None:
         names: dict[str, object] = {"frames": frames, "foreground": frames - 0.5}
         exec(code, names)
         assert isinstance(names["net"], (Locator, Encoder))
-        assert ("square crops" in code) == load_run(place / name).reading.follow
+        assert ("square crops" in code) == load_plan(place / name).reading.follow
 
 
 def test_odd_names_are_shown_as_they_are(place: Path, tmp_path: Path) -> None:
-    run = load_run(place / "run", "cpu")
+    run = load_plan(place / "run", "cpu")
     run.folder = tmp_path
     assert run.result is not None
     run.result.sources[:] = [ODD]
@@ -93,7 +93,7 @@ def test_odd_names_are_shown_as_they_are(place: Path, tmp_path: Path) -> None:
 
 
 def test_many_sequences_are_not_all_listed(place: Path, tmp_path: Path) -> None:
-    run = load_run(place / "codes", "cpu")
+    run = load_plan(place / "codes", "cpu")
     run.folder = tmp_path
     done = Exported()
     for i in range(25):
@@ -153,8 +153,8 @@ def test_watching_writes_a_card_and_a_summary(
     info = open_live(str(place / "ball.mp4")).probe()
     assert (video.count, video.width, video.height) == (40, info.width, info.height)
     assert video.fps == pytest.approx(info.rate)
-    with pytest.raises(UserError, match="written by ul watch; reports are for runs of ul learn"):
-        write_corrected_report(load_run(run, "cpu"), tmp_path / "report.html")
+    with pytest.raises(Error, match="written by ul watch; reports are for runs of ul learn"):
+        write_corrected_report(load_plan(run, "cpu"), tmp_path / "report.html")
     result = json.loads((run / "config.json").read_text())["result"]
     objective = "unknown" if result["objective"] is None else f"{result['objective']:.2f}"
     assert f"lower is better | {objective} |" in text
@@ -170,7 +170,7 @@ def test_from_pretrained_needs_two_files(place: Path, tmp_path: Path) -> None:
         net = ul.from_pretrained(copy)
         assert isinstance(net, kind)
         assert not net.training
-        expected = load_run(place / name, "cpu").net
+        expected = load_plan(place / name, "cpu").net
         assert expected is not None
         for key, value in expected.state_dict().items():
             torch.testing.assert_close(net.state_dict()[key], value)

@@ -18,11 +18,11 @@ from torch import Tensor
 import ullayers as ul
 from tests.command import UlCommand, check_refused
 from tests.films import BALL, Pixels, ball, write_ball
-from tests.learn.short_runs import CODES, learn
+from tests.learning.short_runs import CODES, learn
 from tests.real_data import DATA
 from ullayers.run.apply import answers
 from ullayers.run.network import LUMA, Preprocess, network_graph, write_onnx
-from ullayers.run.plan import Run, load_run
+from ullayers.run.plan import Plan, load_plan
 from ullayers.run.watcher import Watcher
 from ullayers.video.region import MaskRegion, Rectangle
 from ullayers.video.sources import Reading, find_sources, read_all
@@ -55,8 +55,8 @@ def median(frames: Pixels) -> Pixels:
 
 
 @pytest.fixture(scope="module")
-def locator(place: Path) -> Run:
-    return load_run(place / "run", "cpu")
+def locator(place: Path) -> Plan:
+    return load_plan(place / "run", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def located(locator: Run, onnx_file: Path) -> Callable[..., Outputs]:
+def located(locator: Plan, onnx_file: Path) -> Callable[..., Outputs]:
     write_onnx(locator, onnx_file)
     return opened(onnx_file)
 
@@ -76,7 +76,7 @@ def film(place: Path) -> Pixels:
 
 
 def test_onnx_locates_as_the_network_does(
-    locator: Run, located: Callable[..., Outputs], film: Pixels
+    locator: Plan, located: Callable[..., Outputs], film: Pixels
 ) -> None:
     behind = median(film)
     found = located(frames=film, backdrop=behind)
@@ -98,7 +98,7 @@ def shrunk(picture: Pixels, size: tuple[int, int]) -> Tensor:
 
 
 def test_onnx_accepts_any_size_and_a_frame_without_foreground(
-    locator: Run, located: Callable[..., Outputs]
+    locator: Plan, located: Callable[..., Outputs]
 ) -> None:
     frames = ball(5, 90, 120)[0].transpose(0, 3, 1, 2).copy()
     for number in (1, 5):
@@ -116,7 +116,7 @@ def test_watching_continues_from_its_state(tmp_path: Path) -> None:
     roi = Rectangle(10, 8, 48, 36)
     for _ in ul.watch(video, roi=roi, folder=tmp_path / "run"):
         pass
-    run = load_run(tmp_path / "run", "cpu")
+    run = load_plan(tmp_path / "run", "cpu")
     write_onnx(run, tmp_path / "watch.onnx")
     compute = opened(tmp_path / "watch.onnx")
     watcher = Watcher(run.config, 3, (36, 48))
@@ -155,7 +155,7 @@ def test_preprocessing_resizes_by_area(grey: bool) -> None:
     assert (small - expected).abs().max() <= 0.51  # OpenCV rounds to whole levels
 
 
-def test_positions_in_a_region_are_those_in_the_frame(locator: Run, film: Pixels) -> None:
+def test_positions_in_a_region_are_those_in_the_frame(locator: Plan, film: Pixels) -> None:
     inside = np.zeros(BALL, bool)
     inside[5:27, 6:36] = True
     inside[5:9, 6:10] = False
@@ -176,7 +176,7 @@ def test_positions_in_a_region_are_those_in_the_frame(locator: Run, film: Pixels
 
 
 @pytest.mark.data
-def test_real_frames_at_their_own_size(locator: Run, located: Callable[..., Outputs]) -> None:
+def test_real_frames_at_their_own_size(locator: Plan, located: Callable[..., Outputs]) -> None:
     frames = read_all(find_sources([str(MOUSE)])[0], Reading(stride=100, max_frames=8)).frames
     behind = frames.median(0).values
     found = located(frames=frames.numpy(), backdrop=behind.numpy())
@@ -197,7 +197,7 @@ def test_command_writes_codes_as_ul_apply(
     check_refused(here("export", run.folder, *both), "net.onnx", "--force")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["codes", "net.onnx", "net.pt2"]
 
-    graph = network_graph(load_run(run.folder, "cpu")).module
+    graph = network_graph(load_plan(run.folder, "cpu")).module
     frames = torch.from_numpy(film)
     found = opened(tmp_path / "net.onnx")(frames=film)["code"]
     np.testing.assert_allclose(found, graph(frames).detach(), atol=1e-4)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.exports import broken_middle, sources_in
 from ullayers.errors import RunError
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.masks import (
     OUTLINES,
@@ -59,7 +59,7 @@ def part(first: int, count: int, **more: Any) -> Answer:
     return Answer("a", index, index / 25, TRACK, np.zeros((count, 3)), masks=masks, **more)
 
 
-def test_polygons_enclose_the_masks_that_are_written(run: Run, tmp_path: Path) -> None:
+def test_polygons_enclose_the_masks_that_are_written(run: Plan, tmp_path: Path) -> None:
     [source] = sources_in(tmp_path / "in", 40)
     export(run, [source], tmp_path / "out", ExportOptions(masks=True))
     path = tmp_path / "out" / OUTLINES
@@ -133,7 +133,7 @@ def test_reading_while_frames_are_added(tmp_path: Path) -> None:
     assert outline.points.tolist() == [[3, 10], [3, 20], [13, 20], [13, 10]]
 
 
-def test_a_stopped_export_is_resumed(run: Run, tmp_path: Path) -> None:
+def test_a_stopped_export_is_resumed(run: Plan, tmp_path: Path) -> None:
     sources = broken_middle(tmp_path / "in")
     out = tmp_path / "out"
     with pytest.raises(VideoError):
@@ -150,7 +150,7 @@ def test_a_stopped_export_is_resumed(run: Run, tmp_path: Path) -> None:
         assert rows(out, source.name) == rows(tmp_path / "at_once", source.name) != []
 
 
-def test_nothing_is_left_of_an_export_that_finished_nothing(run: Run, tmp_path: Path) -> None:
+def test_nothing_is_left_of_an_export_that_finished_nothing(run: Plan, tmp_path: Path) -> None:
     def stop(count: int) -> None:
         raise KeyboardInterrupt
 

@@ -17,9 +17,9 @@ from tests.films import Floats, ball, column, write_film, write_pictures
 from tests.pages import chart_named, labels
 from tests.pages import read as read_page
 from ullayers.errors import RunError
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 from ullayers.run.pipeline import learn_run
-from ullayers.run.plan import Run, load_run, plan_run
+from ullayers.run.plan import Plan, load_plan, plan_run
 from ullayers.run.reports import report_run
 from ullayers.run.write import ExportOptions, export
 from ullayers.video.region import MaskRegion, Rectangle, Region
@@ -52,7 +52,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_film(tmp_path_factory.mktemp("film") / "two.mp4", two_things()[0])
 
 
-def learned(film: str, folder: Path, roi: Region | None) -> tuple[Run, list[Source]]:
+def learned(film: str, folder: Path, roi: Region | None) -> tuple[Plan, list[Source]]:
     config = Config(steps=5, trial_steps=3, restarts=1)
     run, sources = plan_run([film], folder, config, size=48, start=0.4, end=2.0, roi=roi)
     for _ in learn_run(run, sources):
@@ -112,7 +112,7 @@ def test_a_run_keeps_its_part(film: str, tmp_path: Path) -> None:
     for roi in (ARENA, mask(), None):
         folder = tmp_path / str(roi)
         run, _ = learned(film, folder, roi)
-        loaded = load_run(folder)
+        loaded = load_plan(folder)
         assert loaded.reading == run.reading
         assert (loaded.reading.start, loaded.reading.end, loaded.reading.roi) == (0.4, 2.0, roi)
 
@@ -130,13 +130,13 @@ def test_a_run_keeps_its_part(film: str, tmp_path: Path) -> None:
     ],
 )
 def test_damaged_regions_are_refused(
-    film: str, run: Run, tmp_path: Path, entry: object, words: str
+    film: str, run: Plan, tmp_path: Path, entry: object, words: str
 ) -> None:
     content = json.loads((run.folder / "config.json").read_text())
     content["reading"]["roi"] = entry
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(RunError, match=words) as caught:
-        load_run(tmp_path)
+        load_plan(tmp_path)
     assert "config.json is damaged" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -150,16 +150,16 @@ def test_damaged_regions_are_refused(
     ],
 )
 def test_damaged_ranges_are_refused(
-    run: Run, tmp_path: Path, entries: dict[str, object], words: str
+    run: Plan, tmp_path: Path, entries: dict[str, object], words: str
 ) -> None:
     content = json.loads((run.folder / "config.json").read_text())
     content["reading"] |= entries
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(RunError, match=words):
-        load_run(tmp_path)
+        load_plan(tmp_path)
 
 
-def test_codes_of_a_part(codes: Run, film: str, tmp_path: Path) -> None:
+def test_codes_of_a_part(codes: Plan, film: str, tmp_path: Path) -> None:
     """The overlay shows the whole frames of the range, with the outline of the region."""
     part = replace(codes, reading=replace(codes.reading, start=0.4, end=2.0, roi=ARENA))
     part = replace(part, folder=with_metrics(codes, tmp_path))
@@ -177,7 +177,7 @@ def test_codes_of_a_part(codes: Run, film: str, tmp_path: Path) -> None:
 
 
 def test_a_partial_table_of_another_part_is_not_continued(
-    run: Run, film: str, tmp_path: Path
+    run: Plan, film: str, tmp_path: Path
 ) -> None:
     sources = find_sources([film])
     broken = [*sources, Source("gone", str(tmp_path / "gone.mp4"), "video")]

@@ -15,7 +15,7 @@ from tests.films import contents, files_in, write_ball, write_truncated
 from ullayers.errors import RunError
 from ullayers.run.folder import PART_NOTE, PARTS, clear_run
 from ullayers.run.parts import Joined, apply_part, finished_parts, join_parts, part_request
-from ullayers.run.plan import Run, csv_name
+from ullayers.run.plan import Plan, csv_name
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.behaviour import Zones, measure_folder, read_zones, write_behaviour
 from ullayers.tracks.masks import OUTLINES
@@ -24,14 +24,14 @@ from ullayers.video.sources import Source, VideoError
 SKIP = ExportOptions(skip_bad=True)
 
 
-def apply_all(run: Run, sources: list[Source], out: Path, options: ExportOptions) -> None:
+def apply_all(run: Plan, sources: list[Source], out: Path, options: ExportOptions) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for source in reversed(sources):  # in any order
         apply_part(run, source, options, out)
 
 
 def joined(
-    run: Run, sources: list[Source], out: Path, options: ExportOptions, zones: Zones | None = None
+    run: Plan, sources: list[Source], out: Path, options: ExportOptions, zones: Zones | None = None
 ) -> Joined:
     notes = finished_parts(sources, out, part_request(run, options), skip_bad=options.skip_bad)
     return join_parts(run, sources, out, notes, zones, None if zones is None else 0.5)
@@ -44,7 +44,7 @@ def outlines(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("objects", [1, None])
 def test_joined_results_are_those_of_the_plain_export(
-    either: Run, tmp_path: Path, objects: int | None
+    either: Plan, tmp_path: Path, objects: int | None
 ) -> None:
     sources, out, plain = sources_in(tmp_path / "in", 12, 30, 12), tmp_path / "out", tmp_path / "p"
     write_truncated(Path(sources[1].path))
@@ -80,7 +80,7 @@ def test_joined_results_are_those_of_the_plain_export(
 
 
 def test_joining_that_was_stopped_is_repeated(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources, out, plain = sources_in(tmp_path / "in", 12, 12), tmp_path / "out", tmp_path / "plain"
     options = ExportOptions(masks=True)
@@ -102,7 +102,7 @@ def test_joining_that_was_stopped_is_repeated(
     assert not (out / PARTS).exists()
 
 
-def test_a_part_of_a_killed_process_is_done_again(codes: Run, tmp_path: Path) -> None:
+def test_a_part_of_a_killed_process_is_done_again(codes: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 12, 12), tmp_path / "out"
     apply_all(codes, sources, out, SKIP)
     (out / PARTS / "film1" / PART_NOTE).unlink()
@@ -115,7 +115,7 @@ def test_a_part_of_a_killed_process_is_done_again(codes: Run, tmp_path: Path) ->
     assert (out / "codes.csv").read_bytes() == (tmp_path / "plain" / "codes.csv").read_bytes()
 
 
-def test_parts_of_something_else_are_refused(codes: Run, tmp_path: Path) -> None:
+def test_parts_of_something_else_are_refused(codes: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 12, 12), tmp_path / "out"
     apply_all(codes, sources, out, SKIP)
     moved = [replace(source, path=f"{source.path}.mp4") for source in sources]
@@ -133,7 +133,7 @@ def test_parts_of_something_else_are_refused(codes: Run, tmp_path: Path) -> None
         finished_parts(sources, out, part_request(codes, SKIP), skip_bad=True)
 
 
-def test_nothing_but_bad_videos(codes: Run, tmp_path: Path) -> None:
+def test_nothing_but_bad_videos(codes: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 12), tmp_path / "out"
     Path(sources[0].path).write_bytes(b"nothing")
     apply_all(codes, sources, out, SKIP)
@@ -142,7 +142,7 @@ def test_nothing_but_bad_videos(codes: Run, tmp_path: Path) -> None:
     assert not list(out.iterdir())
 
 
-def test_missing_folders_are_named(codes: Run, tmp_path: Path) -> None:
+def test_missing_folders_are_named(codes: Plan, tmp_path: Path) -> None:
     write_ball(tmp_path / "film.mp4", 5)
     source = Source("film", str(tmp_path / "film.mp4"), "video")
     with pytest.raises(RunError, match=r"out: is not on all machines; mount it there"):
@@ -155,7 +155,7 @@ def test_missing_folders_are_named(codes: Run, tmp_path: Path) -> None:
     assert mine.exists()
 
 
-def test_parts_are_removed_with_the_results(codes: Run, tmp_path: Path) -> None:
+def test_parts_are_removed_with_the_results(codes: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 12), tmp_path / "out"
     apply_all(codes, sources, out, replace(SKIP, overlay=5))
     (out / PARTS / "film9").mkdir()  # of a process that was killed at once

@@ -17,7 +17,7 @@ from tests.films import contents
 from ullayers.errors import RunError
 from ullayers.run.folder import clear_run
 from ullayers.run.parts import apply_part, join_parts
-from ullayers.run.plan import Run, load_run
+from ullayers.run.plan import Plan, load_plan
 from ullayers.run.summary import summary_lines
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.masks import read_outlines, renumber_masks
@@ -57,16 +57,16 @@ def films(tmp_path_factory: pytest.TempPathFactory, paths: AnimalPaths) -> list[
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, films: list[str]) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory, films: list[str]) -> Plan:
     """With a still camera, a hardly trained network is enough."""
     folder = tmp_path_factory.mktemp("watched")
     for _ in ul.watch(films[0], size=16, max_frames=5, folder=folder):
         pass
-    return load_run(folder)
+    return load_plan(folder)
 
 
 @pytest.fixture(scope="module")
-def plain(run: Run, films: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(run: Plan, films: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
     export(run, find_sources(films), folder, ExportOptions(objects=None, masks=True))
     return folder
@@ -122,7 +122,9 @@ def test_masks_outlines_and_crossings_have_these_numbers(plain: Path) -> None:
             assert distance < 0.09 * SIDE, "one and a half lengths: they touch"
 
 
-def test_identical_animals_are_not_recognised(run: Run, paths: AnimalPaths, tmp_path: Path) -> None:
+def test_identical_animals_are_not_recognised(
+    run: Plan, paths: AnimalPaths, tmp_path: Path
+) -> None:
     films = write_films(tmp_path, paths, variety=0.0)
     out = tmp_path / "out"
     export(run, find_sources(films), out, ExportOptions(objects=None))
@@ -131,7 +133,7 @@ def test_identical_animals_are_not_recognised(run: Run, paths: AnimalPaths, tmp_
 
 
 def test_a_fleet_and_a_resumed_export_give_the_same_numbers(
-    run: Run, plain: Path, films: list[str], tmp_path: Path
+    run: Plan, plain: Path, films: list[str], tmp_path: Path
 ) -> None:
     sources = find_sources(films)
     options = ExportOptions(objects=None, masks=True)

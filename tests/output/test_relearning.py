@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.command import UlCommand, check_refused
-from tests.learn.short_runs import records_of
+from tests.learning.short_runs import records_of
 from tests.results import walk, write_results
-from ullayers.errors import UserError
-from ullayers.learn.config import Config
+from ullayers.errors import Error
+from ullayers.learning.config import Config
 from ullayers.run.pipeline import work
-from ullayers.run.plan import Run, load_run, plan_relearning, plan_run, read_teaching
+from ullayers.run.plan import Plan, load_plan, plan_relearning, plan_run, read_teaching
 from ullayers.tracks.corrections import (
     Corrections,
     Delete,
@@ -45,7 +45,7 @@ def places() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return small, large
 
 
-def learn(run: Run, sources: list[Source]) -> None:
+def learn(run: Plan, sources: list[Source]) -> None:
     for _ in work(run, sources):
         pass
 
@@ -87,7 +87,7 @@ def test_three_corrections_lead_to_the_object_that_is_meant(
     code, out, _ = here("learn", "--corrections", run, "--out", tmp_path / "new")
     assert code == 0
     assert f"semi-supervised: 4 corrections of {run}" in out
-    new = load_run(tmp_path / "new")
+    new = load_plan(tmp_path / "new")
     assert new.finished
 
     assert right(run) < 0.1
@@ -121,7 +121,7 @@ def test_learning_from_corrections_resumes_after_a_kill(run: Path, tmp_path: Pat
     for step, _ in enumerate(records_of(new, sources)):
         if step == KILLED_AT:
             shutil.copytree(new.folder, tmp_path / "killed")
-    killed = load_run(tmp_path / "killed")
+    killed = load_plan(tmp_path / "killed")
     assert killed.net is None
     assert killed.teaching == new.teaching
     assert len(list(records_of(killed, sources))) < step  # it does not start again
@@ -136,13 +136,13 @@ def test_what_cannot_be_learned_from(here: UlCommand, run: Path, tmp_path: Path)
         command = ("learn", "--corrections", run, "--out", tmp_path / "new", *more)
         check_refused(here(*command), "leave")
     write_corrections(run, Corrections((Split("two", 1, 10), Merge("two", (1, 2)))))
-    with pytest.raises(UserError, match="no corrections to learn from"):
+    with pytest.raises(Error, match="no corrections to learn from"):
         plan_relearning(run, tmp_path / "new")
     write_corrections(run, Corrections((Move("two", 1, 5, 10, 10),)))
-    with pytest.raises(UserError, match="is the run that was corrected"):
+    with pytest.raises(Error, match="is the run that was corrected"):
         plan_relearning(run, run, force=True)
     write_corrections(run, Corrections((Move("two", 3, 5, 10, 10),)))
-    with pytest.raises(UserError, match="correction 1"):
+    with pytest.raises(Error, match="correction 1"):
         plan_relearning(run, tmp_path / "new")
 
 
@@ -152,7 +152,7 @@ def test_places_of_the_object_that_is_left(tmp_path: Path) -> None:
     moves = [Move("a", 1, 3, 48, 32), Move("a", 2, 5, 24, 16), Move("a", 2, 8, 12, 16)]
     corrections = Corrections((*moves, Swap("a", (1, 2), 4), MarkEmpty("a", 10, 10)))
     write_corrections(folder, corrections)
-    with pytest.raises(UserError, match="a has several objects"):
+    with pytest.raises(Error, match="a has several objects"):
         read_teaching(folder)
     write_corrections(folder, corrections.add(Delete("a", 2)))
     teaching = read_teaching(folder)

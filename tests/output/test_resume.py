@@ -24,7 +24,7 @@ from tests.films import (
 )
 from tests.tracks.growing import change_rows, execute, leave_unfinished
 from ullayers.errors import RunError
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.run.reports import report_run
 from ullayers.run.write import ExportOptions, export
 from ullayers.tracks.table import TRACK
@@ -45,7 +45,7 @@ class Begun:
         return self.sources
 
 
-def begin(run: Run, place: Path) -> Begun:
+def begin(run: Plan, place: Path) -> Begun:
     sources, out = broken_middle(place / "in"), place / "out"
     with pytest.raises(VideoError):
         export(run, sources, out, ExportOptions())
@@ -53,12 +53,12 @@ def begin(run: Run, place: Path) -> Begun:
 
 
 @pytest.fixture(scope="module")
-def begun(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+def begun(run: Plan, tmp_path_factory: pytest.TempPathFactory) -> Begun:
     """Begun once for all tests, which copy it and do not change the sources."""
     return begin(run, tmp_path_factory.mktemp("begun"))
 
 
-def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: Path) -> None:
+def test_resuming_does_the_rest_and_gives_the_same_table(either: Plan, tmp_path: Path) -> None:
     sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
     with pytest.raises(VideoError):
         export(either, sources, out, ExportOptions())
@@ -73,7 +73,7 @@ def test_resuming_does_the_rest_and_gives_the_same_table(either: Run, tmp_path: 
     assert files_in(out) == files_in(tmp_path / "whole")
 
 
-def test_what_is_resumed_is_whole(either: Run, tmp_path: Path) -> None:
+def test_what_is_resumed_is_whole(either: Plan, tmp_path: Path) -> None:
     """Rows, masks, and what the video and the report show of the sequences that were finished."""
     sources, out, locate = broken_middle(tmp_path / "in"), tmp_path / "out", either.config.task
     wanted = ExportOptions(overlay=15, masks=locate == "locate")
@@ -98,7 +98,7 @@ class StoppedError(Exception):
     """Raised in the middle of an export."""
 
 
-def test_the_summary_of_what_is_resumed_is_whole(run: Run, tmp_path: Path) -> None:
+def test_the_summary_of_what_is_resumed_is_whole(run: Plan, tmp_path: Path) -> None:
     """Other objects, notes and errors are not in the table."""
     sources, out = sources_in(tmp_path / "in", 40, 12, 12), tmp_path / "out"
     write_truncated(tmp_path / "in" / "film0.mp4")
@@ -123,7 +123,7 @@ def test_the_summary_of_what_is_resumed_is_whole(run: Run, tmp_path: Path) -> No
     assert done.bad == whole.bad
 
 
-def test_masks_that_were_not_asked_for_before(run: Run, tmp_path: Path) -> None:
+def test_masks_that_were_not_asked_for_before(run: Plan, tmp_path: Path) -> None:
     sources, out = broken_middle(tmp_path / "in"), tmp_path / "out"
     with pytest.raises(VideoError):
         export(run, sources, out, ExportOptions())
@@ -132,7 +132,7 @@ def test_masks_that_were_not_asked_for_before(run: Run, tmp_path: Path) -> None:
     assert len(files_in(out / "masks")) == len(read_table(out / "tracks.csv")) == 36
 
 
-def test_resuming_past_a_source_that_stays_broken(run: Run, tmp_path: Path) -> None:
+def test_resuming_past_a_source_that_stays_broken(run: Plan, tmp_path: Path) -> None:
     sources, out = broken_middle(tmp_path / "in")[:2], tmp_path / "out"
     (tmp_path / "in" / "film1.mp4").write_bytes(b"nothing")
     with pytest.raises(VideoError):
@@ -142,7 +142,7 @@ def test_resuming_past_a_source_that_stays_broken(run: Run, tmp_path: Path) -> N
     assert {row["sequence"] for row in read_table(out / "tracks.csv")} == {"film0"}
 
 
-def test_an_export_begun_by_an_earlier_version_starts_again(run: Run, tmp_path: Path) -> None:
+def test_an_export_begun_by_an_earlier_version_starts_again(run: Plan, tmp_path: Path) -> None:
     sources, out = sources_in(tmp_path / "in", 5), tmp_path / "out"
     out.mkdir()
     (out / "tracks.partial.csv").write_text("sequence,frame,time,x,y,confidence\n")
@@ -152,13 +152,13 @@ def test_an_export_begun_by_an_earlier_version_starts_again(run: Run, tmp_path: 
     assert len(read_table(out / "tracks.csv")) == 5
 
 
-def test_resuming_where_nothing_was_begun(run: Run, tmp_path: Path) -> None:
+def test_resuming_where_nothing_was_begun(run: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 5)
     export(run, sources, tmp_path / "out", ExportOptions(resume=True))
     assert len(read_table(tmp_path / "out" / "tracks.csv")) == 5
 
 
-def test_resuming_something_else_is_refused(run: Run, begun: Begun, tmp_path: Path) -> None:
+def test_resuming_something_else_is_refused(run: Plan, begun: Begun, tmp_path: Path) -> None:
     out = tmp_path / "out"
     sources = begun.copy_to(out)
     for other in (ExportOptions(resume=True, stride=2), ExportOptions(resume=True, max_frames=3)):
@@ -169,7 +169,7 @@ def test_resuming_something_else_is_refused(run: Run, begun: Begun, tmp_path: Pa
 
 
 def test_rows_of_another_file_of_the_same_name_are_not_taken(
-    run: Run, begun: Begun, tmp_path: Path
+    run: Plan, begun: Begun, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     begun.copy_to(out)
@@ -224,7 +224,7 @@ DAMAGES: dict[str, Damage] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.filterwarnings("error")
 def test_damaged_tables_are_refused_and_left_alone(
-    run: Run, begun: Begun, tmp_path: Path, damage: str
+    run: Plan, begun: Begun, tmp_path: Path, damage: str
 ) -> None:
     out = tmp_path / "out"
     sources = begun.copy_to(out)
@@ -237,7 +237,7 @@ def test_damaged_tables_are_refused_and_left_alone(
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.timeout(60)
-def test_a_partial_table_that_is_a_pipe(run: Run, begun: Begun, tmp_path: Path) -> None:
+def test_a_partial_table_that_is_a_pipe(run: Plan, begun: Begun, tmp_path: Path) -> None:
     name = "tracks.partial.sqlite"
     out = tmp_path / "out"
     sources = begun.copy_to(out)
@@ -251,7 +251,7 @@ def test_a_partial_table_that_is_a_pipe(run: Run, begun: Begun, tmp_path: Path) 
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_hard_links_are_not_written_through(
-    run: Run, begun: Begun, tmp_path: Path, resume: bool
+    run: Plan, begun: Begun, tmp_path: Path, resume: bool
 ) -> None:
     out = tmp_path / "out"
     sources = begun.copy_to(out)
@@ -277,7 +277,7 @@ def outside(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("link", ["masks", "masks/film0", "masks/other"])
 @pytest.mark.parametrize("masks", [True, False])
-def test_links_in_masks_are_not_followed(run: Run, tmp_path: Path, link: str, masks: bool) -> None:
+def test_links_in_masks_are_not_followed(run: Plan, tmp_path: Path, link: str, masks: bool) -> None:
     place, out = outside(tmp_path)
     (out / link).parent.mkdir(exist_ok=True)
     (out / link).symlink_to(place if link == "masks" else place / "film0")
@@ -291,7 +291,7 @@ def test_links_in_masks_are_not_followed(run: Run, tmp_path: Path, link: str, ma
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_partial_table_that_is_a_link_is_not_followed(
-    run: Run, begun: Begun, tmp_path: Path, resume: bool
+    run: Plan, begun: Begun, tmp_path: Path, resume: bool
 ) -> None:
     out, name = tmp_path / "out", "tracks.partial.sqlite"
     sources = begun.copy_to(out)
@@ -307,7 +307,7 @@ def test_a_partial_table_that_is_a_link_is_not_followed(
 
 
 @pytest.mark.parametrize("name", ["tracks.csv", "summary.json", "overlay.mp4"])
-def test_a_result_that_is_a_link_is_replaced(run: Run, tmp_path: Path, name: str) -> None:
+def test_a_result_that_is_a_link_is_replaced(run: Plan, tmp_path: Path, name: str) -> None:
     place, out = outside(tmp_path)
     (out / name).symlink_to(place / "000000.png")
     export(run, sources_in(tmp_path / "in", 3), out, ExportOptions(overlay=3))

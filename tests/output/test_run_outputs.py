@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from ullayers.run.pipeline import Event, follow, work
-from ullayers.run.plan import Run, load_run, sources_of
+from ullayers.run.plan import Plan, load_plan, sources_of
 
 pytestmark = pytest.mark.usefixtures("full_reports")
 
 
 def test_everything_that_learn_writes(
-    either: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    either: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(either.folder, tmp_path / "run")
-    run = load_run(tmp_path / "run")
+    run = load_plan(tmp_path / "run")
     sources = sources_of(run)
     events: list[Event] = []
     outcome = follow(work(run, sources), events.append)

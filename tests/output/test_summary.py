@@ -25,7 +25,7 @@ from tests.films import (
 )
 from tests.pages import read as read_page
 from ullayers.errors import RunError
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.run.reports import report_run
 from ullayers.run.summary import Exported, Totals, summary_lines, trust_sentence, write_summary
 from ullayers.run.write import ExportOptions, export
@@ -34,7 +34,7 @@ from ullayers.tracks.table import TRACK, Answer, code_columns
 from ullayers.video.sources import Clip, Info, Reading, Source, find_sources, read_all
 
 
-def test_summary(either: Run, tmp_path: Path) -> None:
+def test_summary(either: Plan, tmp_path: Path) -> None:
     done = export(either, sources_in(tmp_path / "in", 30, 12), tmp_path / "out", ExportOptions())
     locate = either.config.task == "locate"
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -65,7 +65,7 @@ def test_summary(either: Run, tmp_path: Path) -> None:
     assert ("(confidence of at least 0.5)" in line) == locate
 
 
-def test_an_untrusted_code_is_not_a_ring(codes: Run, tmp_path: Path) -> None:
+def test_an_untrusted_code_is_not_a_ring(codes: Plan, tmp_path: Path) -> None:
     done = Exported()
     done.add(answer_of(circle(90)), {}, Info(64, 48, 25.0, 90))
     assert codes.result is not None
@@ -87,12 +87,12 @@ def answer_of(codes: NDArray[np.float64]) -> Answer:
     return Answer("film", np.arange(count), np.arange(float(count)), ("y0", "y1"), codes)
 
 
-def test_a_summary_of_one_frame(run: Run, tmp_path: Path) -> None:
+def test_a_summary_of_one_frame(run: Plan, tmp_path: Path) -> None:
     done = export(run, sources_in(tmp_path / "in", 1), tmp_path / "out", ExportOptions())
     assert summary_lines(run, done)[0].startswith("1 frame, object found")
 
 
-def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) -> None:
+def test_a_summary_says_why_results_are_not_trusted(run: Plan, tmp_path: Path) -> None:
     sources = find_sources([write_film(tmp_path / "a.mp4", still(9))])
     rising = replace(run, result=replace(run.outcome, start=-2.0, objective=-1.0))
     export(rising, sources, tmp_path, ExportOptions())
@@ -108,7 +108,7 @@ def test_a_summary_says_why_results_are_not_trusted(run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("folded", [None, 0.02, 0.8])
-def test_a_folded_code_is_not_a_ring(codes: Run, folded: float | None, tmp_path: Path) -> None:
+def test_a_folded_code_is_not_a_ring(codes: Plan, folded: float | None, tmp_path: Path) -> None:
     outcome = replace(codes.outcome, folded=folded, held_out_correlation=[0.9, 0.9], start=None)
     run = replace(codes, result=outcome)
     turn = np.arange(72) * 2 * np.pi / 72
@@ -142,7 +142,7 @@ def test_frames_without_any_object() -> None:
     assert Totals.of(several_in(shown)) == Totals(200, 50, absent=150)
 
 
-def test_several_equal_objects_are_named(run: Run, tmp_path: Path) -> None:
+def test_several_equal_objects_are_named(run: Plan, tmp_path: Path) -> None:
     frames, _ = ball(40, 48, 64)
     mirrored = ball(40, 48, 64)[0][:, ::-1, ::-1]
     is_ball = (mirrored[..., 0] > 200) & (mirrored[..., 1] < 60)
@@ -182,7 +182,7 @@ def unexpected(*_: Any, **__: Any) -> None:
     raise AssertionError("frames are read again")
 
 
-def test_overlay_and_report_do_not_read_frames_again(either: Run, tmp_path: Path) -> None:
+def test_overlay_and_report_do_not_read_frames_again(either: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 40)
     locate = either.config.task == "locate"
     options = ExportOptions(overlay=30, samples=True, masks=locate)
@@ -196,7 +196,7 @@ def test_overlay_and_report_do_not_read_frames_again(either: Run, tmp_path: Path
 
 
 @pytest.mark.usefixtures("full_reports")
-def test_frames_kept_for_the_report_are_those_of_the_video(run: Run, tmp_path: Path) -> None:
+def test_frames_kept_for_the_report_are_those_of_the_video(run: Plan, tmp_path: Path) -> None:
     """Of files and of pictures, at the size and with the stride that they are shown with."""
     frames = ball(70, 48, 64)[0]
     for name in (write_film(tmp_path / "a.mp4", frames), write_pictures(tmp_path / "b", frames)):
@@ -209,7 +209,7 @@ def test_frames_kept_for_the_report_are_those_of_the_video(run: Run, tmp_path: P
         assert all(torch.equal(frame, whole[row]) for row, frame in kept.items())
 
 
-def test_damaged_metrics_are_reported(run: Run, tmp_path: Path) -> None:
+def test_damaged_metrics_are_reported(run: Plan, tmp_path: Path) -> None:
     sources = sources_in(tmp_path / "in", 5)
     done = export(run, sources, tmp_path / "out", ExportOptions())
     for line in ({"step": 1}, {"trial": run.outcome.trial, "step": 9, "rank": "x"}):
@@ -221,7 +221,7 @@ def test_damaged_metrics_are_reported(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("there", "trusted"), [(40, True), (5, False)])
 def test_an_object_that_comes_late_and_leaves_early_is_trusted(
-    run: Run, there: int, trusted: bool, tmp_path: Path
+    run: Plan, there: int, trusted: bool, tmp_path: Path
 ) -> None:
     values = np.full((200, 3), 0.5)
     values[:, 2] = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.results import HEIGHT, WIDTH, Row, walk, write_results
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.tracks.formats.write import plan_files, write_files
 from ullayers.tracks.scores import (
     Observation,
@@ -251,11 +251,11 @@ def test_bad_truth(
 ) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(Error, match=words):
         read_truth(tmp_path / name, video)
 
 
 def test_no_frame_in_common(video: TrackedVideo) -> None:
     later = collect([Observation(99, 1, 0.0, 0.0)], [])
-    with pytest.raises(UserError, match="frames 99 to 99, the run has frames 0 to 11"):
+    with pytest.raises(Error, match="frames 99 to 99, the run has frames 0 to 11"):
         score_tracks(observe(video, boxes=False), later, Rule("distance", 5.0), WIDTH)

@@ -21,9 +21,9 @@ import ullayers as ul
 import ullayers.video.files.decoding as decoding
 from tests.command import UlCommand
 from tests.films import ball, files_in, write_film
-from ullayers.errors import UserError
-from ullayers.learn.checkpoint import write_tensors
-from ullayers.learn.config import Config, Options, default_of, setting
+from ullayers.errors import Error
+from ullayers.learning.checkpoint import write_tensors
+from ullayers.learning.config import Config, Options, default_of, setting
 from ullayers.run import learn as facade
 from ullayers.run import pipeline
 from ullayers.run.learn import Run, learn, load_run
@@ -68,7 +68,7 @@ def test_every_option_of_the_command_is_an_argument_with_the_same_default() -> N
 
 def test_the_names_of_the_package() -> None:
     assert (ul.learn, ul.load_run, ul.Run) == (learn, load_run, Run)
-    assert issubclass(UserError, ul.Error)
+    assert issubclass(Error, ul.Error)
     assert "learn" in dir(ul)
 
 
@@ -102,7 +102,7 @@ def test_tables_are_data_frames(run: Run) -> None:
     assert len(run.crossings) == 0
     assert "confidence" in run.crossings
     assert run.tracks is tracks  # read once
-    with pytest.raises(UserError, match=r"tracks, not codes"):
+    with pytest.raises(Error, match=r"tracks, not codes"):
         _ = run.codes
 
 
@@ -125,11 +125,11 @@ def test_damaged_summaries_say_so(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "run" / "summary.json"
     for text in ("{}", "[" * 10**5, '{"task": "locate", "frames": NaN}', '{"task": 5}', "\udc80"):
         path.write_text(text, errors="surrogatepass")
-        with pytest.raises(UserError, match=r"summary.json is damaged") as error:
+        with pytest.raises(Error, match=r"summary.json is damaged") as error:
             _ = load_run(tmp_path / "run").summary
         assert "\n" not in str(error.value)
     path.unlink()
-    with pytest.raises(UserError, match=r"has no summary.json"):
+    with pytest.raises(Error, match=r"has no summary.json"):
         _ = load_run(tmp_path / "run").summary
 
 
@@ -146,9 +146,9 @@ def test_a_finished_run_can_be_loaded_and_applied(run: Run, scene: Path, tmp_pat
     assert not found.network.training
     again = load_run(found.folder)
     assert again.tracks.equals(found.tracks)
-    with pytest.raises(UserError, match="is not a run"):
+    with pytest.raises(Error, match="is not a run"):
         _ = again.network
-    with pytest.raises(UserError, match="is not empty"):
+    with pytest.raises(Error, match="is not empty"):
         loaded.apply(film, quiet=True)
     other = loaded.apply([film], out=tmp_path / "other", stride=2, overlay=True, quiet=True)
     assert len(other.tracks) == 30
@@ -171,11 +171,11 @@ def test_tracks_and_networks_can_be_exported(run: Run, tmp_path: Path) -> None:
     assert path == tmp_path / "tracks.csv"
     assert len(pandas.read_csv(path)) == len(run.tracks)
     assert run.export("napari") == run.folder / "export" / "scene.napari.csv"
-    with pytest.raises(UserError, match="exists"):
+    with pytest.raises(Error, match="exists"):
         run.export("csv", path)
-    with pytest.raises(UserError, match="file of the run"):
+    with pytest.raises(Error, match="file of the run"):
         run.export("csv", run.folder / "tracks.csv", force=True)
-    with pytest.raises(UserError, match="one of csv, "):
+    with pytest.raises(Error, match="one of csv, "):
         run.export("excel", path)  # type: ignore[arg-type]
 
 
@@ -230,7 +230,7 @@ def test_codes_are_a_data_frame(tmp_path: Path) -> None:
     assert list(run.codes.columns)[-3:] == ["y0", "y1", "y2"]
     assert len(run.codes) == 40
     for name in ("tracks", "behaviour", "zones", "crossings"):
-        with pytest.raises(UserError, match=r"codes, not"):
+        with pytest.raises(Error, match=r"codes, not"):
             getattr(run, name)
     assert "data:image/png" in run._repr_html_()
 
@@ -255,7 +255,7 @@ def test_bad_options_are_errors_that_the_user_can_fix(
     scene: Path, tmp_path: Path, options: dict[str, Any], words: str
 ) -> None:
     inputs = [] if {"resume", "corrections"} & options.keys() else [str(scene / "scene.mp4")]
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(Error, match=words):
         learn(inputs, out=tmp_path / "out", quiet=True, **options)
     assert not (tmp_path / "out").exists()
 

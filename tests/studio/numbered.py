@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.output.made_tracks import FPS, HEIGHT, WIDTH, wanderers, write_tables
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 from ullayers.tracks.masks import OUTLINES, SCHEMA, encoded
 from ullayers.tracks.reading import Track
 from ullayers.video.files.writing import VideoWriter

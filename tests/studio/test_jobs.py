@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from tests.command import start_code
 from tests.films import ball
 from tests.servers import served
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio import worker
 from ullayers.studio.editing import correct, outlines_of
 from ullayers.studio.jobs import Job, Jobs, JobState, Request
@@ -80,7 +80,7 @@ def test_a_run_is_stopped_killed_resumed_and_ends_like_ul_learn(
     other = studio.add_run({"sources": [entry.id], "task": "orient"})
     assert not studio.jobs.start_next()  # one at a time
     wait_for(job, "running", stage="training")
-    with pytest.raises(UserError, match="stop it first"):
+    with pytest.raises(Error, match="stop it first"):
         job.delete()
     job.stop()
     wait_for(job, "stopped")
@@ -135,7 +135,7 @@ def check_overlay(studio: Studio, job: Job) -> None:
 
 def check_relearning(studio: Studio, job: Job) -> None:
     """A run that learns from corrections is queued with the videos of the other one."""
-    with pytest.raises(UserError, match="no corrections"):
+    with pytest.raises(Error, match="no corrections"):
         studio.relearn(job.name)
     name = studio.details(job.name)["sequences"][0]["name"]
     move = {"op": "move", "sequence": name, "object": 1, "frame": 20, "x": 30.0, "y": 40.0}
@@ -183,7 +183,7 @@ def test_a_stream_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         studio = Studio(Workspace.open(tmp_path / "studio"), [f"{address}/ball.mkv"])
         [entry] = studio.library.entries()
         assert entry.describe()["kind"] == "live"
-        with pytest.raises(UserError, match="no frames to go back to"):
+        with pytest.raises(Error, match="no frames to go back to"):
             studio.jpeg(entry.id, 0, None)
         job = studio.add_run({"sources": [entry.id], "kind": "watch", "objects": 1})
         run_here(job, monkeypatch)
@@ -199,7 +199,7 @@ def test_a_stream_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no such camera; ls /dev/video\* lists the cameras"):
+    with pytest.raises(Error, match=r"no such camera; ls /dev/video\* lists the cameras"):
         Studio(Workspace.open(tmp_path / "studio"), ["/dev/video99"])
 
 

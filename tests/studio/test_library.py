@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tests.studio.conftest import write_video
 from tests.studio.numbered import write_run
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio.library import Library, sources_of
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
@@ -130,11 +130,11 @@ def test_odd_names_become_safe_ones(client: TestClient, tmp_path: Path, name: st
 
 
 def test_inputs_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(Error, match="does not exist"):
         Library(Workspace.open(tmp_path / "studio"), [str(tmp_path / "nowhere.mp4")])
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("")
-    with pytest.raises(UserError, match="not a studio folder"):
+    with pytest.raises(Error, match="not a studio folder"):
         Workspace.open(tmp_path)

@@ -12,19 +12,19 @@ import uvicorn
 
 from tests.command import UlCommand
 from tests.studio.browser import LocalServer
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio.serve import LOCAL, open_port
 
 
 def test_addresses_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"port 65536 .*ports end at 65535.*; give another --port"):
+    with pytest.raises(Error, match=r"port 65536 .*ports end at 65535.*; give another --port"):
         open_port(LOCAL, 65536)
 
     def unknown(*_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket.socket, "bind", unknown)
-    with pytest.raises(UserError, match=r"nowhere: cannot be used \(Name .*; change --host"):
+    with pytest.raises(Error, match=r"nowhere: cannot be used \(Name .*; change --host"):
         open_port("nowhere", 8420)
 
 

@@ -12,7 +12,7 @@ import pytest
 import ullayers.studio.table_file as table_file
 import ullayers.tracks.table as track_table
 from tests.output.made_tracks import wanderers, write_tables
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio.table_file import read_rows
 from ullayers.tracks.reading import NAMES, REQUIRED, STEP, Track, extremes
 
@@ -100,9 +100,7 @@ def test_a_table_that_has_changed_is_read_again(table: Path) -> None:
     table.write_text("".join(line for line in text.splitlines(True) if ",999," not in line))
     assert {int(rows.frame[-1]) for rows in read(table)} == {998}
     table.write_text(text.replace("b,5,1,", "b,5,2,"))
-    with pytest.raises(
-        UserError, match=r"is damaged \(the frames of object 2 in b are not in order"
-    ):
+    with pytest.raises(Error, match=r"is damaged \(the frames of object 2 in b are not in order"):
         read(table)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.output.made_tracks import wanderers, write_tables
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.tracks.corrections import read_corrections
 from ullayers.tracks.reading import NAMES, read_tracks
 from ullayers.tracks.table import read_table
@@ -98,7 +98,7 @@ def test_data_frames_of_an_older_version(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no results; write it with ul learn or ul apply"):
+    with pytest.raises(Error, match="has no results; write it with ul learn or ul apply"):
         read_table(tmp_path)
 
 
@@ -130,20 +130,20 @@ def test_one_object_of_an_older_version(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_tables(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(Error, match=message) as caught:
         read_tracks(table(tmp_path, text))
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_table(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is missing"):
+    with pytest.raises(Error, match="is missing"):
         read_tracks(tmp_path / "tracks.csv")
 
 
 def test_a_file_is_not_a_results_folder(tmp_path: Path) -> None:
     (tmp_path / "film.mp4").touch()
     assert not read_corrections(tmp_path / "film.mp4").applied
-    with pytest.raises(UserError, match="is missing; write it with ul learn or ul apply"):
+    with pytest.raises(Error, match="is missing; write it with ul learn or ul apply"):
         read_tracks(tmp_path / "film.mp4" / "tracks.csv")
 
 
@@ -155,7 +155,7 @@ def test_a_summary_with_huge_numbers_is_damaged(tmp_path: Path, entry: str, valu
     summary.write_text(json.dumps({"sequences": [sizes]}))
     assert len(read_videos(tmp_path)[0].frames) == 2
     summary.write_text(json.dumps({"sequences": [sizes | {entry: value}]}))
-    with pytest.raises(UserError, match=r"summary\.json: is damaged"):
+    with pytest.raises(Error, match=r"summary\.json: is damaged"):
         read_videos(tmp_path)
 
 
@@ -163,6 +163,6 @@ def test_a_summary_with_huge_numbers_is_damaged(tmp_path: Path, entry: str, valu
 def test_results_that_are_not_finished(tmp_path: Path, begun: str) -> None:
     (tmp_path / begun).touch()
     with pytest.raises(
-        UserError, match=r"tracks\.csv: is missing; finish it with ul learn or ul apply --resume"
+        Error, match=r"tracks\.csv: is missing; finish it with ul learn or ul apply --resume"
     ):
         read_tracks(tmp_path / "tracks.csv")

@@ -6,16 +6,14 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from ullayers.cli.checks import given_reading
-from ullayers.cli.failures import resumable, say
 from ullayers.cli.fleet import check_options, is_spread, spread
-from ullayers.cli.options import wanted_objects
-from ullayers.cli.summary import print_summary
-from ullayers.errors import UserError
+from ullayers.cli.messages import print_summary, resumable, say
+from ullayers.cli.options import given_reading, wanted_objects
+from ullayers.errors import Error
 from ullayers.run.folder import check_not_replaced, has_parts, is_begun
 from ullayers.run.parts import Joined
 from ullayers.run.pipeline import apply_run, check_masks, check_out, follow, remove_stale
-from ullayers.run.plan import Run, load_run, load_zones
+from ullayers.run.plan import Plan, load_plan, load_zones
 from ullayers.run.progress import Bars
 from ullayers.run.summary import Exported
 from ullayers.tracks.store import has_partial_tables
@@ -25,7 +23,7 @@ def run(arguments: Namespace) -> None:
     """Apply the network and write the table."""
     check_options(arguments)
     device = "cpu" if arguments.ray is not None else arguments.device or "auto"
-    applied = load_run(arguments.run, device)
+    applied = load_plan(arguments.run, device)
     out = Path(arguments.out)
     if (arguments.resume or arguments.part is not None) and _is_finished(out):
         again = "give another --out" if arguments.part else "process it again with --force"
@@ -47,7 +45,7 @@ def run(arguments: Namespace) -> None:
         print("wrote " + ", ".join(str(file) for file in exported.files))
 
 
-def _apply(arguments: Namespace, applied: Run, out: Path) -> Exported:
+def _apply(arguments: Namespace, applied: Plan, out: Path) -> Exported:
     """Apply the run in this process."""
     given = given_reading(arguments)
     with Bars(arguments.quiet) as bars:
@@ -69,7 +67,7 @@ def _apply(arguments: Namespace, applied: Run, out: Path) -> Exported:
         return follow(events, bars.show)
 
 
-def _spread(arguments: Namespace, applied: Run, out: Path) -> Joined | None:
+def _spread(arguments: Namespace, applied: Plan, out: Path) -> Joined | None:
     """Apply the run on a cluster, or to one part of the videos."""
     given, own = given_reading(arguments), applied.reading
     objects = wanted_objects(arguments, applied.config)
@@ -88,9 +86,9 @@ def _spread(arguments: Namespace, applied: Run, out: Path) -> Joined | None:
 def _check_started(arguments: Namespace, out: Path) -> None:
     """Refuse to continue results that were started differently."""
     if arguments.resume and has_parts(out) and not is_spread(arguments):
-        raise UserError(f"{out}: was started with --ray or --part; continue it so")
+        raise Error(f"{out}: was started with --ray or --part; continue it so")
     if arguments.resume and has_partial_tables(out) and is_spread(arguments):
-        raise UserError(f"{out}: was started without --ray and --part; continue it without")
+        raise Error(f"{out}: was started without --ray and --part; continue it without")
 
 
 def _is_finished(out: Path) -> bool:

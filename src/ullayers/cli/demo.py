@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ullayers.cli.learn import learn
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 from ullayers.run.folder import check_free, locked
 from ullayers.video.demo_films import write_scene
 

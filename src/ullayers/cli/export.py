@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ullayers.cli.options import EVERY_FRAME
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import check_inside
 from ullayers.run.folder import check_files
 from ullayers.run.network import write_onnx, write_torch_export
-from ullayers.run.plan import Run, load_run
+from ullayers.run.plan import Plan, load_plan
 from ullayers.run.reports import write_corrected_report
 from ullayers.tracks.corrections import read_corrections
 from ullayers.tracks.formats.write import plan_files, write_files
 
 # Content of the file given by each option.
-WRITERS: dict[str, Callable[[Run, Path], None]] = {
+WRITERS: dict[str, Callable[[Plan, Path], None]] = {
     "onnx": write_onnx,
     "torch_export": write_torch_export,
     "report": write_corrected_report,
@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> None:
     """Write all requested files."""
     networks = {name: Path(file) for name in WRITERS if (file := getattr(arguments, name))}
     if not networks and arguments.format is None:
-        raise UserError(
+        raise Error(
             "choose what to write: --format NAME, --report FILE, --onnx FILE or --torch-export FILE"
         )
     if arguments.format is None:
@@ -45,9 +45,9 @@ def run(arguments: Namespace) -> None:
 def _check_tracks_only(arguments: Namespace) -> None:
     """Refuse options that belong to --format without it."""
     if arguments.file is not None:
-        raise UserError("--out is the file of --format; give the format")
+        raise Error("--out is the file of --format; give the format")
     if arguments.sequence is not None or arguments.frames != EVERY_FRAME:
-        raise UserError("--sequence and --frames select what --format writes; give the format")
+        raise Error("--sequence and --frames select what --format writes; give the format")
 
 
 def _write_tracks(arguments: Namespace) -> list[str]:
@@ -70,7 +70,7 @@ def _write_tracks(arguments: Namespace) -> list[str]:
 
 
 def _write_networks(arguments: Namespace, wanted: dict[str, Path]) -> list[str]:
-    exported = load_run(arguments.run, "cpu")
+    exported = load_plan(arguments.run, "cpu")
     _ = exported.outcome  # raises an error if training has not finished
     check_files(list(wanted.values()), (), exported.folder, arguments.force)
     for name, file in wanted.items():

@@ -11,12 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from ullayers.cli.options import wanted_objects
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.run.fleet import apply_fleet, cluster
 from ullayers.run.folder import check_apart, has_parts, locked
 from ullayers.run.parts import Joined, apply_part, finished_parts, join_parts, part_request
 from ullayers.run.pipeline import ALL_FRAMES
-from ullayers.run.plan import Run, load_zones
+from ullayers.run.plan import Plan, load_zones
 from ullayers.run.progress import Progress
 from ullayers.run.write import ExportOptions
 from ullayers.tracks.behaviour import Zones, check_measures
@@ -32,14 +32,14 @@ def is_spread(arguments: Namespace) -> bool:
 def check_options(arguments: Namespace) -> None:
     """Refuse options that do not work together."""
     if arguments.ray is not None and arguments.part is not None:
-        raise UserError("--part is for schedulers without Ray; leave --ray or --part out")
+        raise Error("--part is for schedulers without Ray; leave --ray or --part out")
     if arguments.ray is not None and arguments.device not in (None, "auto", "cpu"):
-        raise UserError(f"--ray uses CPUs; leave --device {arguments.device} out")
+        raise Error(f"--ray uses CPUs; leave --device {arguments.device} out")
     if arguments.part is not None and arguments.force:
-        raise UserError("--part keeps the parts of other calls; give another --out, not --force")
+        raise Error("--part keeps the parts of other calls; give another --out, not --force")
 
 
-def spread(arguments: Namespace, applied: Run) -> Joined | None:
+def spread(arguments: Namespace, applied: Plan) -> Joined | None:
     """Apply a run on a cluster, or to one part of the videos.
 
     Returns:
@@ -49,7 +49,7 @@ def spread(arguments: Namespace, applied: Run) -> Joined | None:
     # The workers open the videos; opening them one by one would take hours for a large archive.
     sources = find_sources(arguments.inputs, bad if arguments.skip_bad else None)
     if not sources:
-        raise UserError(next(iter(bad.values())))
+        raise Error(next(iter(bad.values())))
     check_apart(arguments.out, sources)
     zones, mm_per_pixel = load_zones(arguments.zones), arguments.mm_per_pixel
     check_measures(applied.config.task, zones, mm_per_pixel, [], [])
@@ -81,7 +81,7 @@ def spread(arguments: Namespace, applied: Run) -> Joined | None:
 
 def _apply_part(
     arguments: Namespace,
-    applied: Run,
+    applied: Plan,
     sources: list[Source],
     options: ExportOptions,
     zones: Zones | None,

@@ -6,11 +6,10 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from ullayers.cli.checks import given_options
-from ullayers.cli.failures import resumable, say
-from ullayers.cli.summary import print_summary
+from ullayers.cli.messages import print_summary, resumable, say
+from ullayers.cli.options import given_options
 from ullayers.run.pipeline import follow, work
-from ullayers.run.plan import Run, csv_name, has_progress, plan, sources_of
+from ullayers.run.plan import Plan, csv_name, has_progress, plan, sources_of
 from ullayers.run.progress import Bars
 from ullayers.run.results import score
 from ullayers.tracks.table import read_answers
@@ -41,7 +40,7 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
         print(f"open {planned.folder / 'report.html'} and {planned.folder / 'overlay.mp4'}")
 
 
-def _report_finished(arguments: Namespace, run: Run, truth: Path | None) -> None:
+def _report_finished(arguments: Namespace, run: Plan, truth: Path | None) -> None:
     if arguments.quiet:
         return
     if truth is not None:

@@ -12,9 +12,9 @@ from importlib import import_module
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any, NoReturn, TextIO
 
-from ullayers.cli.failures import INTERRUPTED, STANDARD_OUTPUT, explain
+from ullayers.cli.messages import INTERRUPTED, STANDARD_OUTPUT, explain
 from ullayers.cli.parser import make_parser
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.run.stopping import stop_with_interrupt
 
 STDERR = 2  # its descriptor
@@ -121,7 +121,7 @@ def _prepare_streams() -> None:
 def _check_alone(command: str) -> None:
     """Refuse to run in several processes of `torchrun`, which would all write the same files."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
+        raise Error(
             f"{command} runs in one process; start it without torchrun (layers in your own network "
             "can be trained in several processes, see examples/several_processes.py)"
         )

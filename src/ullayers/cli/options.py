@@ -1,4 +1,4 @@
-"""Command-line options: types of values, and options generated from those of `ul.learn`."""
+"""Options of the command line: types of values, options generated from those of `ul.learn`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ullayers.learn.config import (
+from ullayers.errors import Error
+from ullayers.learning.config import (
     MAX_COUNT,
     OPTIONS,
     Config,
@@ -18,9 +19,12 @@ from ullayers.learn.config import (
     option_name,
     setting,
 )
+from ullayers.run.folder import check_not_replaced
+from ullayers.run.plan import load_region
 
 EVERY_FRAME = (None, None)  # first and last frame of --frames
 FLAG_OR_NOT: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": None}
+READING = ("size", "stride", "max_frames", "grey", "start", "end", "roi")
 
 
 class OptionGroup(Protocol):
@@ -60,7 +64,7 @@ def add_option(
     default: str = "",
     choices: tuple[str, ...] = (),
 ) -> None:
-    """Add an option of `ul.learn`, as it is described in `learn/config.py`.
+    """Add an option of `ul.learn`, as it is described in `learning/config.py`.
 
     Args:
         group: Parser or group of options.
@@ -277,3 +281,26 @@ CONVERTERS: dict[str, Callable[[str], Any]] = {
     "zones": path,
     "corrections": path,
 }
+
+
+def given_options(arguments: Namespace) -> dict[str, Any]:
+    """Return the options of `ul.learn` that were given."""
+    values = {name: getattr(arguments, name, None) for name in OPTIONS}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in values.items():
+        if (value is False and name != "follow") or (name, value) == ("objects", "auto"):
+            del given[name]
+    return given
+
+
+def given_reading(arguments: Namespace) -> dict[str, Any]:
+    """Return the given settings for reading video, with --roi as a region."""
+    values = {name: getattr(arguments, name, None) for name in READING}
+    values = {name: value for name, value in values.items() if value is not None}
+    start, end = values.get("start", 0.0), values.get("end")
+    if end is not None and end <= start:
+        raise Error(f"--end {end:g} is not after --start {start:g}")
+    if "roi" in values:
+        check_not_replaced(arguments.out, values["roi"])
+        values["roi"] = load_region(values["roi"])
+    return values

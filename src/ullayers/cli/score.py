@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from ullayers.cli.failures import say
+from ullayers.cli.messages import say
 from ullayers.files import write_json
 from ullayers.run.folder import check_files
 from ullayers.tracks.corrections import read_corrections

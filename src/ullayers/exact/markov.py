@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.exact.eigen import smallest_eigenpairs
 
 Floats = NDArray[np.float64]
@@ -23,7 +23,7 @@ ROW_SUM_ERROR = 1e-5  # for a transition matrix in single precision, or with six
 MANY_STATES, STATES_PER_ID = 10**8, 1000  # more of both: the ids are labels, not counted from 0
 
 
-class DisconnectedError(UserError):
+class DisconnectedError(Error):
     """The chain consists of disconnected parts, so that J has no minimum (log 0).
 
     `labels` holds the part of each state, or -1 for a state that is never visited.

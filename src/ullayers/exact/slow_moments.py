@@ -14,7 +14,7 @@ from scipy.linalg import eigh
 from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dpocon, dpotrf, dtpqrt
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.exact.markov import fix_signs
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ EPS = float(np.finfo(np.float64).eps)
 SPREAD_RCOND, STEP_RCOND = 1e-10, 5e-14
 
 
-class RankError(UserError):
+class RankError(Error):
     """The input varies in fewer directions than the number of components."""
 
 

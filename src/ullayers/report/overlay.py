@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.learn.footage import Spread
-from ullayers.learn.survey import to_pixels
+from ullayers.learning.footage import Spread
+from ullayers.learning.survey import to_pixels
 from ullayers.locate.tracking.settle import in_whole_frame
 from ullayers.report.drawing import (
     TRAIL_FRAMES,

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.errors import RunError
-from ullayers.learn.codes import FRAMES_PER_CALL
-from ullayers.learn.footage import PIECE, Piece, cut, expected_frames, make_piece
-from ullayers.learn.networks import Encoder, Located, Locator
-from ullayers.learn.survey import open_recording, outline_reading, patience_of, to_pixels
-from ullayers.learn.teaching import Teaching
+from ullayers.learning.codes import FRAMES_PER_CALL
+from ullayers.learning.footage import PIECE, Piece, cut, expected_frames, make_piece
+from ullayers.learning.networks import Encoder, Located, Locator
+from ullayers.learning.survey import open_recording, outline_reading, patience_of, to_pixels
+from ullayers.learning.teaching import Teaching
 from ullayers.locate.flow import Frames
 from ullayers.locate.moving.segment import Segments
 from ullayers.locate.outline import mask_moments
@@ -37,7 +37,7 @@ from ullayers.locate.recording.windows import (
 from ullayers.locate.scene.still import StillScene
 from ullayers.locate.tracking.settle import Several
 from ullayers.nn.spatial import mask_moments as moments_of
-from ullayers.run.plan import Run, keep_scene, read_scenes
+from ullayers.run.plan import Plan, keep_scene, read_scenes
 from ullayers.tracks.masks import EDGE
 from ullayers.tracks.table import TRACK, Answer, code_columns
 from ullayers.video.clips import Render
@@ -54,7 +54,7 @@ Told = Callable[[NDArray[np.int64]], Anchors | None] | None  # positions given b
 
 
 def answers(
-    run: Run,
+    run: Plan,
     source: Source,
     *,
     stride: int = 1,
@@ -104,14 +104,14 @@ def describe(net: Locator, found: Located) -> tuple[NDArray[np.float64], NDArray
 
 
 def _encode(
-    run: Run, net: Encoder, source: Source, reading: Reading
+    run: Plan, net: Encoder, source: Source, reading: Reading
 ) -> Generator[Answer, None, None]:
     for clip in _clips(run, source, reading):
         code = _code(net, (clip.frames.float() / 255).to(run.config.device))
         yield _answer(source, clip, code_columns(code.shape[1]), code)
 
 
-def _clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
+def _clips(run: Plan, source: Source, reading: Reading) -> Generator[Clip, None, None]:
     """Yield the input frames of an encoder, in clips."""
     kept = _kept(run, source, reading)
     if run.reading.follow:
@@ -123,12 +123,12 @@ def _clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, 
             yield from _split(piece.clip)
 
 
-def _kept(run: Run, source: Source, reading: Reading) -> list[Piece] | None:
+def _kept(run: Plan, source: Source, reading: Reading) -> list[Piece] | None:
     """Return the frames of a source kept by training, if it has read the same frames."""
     return run.pieces.get((source, reading)) if reading.tap is None else None
 
 
-def first_piece(run: Run, source: Source) -> Piece:
+def first_piece(run: Plan, source: Source) -> Piece:
     """Return the beginning of the first source as read for training, from memory if possible.
 
     Raises:
@@ -147,14 +147,14 @@ def _split(clip: Clip) -> Generator[Clip, None, None]:
         yield clip.rows(slice(start, start + FRAMES_PER_CALL))
 
 
-def _long_clips(run: Run, source: Source, reading: Reading) -> Generator[Clip, None, None]:
+def _long_clips(run: Plan, source: Source, reading: Reading) -> Generator[Clip, None, None]:
     """Yield clips that cover as much time as training clips, if memory allows."""
     learned = run.reading_of(source).stride
     return cut(source, reading, max(1, PIECE * learned // reading.stride))
 
 
 def _locate(
-    run: Run,
+    run: Plan,
     net: Locator,
     source: Source,
     reading: Reading,
@@ -247,7 +247,7 @@ def _help(recording: Recording, source: Source, outlines: Reading) -> AbstractCo
 
 
 def _windows(
-    run: Run,
+    run: Plan,
     net: Locator,
     source: Source,
     outlines: Reading,
@@ -280,7 +280,7 @@ def _with_masks(answer: Answer, found: Segments, scale: tuple[float, float]) -> 
 
 
 def _choices(
-    run: Run,
+    run: Plan,
     net: Locator,
     source: Source,
     outlines: Reading,
@@ -295,7 +295,7 @@ def _choices(
 
 
 def _ahead(
-    run: Run,
+    run: Plan,
     net: Locator,
     source: Source,
     outlines: Reading,
@@ -330,7 +330,7 @@ def _moments(found: Segments, scale: tuple[float, float]) -> NDArray[np.float64]
 
 
 @torch.no_grad()
-def attend(net: Locator, clip: Clip, run: Run, recording: Recording) -> Located:
+def attend(net: Locator, clip: Clip, run: Plan, recording: Recording) -> Located:
     """Return the masks of the network in a window of frames.
 
     Args:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from ullayers.errors import MissingPackageError, UserError
+from ullayers.errors import Error, MissingPackageError
 from ullayers.run.folder import clear_masks, clear_parts
 from ullayers.run.parts import (
     Joined,
@@ -31,7 +31,7 @@ from ullayers.run.parts import (
     part_request,
     write_note,
 )
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.run.write import ExportOptions
 from ullayers.tracks.behaviour import Zones
 from ullayers.video.files.opening import absolute_path, without_password
@@ -114,16 +114,16 @@ class ClusterCpus:
         """Return the latest number.
 
         Raises:
-            UserError: The head of the cluster no longer answers.
+            Error: The head of the cluster no longer answers.
         """
         if time.monotonic() - self._answered > LOST_SECONDS:
             raise lost_cluster()
         return self._number
 
 
-def lost_cluster() -> UserError:
+def lost_cluster() -> Error:
     """Return the error of a cluster that has died."""
-    return UserError(
+    return Error(
         "the head of the Ray cluster no longer answers; finished videos are kept, start the "
         "cluster again and continue with --resume"
     )
@@ -141,7 +141,7 @@ def cluster(address: str = LOCAL, cpus: int | None = None) -> Iterator[None]:
         cpus: Number of CPUs of a local instance; None for all CPUs available to this process.
 
     Raises:
-        UserError: The cluster cannot be reached.
+        Error: The cluster cannot be reached.
     """
     ray = load_ray()
     if ray.is_initialized():
@@ -187,11 +187,11 @@ def check_address(address: str) -> None:
     """Refuse an address at which no Ray cluster answers within a bounded time.
 
     Raises:
-        UserError: Nothing answers, or something other than Ray.
+        Error: Nothing answers, or something other than Ray.
     """
     found = re.fullmatch(r"(?:ray://)?([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})", address)
     if address != "auto" and found is None:
-        raise UserError(
+        raise Error(
             f"--ray {address}: expected HOST:PORT, ray://HOST:PORT or auto; write --ray without an "
             "address last on the command line"
         )
@@ -217,20 +217,20 @@ def check_address(address: str) -> None:
         raise _cannot_connect(address, lines[-1])
 
 
-def _cannot_connect(address: str, reason: str) -> UserError:
+def _cannot_connect(address: str, reason: str) -> Error:
     if address == LOCAL:
-        return UserError(f"Ray cannot be started on this machine: {reason}")
-    return UserError(f"--ray {address}: no Ray cluster there ({reason}); is it running?")
+        return Error(f"Ray cannot be started on this machine: {reason}")
+    return Error(f"--ray {address}: no Ray cluster there ({reason}); is it running?")
 
 
-def apply_in_worker(run: Run, source: Source, options: ExportOptions, out: Path) -> PartNote:
+def apply_in_worker(run: Plan, source: Source, options: ExportOptions, out: Path) -> PartNote:
     """Apply a run to one video in a worker, to which the cluster has given one CPU."""
     with without_help():
         return apply_part(run, source, options, out)
 
 
 def apply_fleet(
-    run: Run,
+    run: Plan,
     sources: Sequence[Source],
     out: Path,
     options: ExportOptions,
@@ -252,7 +252,7 @@ def apply_fleet(
     Raises:
         RunError: A machine lacks a folder, or the folder has results of something else.
         VideoError: A video cannot be read, after several attempts.
-        UserError: The cluster has died or lost its workers.
+        Error: The cluster has died or lost its workers.
     """
     out.mkdir(parents=True, exist_ok=True)
     if not options.resume:
@@ -269,7 +269,7 @@ def apply_fleet(
 class _Fleet:
     """Tasks in flight: a few per CPU, so that memory does not grow with the number of videos."""
 
-    def __init__(self, run: Run, options: ExportOptions, out: Path, count: int) -> None:
+    def __init__(self, run: Plan, options: ExportOptions, out: Path, count: int) -> None:
         ray = load_ray()
         self.count = count
         self.options = options
@@ -314,7 +314,7 @@ class _Fleet:
         if cpus:
             self.last_cpu = time.monotonic()
         elif time.monotonic() - self.last_cpu > MAX_IDLE_SECONDS:
-            raise UserError(
+            raise Error(
                 f"the Ray cluster has had no CPU for {MAX_IDLE_SECONDS:g} seconds; start workers, "
                 "then continue with --resume"
             )

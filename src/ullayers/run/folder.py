@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.files import (
     check_inside,
     from_json,
@@ -31,9 +31,9 @@ from ullayers.files import (
     read_regular,
     sweep,
 )
-from ullayers.learn.config import Config
-from ullayers.learn.footage import LongMean
-from ullayers.learn.teaching import Teaching
+from ullayers.learning.config import Config
+from ullayers.learning.footage import LongMean
+from ullayers.learning.teaching import Teaching
 from ullayers.tracks.behaviour import Zones
 from ullayers.tracks.corrections import CORRECTIONS
 from ullayers.tracks.formats.names import EXPORT_FOLDER
@@ -202,26 +202,26 @@ def check_files(
             or an image.
 
     Raises:
-        UserError: A file cannot be used.
+        Error: A file cannot be used.
     """
     if len({os.path.realpath(file) for file in files}) < len(files):
-        raise UserError(f"{files[0]}: is given twice; use a separate file for each")
+        raise Error(f"{files[0]}: is given twice; use a separate file for each")
     for file in files:
         real = Path(os.path.realpath(file))
         if not real.parent.is_dir():
-            raise UserError(f"{file}: its folder does not exist; create it, or give another file")
+            raise Error(f"{file}: its folder does not exist; create it, or give another file")
         if real.is_dir():
-            raise UserError(f"{file}: is a folder; give a file to write")
+            raise Error(f"{file}: is a folder; give a file to write")
         if real.exists() and not real.is_file():
-            raise UserError(f"{file}: is a device or a pipe; give a file to write")
+            raise Error(f"{file}: is a device or a pipe; give a file to write")
         if not os.access(real.parent, os.W_OK):
-            raise UserError(f"{file}: its folder is not writable; give another file")
+            raise Error(f"{file}: its folder is not writable; give another file")
     check_outputs(files, read, run)
     for file in files:
         if file.exists() and suffix_of(str(file)) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
-            raise UserError(f"{file}: is a video or an image; give another file to write")
+            raise Error(f"{file}: is a video or an image; give another file to write")
         if file.exists() and not force:
-            raise UserError(f"{file}: exists; replace it with --force, or give another file")
+            raise Error(f"{file}: exists; replace it with --force, or give another file")
 
 
 def _identity(path: str | os.PathLike[str]) -> tuple[int, int]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 import cv2
 import numpy as np
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import check_inside
-from ullayers.learn.config import (
+from ullayers.learning.config import (
     OPTIONS,
     Config,
     LongMean,
@@ -43,7 +43,7 @@ from ullayers.video.sources import Reading, find_sources
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ullayers.learn.networks import Model
+    from ullayers.learning.networks import Model
 
 Format = Literal[
     "csv",
@@ -275,7 +275,7 @@ class Run:
         has_codes = (self.folder / "codes.csv").exists()
         if has_codes != (name == "codes"):
             there, wanted = ("codes", name) if has_codes else ("tracks", name)
-            raise UserError(f"{self.folder}: has {there}, not {wanted}")
+            raise Error(f"{self.folder}: has {there}, not {wanted}")
 
     @cached_property
     def summary(self) -> Summary:
@@ -361,7 +361,7 @@ class Run:
         if out is None:
             name = Path(paths[0]).stem if paths else ""
             out = self._trained.absolute().parent / f"{self._trained.absolute().name}-{name}"
-        run = plans.load_run(self._trained, device)
+        run = plans.load_plan(self._trained, device)
         check_not_replaced(out, roi, zones)
         with locked(out), Bars(quiet) as bars:
             events = apply_run(
@@ -479,10 +479,10 @@ def export_files(
     """Write tracks, a report or a network, and return the files; see `Run.export`.
 
     Raises:
-        UserError: The file cannot be written.
+        Error: The file cannot be written.
     """
     if format not in get_args(Format):
-        raise UserError(f"expected a format, one of {', '.join(get_args(Format))}, got {format!r}")
+        raise Error(f"expected a format, one of {', '.join(get_args(Format))}, got {format!r}")
     out = None if path is None else Path(path)
     if out is None:
         check_inside(folder, folder / EXPORT_FOLDER)
@@ -490,7 +490,7 @@ def export_files(
     if format in NETWORK_NAMES:
         file = out or folder / EXPORT_FOLDER / NETWORK_NAMES[format]
         check_files([file], (), folder, force)
-        run = plans.load_run(folder, "cpu")
+        run = plans.load_plan(folder, "cpu")
         _ = run.outcome  # raises an error if training has not finished
         WRITERS[format](run, file)
         return [file]

@@ -18,8 +18,8 @@ from torch.export import Dim
 
 from ullayers.errors import MissingPackageError
 from ullayers.files import replacing
-from ullayers.learn.networks import Encoder, Located, Locator, Model
-from ullayers.run.plan import Run, load_run
+from ullayers.learning.networks import Encoder, Located, Locator, Model
+from ullayers.run.plan import Plan, load_plan
 from ullayers.tracks.masks import EDGE
 from ullayers.tracks.table import SURE
 from ullayers.video.camera.following import SIDE
@@ -62,7 +62,7 @@ def from_pretrained(folder: str | os.PathLike[str], device: str = "cpu") -> Mode
         raise TypeError(
             f"ul.from_pretrained expected the folder of a run, a path, got {type(folder).__name__}"
         )
-    run = load_run(folder, device)
+    run = load_plan(folder, device)
     _ = run.outcome  # raises an error if training has not finished
     assert run.net is not None
     return run.net
@@ -210,7 +210,7 @@ class WatcherGraph(LocatorGraph):
         return mask[0], centroid[0], confidence[0], backdrop, count
 
 
-def network_graph(run: Run) -> NetworkGraph:
+def network_graph(run: Plan) -> NetworkGraph:
     """Return the network of a run with its preprocessing, on the device of the run.
 
     Args:
@@ -294,7 +294,7 @@ def _length(length: int) -> Tensor:
     return torch.arange(length)[-1:] + 1
 
 
-def write_onnx(run: Run, path: Path) -> None:
+def write_onnx(run: Plan, path: Path) -> None:
     """Write the network of a run, with its preprocessing, as an ONNX file.
 
     The file is checked first: ONNX Runtime must give the same results as PyTorch.
@@ -316,7 +316,7 @@ def write_onnx(run: Run, path: Path) -> None:
         file.write(content)
 
 
-def write_torch_export(run: Run, path: Path) -> None:
+def write_torch_export(run: Plan, path: Path) -> None:
     """Write the network of a run, with its preprocessing, for `torch.export.load`.
 
     Args:

@@ -21,7 +21,7 @@ from ullayers.errors import RunError
 from ullayers.files import check_inside, from_json, open_regular, read_json, replacing, write_json
 from ullayers.locate.tracking.identity import KnownObjects, Portrait
 from ullayers.run.folder import OVERLAYS, PART_NOTE, PARTS, clear_part, clear_parts
-from ullayers.run.plan import Run, csv_name
+from ullayers.run.plan import Plan, csv_name
 from ullayers.run.summary import SequenceNote, Totals, describe_recognised, write_summary
 from ullayers.run.write import ExportOptions, export, request_of
 from ullayers.tracks.behaviour import Zones, write_fleet_behaviour
@@ -94,7 +94,7 @@ class _Part(NamedTuple):
         return self.numbers == list(range(1, len(self.numbers) + 1))
 
 
-def part_request(run: Run, options: ExportOptions) -> Request:
+def part_request(run: Plan, options: ExportOptions) -> Request:
     """Return what is asked for; parts are kept only if it is the same."""
     masks = "soft masks" if options.soft else "masks"
     return [
@@ -104,7 +104,7 @@ def part_request(run: Run, options: ExportOptions) -> Request:
     ]
 
 
-def apply_part(run: Run, source: Source, options: ExportOptions, out: Path) -> PartNote:
+def apply_part(run: Plan, source: Source, options: ExportOptions, out: Path) -> PartNote:
     """Apply a run to one video, and write its results to a folder of its own.
 
     Args:
@@ -202,7 +202,7 @@ def _read_note(path: Path) -> PartNote:
 
 
 def join_parts(
-    run: Run,
+    run: Plan,
     sources: Sequence[Source],
     out: Path,
     notes: dict[str, PartNote],

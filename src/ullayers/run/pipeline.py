@@ -18,23 +18,23 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.files import UNFINISHED, from_json, read_regular, replacing, sweep
-from ullayers.learn.checkpoint import load_state, save_state, write_tensors
-from ullayers.learn.codes import CodeTrial
-from ullayers.learn.footage import (
+from ullayers.learning.checkpoint import load_state, save_state, write_tensors
+from ullayers.learning.codes import CodeTrial
+from ullayers.learning.footage import (
     Footage,
     count_frames,
     expected_frames,
     gathering,
     open_sources,
 )
-from ullayers.learn.networks import Locator, weights
-from ullayers.learn.student import Student, learn_student
-from ullayers.learn.survey import Survey, many_frames, outline_reading, plan_survey
-from ullayers.learn.teaching import read_taught
-from ullayers.learn.training import Learner, LearnerState, Record
-from ullayers.learn.trials import Trial, check_weights
+from ullayers.learning.networks import Locator, weights
+from ullayers.learning.student import Student, learn_student
+from ullayers.learning.survey import Survey, many_frames, outline_reading, plan_survey
+from ullayers.learning.teaching import read_taught
+from ullayers.learning.training import Learner, LearnerState, Record
+from ullayers.learning.trials import Trial, check_weights
 from ullayers.run.folder import (
     CARD,
     MAX_METRICS_BYTES,
@@ -48,7 +48,7 @@ from ullayers.run.folder import (
     clear_run,
     finite,
 )
-from ullayers.run.plan import MEASURES, Run, check_region, csv_name
+from ullayers.run.plan import MEASURES, Plan, check_region, csv_name
 from ullayers.run.results import Scores, score
 from ullayers.run.stopping import stop_at_checks
 from ullayers.run.summary import Exported
@@ -125,7 +125,7 @@ class Outcome:
 
 
 def work(
-    run: Run, sources: Sequence[Source], *, resume: bool = False, truth: Path | None = None
+    run: Plan, sources: Sequence[Source], *, resume: bool = False, truth: Path | None = None
 ) -> Generator[Event, None, Outcome]:
     """Learn from the sources of a run, apply the network to all their frames, and write results.
 
@@ -140,7 +140,7 @@ def work(
 
     Example:
         >>> import tempfile
-        >>> from ullayers.learn.config import Config
+        >>> from ullayers.learning.config import Config
         >>> from ullayers.run.plan import plan_run
         >>> from ullayers.video.demo_films import write_scene
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -183,12 +183,12 @@ def follow(events: Generator[Event, None, T], show: Callable[[Event], None]) -> 
             stop.at_once = event.stage in ("applying", "report")
 
 
-def learn_run(run: Run, sources: Sequence[Source]) -> Generator[Event, None, None]:
+def learn_run(run: Plan, sources: Sequence[Source]) -> Generator[Event, None, None]:
     """Read and train, from the beginning or from the last checkpoint: the first half of `work`.
 
     Example:
         >>> import tempfile
-        >>> from ullayers.learn.config import Config
+        >>> from ullayers.learning.config import Config
         >>> from ullayers.run.plan import plan_run
         >>> from ullayers.video.demo_films import write_scene
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +204,7 @@ def learn_run(run: Run, sources: Sequence[Source]) -> Generator[Event, None, Non
     yield from train(run, sources, footage)
 
 
-def read(run: Run, sources: Sequence[Source]) -> Generator[Event, None, Footage]:
+def read(run: Plan, sources: Sequence[Source]) -> Generator[Event, None, Footage]:
     """Read the frames to train on, and survey the scene for the results while they pass."""
     check_links(run.folder)
     assert run.reading.size is not None
@@ -227,7 +227,7 @@ def read(run: Run, sources: Sequence[Source]) -> Generator[Event, None, Footage]
     return footage
 
 
-def train(run: Run, sources: Sequence[Source], footage: Footage) -> Generator[Event, None, None]:
+def train(run: Plan, sources: Sequence[Source], footage: Footage) -> Generator[Event, None, None]:
     """Train the network of a run, with records and checkpoints, and keep it in the run."""
     learner = Learner(footage, run.config)
     run.config = learner.config
@@ -240,7 +240,7 @@ def train(run: Run, sources: Sequence[Source], footage: Footage) -> Generator[Ev
 
 
 def locate(
-    run: Run, sources: Sequence[Source], *, resume: bool = False
+    run: Plan, sources: Sequence[Source], *, resume: bool = False
 ) -> Generator[Event, None, Exported]:
     """Apply a run to the videos it was trained on; do not replace existing files.
 
@@ -296,7 +296,7 @@ def applying(
 
 
 def apply_run(
-    run: Run,
+    run: Plan,
     inputs: Sequence[str],
     out: Path,
     *,
@@ -338,7 +338,7 @@ def apply_run(
 
     Raises:
         RunError: The folder cannot be used.
-        UserError: An option does not apply to the run.
+        Error: An option does not apply to the run.
         VideoError: A source cannot be read.
     """
     wanted = None if objects == "auto" else objects
@@ -377,17 +377,17 @@ def apply_run(
     return exported
 
 
-def check_masks(run: Run, masks: bool, soft: bool, objects: int | None) -> None:
+def check_masks(run: Plan, masks: bool, soft: bool, objects: int | None) -> None:
     """Refuse masks that a run does not have.
 
     Raises:
-        UserError: The run has codes, or several objects, whose masks have no soft edges.
+        Error: The run has codes, or several objects, whose masks have no soft edges.
     """
     if (masks or soft) and run.config.task != "locate":
         option = "--soft-masks" if soft else "--masks"
-        raise UserError(f"{run.folder}: this run has codes and no masks; leave {option} out")
+        raise Error(f"{run.folder}: this run has codes and no masks; leave {option} out")
     if soft and (objects or 1) > 1:
-        raise UserError(
+        raise Error(
             "--soft-masks is for one object; use --masks, whose pixels are the numbers of objects"
         )
 
@@ -429,7 +429,7 @@ def _told(steps: Generator[S, None, T], event: Callable[[S], Event]) -> Generato
 
 
 def write(
-    run: Run, sources: Sequence[Source], exported: Exported, truth: Path | None = None
+    run: Plan, sources: Sequence[Source], exported: Exported, truth: Path | None = None
 ) -> Generator[Event, None, Scores]:
     """Write the measures, the report and the model card that are missing.
 
@@ -478,7 +478,7 @@ class LearnState(LearnerState):
             raise ValueError(f"expected seconds, got {self.seconds}")
 
 
-def _plan_survey(run: Run, sources: Sequence[Source]) -> Survey | None:
+def _plan_survey(run: Plan, sources: Sequence[Source]) -> Survey | None:
     """Return the survey to take while frames are read, so that they are decoded only once.
 
     Surveys of several sources would take too much memory.
@@ -488,7 +488,7 @@ def _plan_survey(run: Run, sources: Sequence[Source]) -> Survey | None:
     return plan_survey(sources[0], _outlines(run, sources[0]))
 
 
-def _outlines(run: Run, source: Source) -> Reading:
+def _outlines(run: Plan, source: Source) -> Reading:
     """Return how the frames of a source will be read for the results."""
     reading = replace(run.reading, stride=1, max_frames=run.max_frames)
     return outline_reading(source.probe(), reading)
@@ -513,7 +513,7 @@ def _too_few(remedies: dict[str, str]) -> str:
     return f"{left}; use {' or '.join(remedies.values())}"
 
 
-def _begin(run: Run, learner: Learner) -> int:
+def _begin(run: Plan, learner: Learner) -> int:
     learner.start()  # before anything is deleted, because it may fail
     run.folder.mkdir(parents=True, exist_ok=True)
     clear_run(run.folder)
@@ -524,7 +524,7 @@ def _begin(run: Run, learner: Learner) -> int:
     return 0
 
 
-def _resume(run: Run, learner: Learner) -> int:
+def _resume(run: Plan, learner: Learner) -> int:
     """Load the last checkpoint and drop later metrics; return the number of completed steps."""
     sweep(run.folder)
     sweep(run.folder / "checkpoint")
@@ -551,13 +551,13 @@ def _resume(run: Run, learner: Learner) -> int:
     return learner.done
 
 
-def _damaged(run: Run) -> RunError:
+def _damaged(run: Plan) -> RunError:
     return RunError(
         f"{run.folder}: its checkpoint or metrics.jsonl is damaged; start again with --force"
     )
 
 
-def _recorded(run: Run, learner: Learner, done: int) -> Generator[Record, None, None]:
+def _recorded(run: Plan, learner: Learner, done: int) -> Generator[Record, None, None]:
     """Train, and write every record to metrics.jsonl and TensorBoard."""
     with (
         open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics,
@@ -599,7 +599,7 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
         yield board
 
 
-def _save_checkpoint(run: Run, learner: Learner, seconds: float) -> None:
+def _save_checkpoint(run: Plan, learner: Learner, seconds: float) -> None:
     tensors, rest = learner.state()
     rest |= {"seen": learner.footage.seen, "seconds": seconds}
     save_state(run.folder / "checkpoint", tensors, rest)
@@ -618,7 +618,7 @@ def _checked(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _learn_student(run: Run, learner: Learner, sources: Sequence[Source]) -> Student | None:
+def _learn_student(run: Plan, learner: Learner, sources: Sequence[Source]) -> Student | None:
     """Return the network that sees objects in single frames, for one source without corrections."""
     steps = min(STUDENT_STEPS, round(STUDENT_SHARE * learner.steps))
     if run.config.task != "locate" or len(sources) > 1 or run.teaching or steps < LEAST_STEPS:
@@ -628,7 +628,7 @@ def _learn_student(run: Run, learner: Learner, sources: Sequence[Source]) -> Stu
     return learn_student(frames, steps, run.config.seed, run.config.device)
 
 
-def _end(run: Run, learner: Learner, sources: Sequence[Source]) -> None:
+def _end(run: Plan, learner: Learner, sources: Sequence[Source]) -> None:
     best = learner.best
     footage = learner.footage
     check_weights(best.net)

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.files import sweep, write_json
-from ullayers.learn.checkpoint import read_tensors, write_tensors
-from ullayers.learn.config import (
+from ullayers.learning.checkpoint import read_tensors, write_tensors
+from ullayers.learning.config import (
     DEFAULT_SIZE,
     Config,
     Options,
@@ -29,12 +29,12 @@ from ullayers.learn.config import (
     choose_device,
     option_name,
 )
-from ullayers.learn.footage import LongMean, Piece, natural_reading, open_sources
-from ullayers.learn.networks import Locator, Model, weights
-from ullayers.learn.student import Student
-from ullayers.learn.survey import Survey, covers_little
-from ullayers.learn.teaching import Place, Teaching
-from ullayers.learn.trials import build
+from ullayers.learning.footage import LongMean, Piece, natural_reading, open_sources
+from ullayers.learning.networks import Locator, Model, weights
+from ullayers.learning.student import Student
+from ullayers.learning.survey import Survey, covers_little
+from ullayers.learning.teaching import Place, Teaching
+from ullayers.learning.trials import build
 from ullayers.locate.paths import ObjectPath
 from ullayers.locate.recording.windows import STILL_SIDE, StillRecording
 from ullayers.locate.scene.still import StillScene
@@ -114,7 +114,7 @@ def small_size(
 
 
 @dataclass
-class Run:
+class Plan:
     """A run folder and its contents.
 
     Attributes:
@@ -246,14 +246,14 @@ class Run:
         return records
 
 
-def csv_name(run: Run) -> str:
+def csv_name(run: Plan) -> str:
     """Return the name of the table that a run writes."""
     return "tracks.csv" if run.config.task == "locate" else "codes.csv"
 
 
 def plan(
     inputs: Sequence[str], given: Mapping[str, Any], say: Callable[[str], None] = lambda text: None
-) -> tuple[Run, list[Source]]:
+) -> tuple[Plan, list[Source]]:
     """Plan a new run, or load the one to continue, from the options of `ul.learn`.
 
     Args:
@@ -267,7 +267,7 @@ def plan(
 
     Raises:
         RunError: A folder cannot be used.
-        UserError: An option is invalid, or differs from that of the run to continue.
+        Error: An option is invalid, or differs from that of the run to continue.
     """
     own = {name: value for name, value in given.items() if name not in Config.__dataclass_fields__}
     options = Options(**own)
@@ -282,7 +282,7 @@ def plan(
             force=options.force,
         )
     if not inputs:
-        raise UserError("give a video file, a folder or a pattern to learn from")
+        raise Error("give a video file, a folder or a pattern to learn from")
     check_not_replaced(options.out, options.roi, options.zones)
     return plan_run(
         inputs,
@@ -308,7 +308,7 @@ def given_config(given: Mapping[str, Any]) -> Config:
     """Return the settings among the given options, with defaults for the others."""
     config = Config(**{name: given[name] for name in Config.__dataclass_fields__ if name in given})
     if config.objects is not None and config.task != "locate":
-        raise UserError(f"--objects is for --task locate; leave it out for {config.task}")
+        raise Error(f"--objects is for --task locate; leave it out for {config.task}")
     if config.device != "auto":
         check_device(config.device)
     return config
@@ -321,7 +321,7 @@ def load_region(roi: PathText | Sequence[int] | Region | None) -> Region | None:
     if roi is None or isinstance(roi, Rectangle | MaskRegion):
         return roi
     if len(roi) != 4 or not all(isinstance(value, Integral) for value in roi):
-        raise UserError(f"expected roi as X, Y, width and height in pixels, got {roi}")
+        raise Error(f"expected roi as X, Y, width and height in pixels, got {roi}")
     return Rectangle(*roi)
 
 
@@ -340,19 +340,17 @@ def _continued(
     options: Options,
     given: Mapping[str, Any],
     say: Callable[[str], None],
-) -> tuple[Run, list[Source]]:
+) -> tuple[Plan, list[Source]]:
     """Load a run, and refuse options that differ from its own."""
     if options.corrections is not None:
-        raise UserError("--resume continues with the corrections of the run; leave them out")
-    run = load_run(options.out, given.get("device"))
+        raise Error("--resume continues with the corrections of the run; leave them out")
+    run = load_plan(options.out, given.get("device"))
     if run.watched:
-        raise UserError(
-            f"{options.out}: was written by ul watch; continue it with ul watch --resume"
-        )
+        raise Error(f"{options.out}: was written by ul watch; continue it with ul watch --resume")
     run.skip_bad |= options.skip_bad
     run.masks |= options.masks
     if inputs and absolute(inputs) != run.inputs:
-        raise UserError(f"this run learns from {' '.join(run.inputs)}; leave the inputs out")
+        raise Error(f"this run learns from {' '.join(run.inputs)}; leave the inputs out")
     check_same_options(given, run, lambda: sources_of(run)[0].probe())
     _apply_new_measures(options, run)
     outlines = run.folder / OUTLINES
@@ -362,7 +360,7 @@ def _continued(
     return run, [] if run.finished else sources_of(run)
 
 
-def check_same_options(given: Mapping[str, Any], run: Run, probe: Callable[[], Info]) -> None:
+def check_same_options(given: Mapping[str, Any], run: Plan, probe: Callable[[], Info]) -> None:
     """Refuse options that differ from those of the run to resume; they would have no effect.
 
     Args:
@@ -384,7 +382,7 @@ def check_same_options(given: Mapping[str, Any], run: Run, probe: Callable[[], I
         if name == "size" and isinstance(value, int):
             value = small_size(value, probe(), run.reading.roi)
         if value != own[name]:
-            raise UserError(
+            raise Error(
                 f"this run has {_described(name, own[name])}; leave {option_name(name)} out, or "
                 "start again with --force"
             )
@@ -409,13 +407,13 @@ def _check_corrections_alone(inputs: Sequence[str], given: Mapping[str, Any]) ->
     allowed = {"out", "corrections", "device", "quiet", "force"}
     others = [*inputs, *(option_name(name) for name in given if name not in allowed)]
     if others:
-        raise UserError(
+        raise Error(
             f"--corrections uses the inputs and settings of the run that was corrected; leave "
             f"{others[0]} out"
         )
 
 
-def _apply_new_measures(options: Options, run: Run) -> None:
+def _apply_new_measures(options: Options, run: Plan) -> None:
     """Apply new zones or a new pixel size; files that depend on them then count as missing."""
     before = run.zones, run.mm_per_pixel
     zones = load_zones(options.zones) or run.zones
@@ -431,7 +429,7 @@ def _apply_new_measures(options: Options, run: Run) -> None:
         (run.folder / name).unlink(missing_ok=True)
 
 
-def has_progress(run: Run) -> bool:
+def has_progress(run: Plan) -> bool:
     """Return whether `resume` would find work of this run, not of an earlier one."""
     if run.fresh:
         return False
@@ -456,7 +454,7 @@ def plan_run(
     zones: Zones | None = None,
     mm_per_pixel: float | None = None,
     force: bool = False,
-) -> tuple[Run, list[Source]]:
+) -> tuple[Plan, list[Source]]:
     """Inspect the inputs and choose all settings that depend on them; write nothing yet.
 
     Args:
@@ -505,7 +503,7 @@ def plan_run(
     if follow is None and config.task == "orient" and covers_little(sources, reading):
         shape = small_size(size or FOLLOW_SIZE, infos[0], roi)
         reading = replace(reading, size=shape, follow=True)
-    run = Run(
+    run = Plan(
         folder=Path(folder),
         inputs=absolute(inputs),
         config=config,
@@ -537,7 +535,7 @@ def absolute(inputs: Sequence[str]) -> list[str]:
     return [absolute_path(os.path.expanduser(path)) for path in inputs]
 
 
-def sources_of(run: Run) -> list[Source]:
+def sources_of(run: Plan) -> list[Source]:
     """Return the sources of a run to be resumed.
 
     Raises:
@@ -559,7 +557,7 @@ def plan_relearning(
     *,
     device: str | None = None,
     force: bool = False,
-) -> tuple[Run, list[Source]]:
+) -> tuple[Plan, list[Source]]:
     """Plan a new run from the inputs, settings and corrections of a run; nothing is written yet.
 
     `work` trains it and writes its results.
@@ -575,9 +573,9 @@ def plan_relearning(
 
     Raises:
         RunError: The run cannot be used, or has no corrections to train with.
-        UserError: A correction is invalid.
+        Error: A correction is invalid.
     """
-    run = load_run(folder, device)
+    run = load_plan(folder, device)
     if run.config.task != "locate" or run.watched:
         raise RunError(f"{folder}: expected a run of ul learn --task locate")
     _ = run.outcome  # raises an error if training has not finished
@@ -607,7 +605,7 @@ def read_teaching(folder: Path) -> Teaching:
 
     Raises:
         RunError: There are no such corrections, or there are several objects.
-        UserError: A correction is invalid.
+        Error: A correction is invalid.
     """
     corrections = read_corrections(folder)
     videos = read_videos(folder)
@@ -652,7 +650,7 @@ def check_device(name: str) -> None:
         raise RunError(f"device {name!r} cannot be used here; try --device cpu") from error
 
 
-def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
+def load_plan(folder: str | os.PathLike[str], device: str | None = None) -> Plan:
     """Load a run folder, and its network if training has finished.
 
     Args:
@@ -668,7 +666,7 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
         reading = entries.reading.reading()
     except (ValueError, ZeroDivisionError) as error:
         raise RunError(f"{folder}: its config.json is damaged ({error}); learn again") from error
-    run = Run(
+    run = Plan(
         folder=place,
         inputs=entries.inputs,
         config=entries.learn,
@@ -689,12 +687,12 @@ def load_run(folder: str | os.PathLike[str], device: str | None = None) -> Run:
     return run
 
 
-def fresh_net(run: Run, outputs: int | None = None) -> Model:
+def fresh_net(run: Plan, outputs: int | None = None) -> Model:
     """Return the network before training; `outputs` as in `build`."""
     return _build(run, outputs).to(run.config.device).eval()
 
 
-def _build(run: Run, outputs: int | None = None, student: bool = False) -> Model:
+def _build(run: Plan, outputs: int | None = None, student: bool = False) -> Model:
     size = (SIDE, SIDE) if run.reading.follow else run.reading.size
     assert size is not None
     net = build(run.config, run.kind, run.reading.channels, size, outputs)
@@ -703,7 +701,7 @@ def _build(run: Run, outputs: int | None = None, student: bool = False) -> Model
     return net
 
 
-def _load_net(run: Run) -> Model:
+def _load_net(run: Plan) -> Model:
     saved = read_tensors(run.folder / "model.safetensors")
     outputs = max(1, saved[OUTPUT_BIAS].numel()) if OUTPUT_BIAS in saved else None
     has_student = any(key.startswith("student.") for key in saved)

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ullayers import __version__
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import replacing
-from ullayers.learn.networks import Encoder, Locator
+from ullayers.learning.networks import Encoder, Locator
 from ullayers.report.charts import valid_records
 from ullayers.report.overlay import display_size
 from ullayers.report.page import Contents, Sample, write_report
 from ullayers.run.apply import first_piece
 from ullayers.run.folder import CARD, CARD_START, is_own_card, is_run, read_config
-from ullayers.run.plan import Run, csv_name, sources_of
+from ullayers.run.plan import Plan, csv_name, sources_of
 from ullayers.run.summary import (
     Exported,
     distrust_reasons,
@@ -84,7 +84,7 @@ found.centroid, net.confidence(found), net.picture(found)  # positions in 0..1, 
 
 
 def report_run(
-    run: Run,
+    run: Plan,
     sources: Sequence[Source],
     done: Exported,
     *,
@@ -110,7 +110,7 @@ def report_run(
     write_report(run.folder / "report.html", contents)
 
 
-def contents_of(run: Run, sources: Sequence[Source], done: Exported) -> Contents:
+def contents_of(run: Plan, sources: Sequence[Source], done: Exported) -> Contents:
     """Return the contents of the report of a run, without measures of objects.
 
     Args:
@@ -141,7 +141,7 @@ def contents_of(run: Run, sources: Sequence[Source], done: Exported) -> Contents
     )
 
 
-def _shown_records(run: Run) -> list[dict[str, Any]]:
+def _shown_records(run: Plan) -> list[dict[str, Any]]:
     """Return the training records; J of too few held-out frames is left out."""
     records = valid_records(run.records())
     if run.outcome.held_out_objective is not None:
@@ -149,7 +149,7 @@ def _shown_records(run: Run) -> list[dict[str, Any]]:
     return [{**record, "held_out": None} for record in records]
 
 
-def _settings(run: Run, sources: Sequence[Source]) -> dict[str, Any]:
+def _settings(run: Plan, sources: Sequence[Source]) -> dict[str, Any]:
     """Return all settings, with readable names and values."""
     height, width = run.reading.size or (0, 0)
     reading = {
@@ -203,7 +203,7 @@ def _kept_frames(strides: set[int]) -> str:
     return f"all of short sources, else one in {among}" if 1 in strides else f"one in {among}"
 
 
-def _facts(run: Run, done: Exported) -> list[tuple[str, str]]:
+def _facts(run: Plan, done: Exported) -> list[tuple[str, str]]:
     """Return what was found: in how many frames, how many objects, how far they went."""
     facts = []
     if (share := found_share(run, done)) is not None:
@@ -230,7 +230,7 @@ def _motion_facts(done: Exported) -> list[tuple[str, str]]:
     return [("distance", f"{distance:,.0f} px"), ("median speed", f"{speed:,.3g} px/s")]
 
 
-def _details(run: Run, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+def _details(run: Plan, done: Exported, records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return numbers of the training."""
     details = [
         ("training frames", f"{training_frames(run):,}"),
@@ -341,7 +341,7 @@ def _read_frames(source: Source, answer: Answer, rows: list[int]) -> Iterator[tu
                 yield row, frames.render(int(answer.index[row]), size)
 
 
-def _kernels(run: Run) -> dict[str, NDArray[np.float32]]:
+def _kernels(run: Plan) -> dict[str, NDArray[np.float32]]:
     """Return the weights of the convolutional layers."""
     assert run.net is not None
     if isinstance(run.net, Encoder):
@@ -352,7 +352,7 @@ def _kernels(run: Run) -> dict[str, NDArray[np.float32]]:
 
 
 def _maps(
-    run: Run, sources: Sequence[Source]
+    run: Plan, sources: Sequence[Source]
 ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.uint8]]:
     """Return the outputs of all layers for one frame of the first source, and that frame.
 
@@ -379,7 +379,7 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
     return array
 
 
-def write_corrected_report(run: Run, path: Path) -> None:
+def write_corrected_report(run: Plan, path: Path) -> None:
     """Write the report of a run with its corrections, and a note about them.
 
     Args:
@@ -388,15 +388,15 @@ def write_corrected_report(run: Run, path: Path) -> None:
 
     Raises:
         RunError: The results cannot be read.
-        UserError: A correction is invalid, or there are no objects.
+        Error: A correction is invalid, or there are no objects.
         VideoError: A video of the run no longer exists.
     """
     if not (run.folder / "metrics.jsonl").exists():
-        raise UserError(f"{run.folder}: was written by ul watch; reports are for runs of ul learn")
+        raise Error(f"{run.folder}: was written by ul watch; reports are for runs of ul learn")
     videos, corrections = read_corrected(run.folder)
     videos = [video for video in videos if video.tracks]
     if not videos:
-        raise UserError(f"{run.folder}: has no objects, so there is nothing to report")
+        raise Error(f"{run.folder}: has no objects, so there is nothing to report")
     done = Exported()
     for video in videos:
         done.add(_answer(video), {}, Info(video.width, video.height, video.fps, video.count))
@@ -413,12 +413,12 @@ def write_corrected_report(run: Run, path: Path) -> None:
     write_report(path, contents)
 
 
-def _sources_of(run: Run, videos: Sequence[TrackedVideo]) -> list[Source]:
+def _sources_of(run: Plan, videos: Sequence[TrackedVideo]) -> list[Source]:
     """Return the source of each video."""
     sources = {source.name: source for source in sources_of(run)}
     for video in videos:
         if video.name not in sources:
-            raise UserError(
+            raise Error(
                 f"{run.folder}: the video {video.name} no longer exists, "
                 "so there is nothing to report"
             )
@@ -477,7 +477,7 @@ def write_corrected(
 
     Raises:
         RunError: The results cannot be read, or have no objects.
-        UserError: A correction is invalid, or the requested part is empty.
+        Error: A correction is invalid, or the requested part is empty.
     """
     files = plan_files(folder, "csv", out, sequence=sequence, first=first, last=last)
     write_files("csv", files)
@@ -492,7 +492,7 @@ def write_corrected(
     return written + write_behaviour(out, scenes, zones, mm_per_pixel)
 
 
-def write_card(run: Run, exported: Exported) -> None:
+def write_card(run: Plan, exported: Exported) -> None:
     """Write README.md into the run folder.
 
     Args:
@@ -503,7 +503,7 @@ def write_card(run: Run, exported: Exported) -> None:
     _write(run, f"trained {_supervision(run)} by `ul learn`", results, _sequences(exported))
 
 
-def write_watch_card(run: Run) -> None:
+def write_watch_card(run: Plan) -> None:
     """Write README.md into the folder of `watch`, unless the user has put one there."""
     if not is_own_card(run.folder):
         return
@@ -518,7 +518,7 @@ def write_watch_card(run: Run) -> None:
     )
 
 
-def _watched_figures(run: Run) -> list[Sequence[str]]:
+def _watched_figures(run: Plan) -> list[Sequence[str]]:
     result = run.outcome
     rows = [
         ("Frames", _number(result.frames, ",")),
@@ -531,7 +531,7 @@ def _watched_figures(run: Run) -> list[Sequence[str]]:
     return list(rows)
 
 
-def sure_frames(run: Run) -> int:
+def sure_frames(run: Plan) -> int:
     """Return the number of frames in which an object was found with sufficient confidence."""
     path = run.folder / csv_name(run)
     _, parts = open_table(path, ["confidence"], ["frame", "confidence"])
@@ -539,7 +539,7 @@ def sure_frames(run: Run) -> int:
     return len(np.unique(np.concatenate(sure))) if sure else 0
 
 
-def _write(run: Run, how: str, results: Sequence[str], data: str) -> None:
+def _write(run: Plan, how: str, results: Sequence[str], data: str) -> None:
     parts = [
         _front_matter(run),
         f"# {escaped(run_title(run))}",
@@ -556,7 +556,7 @@ def _write(run: Run, how: str, results: Sequence[str], data: str) -> None:
         file.write("\n\n".join(parts) + "\n")
 
 
-def _supervision(run: Run) -> str:
+def _supervision(run: Plan) -> str:
     if run.teaching is None:
         return "without labels"
     count = run.teaching.corrections
@@ -573,14 +573,14 @@ def escaped(text: str) -> str:
     return re.sub(SPECIAL, r"\\\g<0>", " ".join(printable.split()))
 
 
-def _front_matter(run: Run) -> str:
+def _front_matter(run: Plan) -> str:
     task = run.config.task
     tags = ["unsupervised-learning", "slow-feature-analysis", "video", task]
     lines = [f"pipeline_tag: {PIPELINES[task]}", "tags:", *(f"- {tag}" for tag in tags), "---"]
     return CARD_START.decode() + "\n".join(lines)
 
 
-def _figures(run: Run, exported: Exported) -> list[Sequence[str]]:
+def _figures(run: Plan, exported: Exported) -> list[Sequence[str]]:
     result, share = run.outcome, found_share(run, exported)
     rows = [
         ("Task", run.config.task),
@@ -597,7 +597,7 @@ def _figures(run: Run, exported: Exported) -> list[Sequence[str]]:
     return list(rows)
 
 
-def _trust(run: Run, exported: Exported) -> list[str]:
+def _trust(run: Plan, exported: Exported) -> list[str]:
     reasons = distrust_reasons(run, exported)
     if not reasons:
         return []
@@ -623,7 +623,7 @@ def _sequences(exported: Exported) -> str:
     return f"{table}\n\n{more} more are in summary.json." if more > 0 else table
 
 
-def _usage(run: Run) -> str:
+def _usage(run: Plan) -> str:
     size = (SIDE, SIDE) if run.reading.follow else run.reading.size or ()
     shape = ", ".join(map(str, (run.reading.channels, *size)))
     use = USES[run.config.task].format(shape=shape)

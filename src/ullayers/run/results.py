@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullayers.run.apply import answers
-from ullayers.run.plan import Run, fresh_net
+from ullayers.run.plan import Plan, fresh_net
 from ullayers.tracks.table import Answer
 from ullayers.video.sources import Source
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.floating[Any]]
 Scores = list[tuple[str, str]]  # names and values
 
 
-def score(run: Run, source: Source, found: Answer, truth: Path) -> Scores:
+def score(run: Plan, source: Source, found: Answer, truth: Path) -> Scores:
     """Compare a track with the ground truth.
 
     Args:
@@ -67,6 +67,6 @@ def distances(found: Floats, expected: Floats, aspect: float) -> Floats:
     return distance
 
 
-def _untrained(run: Run, source: Source) -> Floats:
+def _untrained(run: Plan, source: Source) -> Floats:
     parts = answers(replace(run, net=fresh_net(run)), source)
     return np.concatenate([part.values for part in parts])

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ullayers.errors import RunError
 from ullayers.files import from_json, read_json, write_json
-from ullayers.learn.config import Task
-from ullayers.learn.student import LEAST_AGREEMENT
+from ullayers.learning.config import Task
+from ullayers.learning.student import LEAST_AGREEMENT
 from ullayers.locate.tracking.identity import Portrait, Recognised
-from ullayers.run.plan import Run
+from ullayers.run.plan import Plan
 from ullayers.tracks.measures import is_ring, measure_motion
 from ullayers.tracks.table import SURE, TRACK, Answer
 from ullayers.video.sources import Info
@@ -266,7 +266,7 @@ class Exported:
         ]
 
 
-def summary_lines(run: Run, exported: Results) -> list[str]:
+def summary_lines(run: Plan, exported: Results) -> list[str]:
     """Return the lines that `ul learn` and `ul apply` print at the end.
 
     Args:
@@ -307,7 +307,7 @@ def _recognised(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def run_title(run: Run) -> str:
+def run_title(run: Plan) -> str:
     """Return a title for the results of a run."""
     tasks = {"locate": "Object location", "orient": "Orientation", "features": "Slow features"}
     names = run.outcome.sources
@@ -315,19 +315,19 @@ def run_title(run: Run) -> str:
     return title if len(names) == 1 else f"{title} and {len(names) - 1} more"
 
 
-def trained_frames(run: Run) -> str:
+def trained_frames(run: Plan) -> str:
     """Return the number of training frames and of held-out frames."""
     held_out = run.outcome.held_out_frames
     return _frames(training_frames(run)) + (f" ({held_out:,} held out)" if held_out else "")
 
 
-def training_frames(run: Run) -> int:
+def training_frames(run: Plan) -> int:
     """Return the number of frames that a run was trained on."""
     outcome = run.outcome
     return (outcome.frames if outcome.trained_frames is None else outcome.trained_frames) or 0
 
 
-def trust_sentence(run: Run, exported: Results) -> str:
+def trust_sentence(run: Plan, exported: Results) -> str:
     """Return the main reason to trust results that have no `distrust_reasons`.
 
     Args:
@@ -361,7 +361,7 @@ def _frames(number: int) -> str:
     return "1 frame" if number == 1 else f"{number:,} frames"
 
 
-def distrust_reasons(run: Run, exported: Results) -> list[str]:
+def distrust_reasons(run: Plan, exported: Results) -> list[str]:
     """Return the reasons not to trust the results, one sentence each; empty if there are none.
 
     Args:
@@ -403,7 +403,7 @@ def excessive_crowded_share(exported: Results) -> float | None:
     return share if share > MAX_CROWDED else None
 
 
-def unknown_code_reasons(run: Run) -> list[str]:
+def unknown_code_reasons(run: Plan) -> list[str]:
     """Return why a code may not represent the content of the frames, one sentence each."""
     outcome = run.outcome
     if run.config.task != "locate" and outcome.held_out_frames == 0:
@@ -419,12 +419,12 @@ def unknown_code_reasons(run: Run) -> list[str]:
     ]
 
 
-def is_folded(run: Run) -> bool:
+def is_folded(run: Plan) -> bool:
     """Return whether the code of a closed loop is equal for different frames."""
     return (run.outcome.folded or 0.0) > MAX_FOLDED
 
 
-def _fold_reasons(run: Run) -> list[str]:
+def _fold_reasons(run: Plan) -> list[str]:
     if not is_folded(run):
         return []
     return [
@@ -433,7 +433,7 @@ def _fold_reasons(run: Run) -> list[str]:
     ]
 
 
-def risen_objective(run: Run) -> tuple[float, float] | None:
+def risen_objective(run: Plan) -> tuple[float, float] | None:
     """Return J before and after training if it rose so much that training has failed.
 
     With corrections, J may rise, because another object is followed.
@@ -446,7 +446,7 @@ def risen_objective(run: Run) -> tuple[float, float] | None:
     return start, objective
 
 
-def excessive_unsure_share(run: Run, exported: Results) -> float | None:
+def excessive_unsure_share(run: Plan, exported: Results) -> float | None:
     """Return the share of frames with low confidence if it is too large to trust a track.
 
     Long stretches in which nothing was found are not counted.
@@ -458,7 +458,7 @@ def excessive_unsure_share(run: Run, exported: Results) -> float | None:
     return share if share > MAX_UNSURE else None
 
 
-def found_share(run: Run, exported: Results) -> float | None:
+def found_share(run: Plan, exported: Results) -> float | None:
     """Return the share of frames with sufficient confidence; None for a code."""
     if run.config.task != "locate":
         return None
@@ -554,7 +554,7 @@ def read_summary(folder: Path) -> Summary:
         raise RunError(f"{path}: summary.json is damaged ({text}); write it again") from error
 
 
-def write_summary(path: Path, run: Run, exported: Results) -> None:
+def write_summary(path: Path, run: Plan, exported: Results) -> None:
     """Write summary.json atomically; J of the training is written only to the run folder.
 
     Args:
@@ -583,7 +583,7 @@ def write_summary(path: Path, run: Run, exported: Results) -> None:
     write_json(path, content)
 
 
-def is_trusted_ring(run: Run, exported: Results) -> bool | None:
+def is_trusted_ring(run: Plan, exported: Results) -> bool | None:
     """Return whether codes are trusted and mostly lie around a circle.
 
     Returns:

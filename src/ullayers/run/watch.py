@@ -16,10 +16,10 @@ import torch
 
 from ullayers.errors import RunError
 from ullayers.files import from_json, keep_beginning, open_regular, read_json, write_json
-from ullayers.learn.checkpoint import load_state, save_state, write_tensors
-from ullayers.learn.config import DEFAULT_SIZE, Config
-from ullayers.learn.networks import weights
-from ullayers.learn.survey import outline_reading, patience_of
+from ullayers.learning.checkpoint import load_state, save_state, write_tensors
+from ullayers.learning.config import DEFAULT_SIZE, Config
+from ullayers.learning.networks import weights
+from ullayers.learning.survey import outline_reading, patience_of
 from ullayers.locate.recording.windows import STILL_SIDE
 from ullayers.locate.tracking.live import LiveObjects
 from ullayers.run.folder import (
@@ -31,7 +31,7 @@ from ullayers.run.folder import (
     clear_run,
     finite,
 )
-from ullayers.run.plan import Run, check_region, csv_name, load_run, small_size
+from ullayers.run.plan import Plan, check_region, csv_name, load_plan, small_size
 from ullayers.run.reports import sure_frames, write_watch_card
 from ullayers.run.summary import MAX_UNSURE, NEVER_TRAINED, unsure_reason
 from ullayers.run.watcher import MAX_FRAMES, Watcher, WatcherState
@@ -141,7 +141,7 @@ def watch(
             roi=roi,
             mixed=isinstance(size, tuple),
         )
-        run = Run(Path(folder or "."), [_path(source)], config, reading, max_frames)
+        run = Plan(Path(folder or "."), [_path(source)], config, reading, max_frames)
     assert run.reading.size is not None
     live = (
         LiveObjects(run.config.objects, patience_of(info, run.reading.stride)) if several else None
@@ -196,9 +196,9 @@ def _training_size(
     return small_size(size, info, roi)
 
 
-def _resumed_run(folder: str | os.PathLike[str], source: Source, max_frames: int | None) -> Run:
+def _resumed_run(folder: str | os.PathLike[str], source: Source, max_frames: int | None) -> Plan:
     """Load the run in a folder; `max_frames` replaces its own limit."""
-    run = load_run(folder)
+    run = load_plan(folder)
     if not _is_same(run, source):
         names = ", ".join(run.inputs if run.result is None else run.result.sources)
         raise RunError(
@@ -220,14 +220,14 @@ def _path(source: Source) -> str:
     return os.path.abspath(source.path) if os.path.exists(source.path) else source.path
 
 
-def _is_same(run: Run, source: Source) -> bool:
+def _is_same(run: Plan, source: Source) -> bool:
     """Return whether the run has watched this source, ignoring password and query of a URL."""
     if os.path.exists(source.path):
         return _path(source) == run.inputs[0]
     return run.result is not None and [source.name] == run.result.sources
 
 
-def _pixels(run: Run, info: Info) -> tuple[int, int] | None:
+def _pixels(run: Plan, info: Info) -> tuple[int, int] | None:
     """Return (width, height) of the frames, to give positions in pixels; None for a code."""
     return (info.width, info.height) if run.config.task == "locate" else None
 
@@ -301,7 +301,7 @@ class _WatchFolder:
     """
 
     def __init__(
-        self, run: Run, watcher: Watcher, source: Source, info: Info, resume: bool
+        self, run: Plan, watcher: Watcher, source: Source, info: Info, resume: bool
     ) -> None:
         self.run = run
         self.watcher = watcher
@@ -431,13 +431,13 @@ def _rate(times: Collection[tuple[int, float]]) -> float:
 
 
 def _write(folder: str | os.PathLike[str], last: WatchResult, fps: float) -> None:
-    run = load_run(folder, "cpu")
+    run = load_plan(folder, "cpu")
     write_watch_card(run)
     if last.size is not None:  # codes need no frame size
         write_json(run.folder / "summary.json", _summary(run, last, fps))
 
 
-def _summary(run: Run, last: WatchResult, fps: float) -> dict[str, Any]:
+def _summary(run: Plan, last: WatchResult, fps: float) -> dict[str, Any]:
     frames = run.outcome.frames or 0
     found = sure_frames(run) / frames if frames else 0.0
     reasons = []

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ullayers.errors import RunError
-from ullayers.learn.checkpoint import below
-from ullayers.learn.config import Config
-from ullayers.learn.networks import Locator, Model
-from ullayers.learn.survey import to_pixels
-from ullayers.learn.trials import Trainer, check_weights
+from ullayers.learning.checkpoint import below
+from ullayers.learning.config import Config
+from ullayers.learning.networks import Locator, Model
+from ullayers.learning.survey import to_pixels
+from ullayers.learning.trials import Trainer, check_weights
 from ullayers.locate.tracking.live import LiveObject, LiveObjects, live_state, restore
 from ullayers.nn.replay_memory import ReplayMemory
 from ullayers.run.apply import describe

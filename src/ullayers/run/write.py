@@ -21,15 +21,15 @@ from ullayers.files import (
     from_json,
     sweep,
 )
-from ullayers.learn.footage import Spread
-from ullayers.learn.teaching import Teaching
+from ullayers.learning.footage import Spread
+from ullayers.learning.teaching import Teaching
 from ullayers.locate.tracking.identity import KnownObjects, Portrait
 from ullayers.locate.tracking.settle import Several, crossing_lines, crossings_of, identities
 from ullayers.report.drawing import Outline
 from ullayers.report.overlay import Overlay, PictureStore, SampleTap, as_kept, display_size
 from ullayers.run.apply import answers
 from ullayers.run.folder import ReadingEntry, clear_masks
-from ullayers.run.plan import Run, csv_name
+from ullayers.run.plan import Plan, csv_name
 from ullayers.run.summary import Exported, SequenceNote, write_summary
 from ullayers.tracks.masks import (
     OUTLINES,
@@ -90,7 +90,7 @@ class ExportOptions:
     teaching: Teaching | None = None
 
 
-def follows_several(run: Run, options: ExportOptions) -> bool:
+def follows_several(run: Plan, options: ExportOptions) -> bool:
     """Return whether all objects are tracked, not only the main one."""
     return run.config.task == "locate" and options.objects != 1
 
@@ -103,7 +103,7 @@ def notes_of(several: Several | None, options: ExportOptions) -> list[str]:
     return [*several.notes, *["Masks of several objects have no soft edges."] * is_hard]
 
 
-def request_of(run: Run, options: ExportOptions) -> list[str | int | None]:
+def request_of(run: Plan, options: ExportOptions) -> list[str | int | None]:
     """Return the request of an export; results are resumed only if it is the same."""
     request: list[str | int | None] = [
         os.path.abspath(run.folder),
@@ -148,7 +148,7 @@ def unfinished_sources(sources: Iterable[Source], out: Path, masks: bool) -> lis
 
 
 def frames_to_draw(
-    run: Run, source: Source, stride: int, most: int, kept: PictureStore
+    run: Plan, source: Source, stride: int, most: int, kept: PictureStore
 ) -> Generator[Tensor, None, None]:
     """Yield (3, height, width) uint8 frames with the outline of the region of interest.
 
@@ -171,7 +171,7 @@ def frames_to_draw(
 
 
 def _unpainted(
-    run: Run, source: Source, stride: int, most: int, size: tuple[int, int], kept: PictureStore
+    run: Plan, source: Source, stride: int, most: int, size: tuple[int, int], kept: PictureStore
 ) -> Generator[Tensor, None, None]:
     if kept.has(source.name):
         yield from kept.read(source.name)
@@ -187,7 +187,7 @@ def _unpainted(
 
 def draw_codes(
     path: Path,
-    run: Run,
+    run: Plan,
     sources: Sequence[Source],
     done: Exported,
     fps: float,
@@ -220,7 +220,7 @@ def draw_codes(
 
 
 def export(
-    run: Run,
+    run: Plan,
     sources: Sequence[Source],
     folder: str | os.PathLike[str],
     options: ExportOptions,
@@ -247,7 +247,7 @@ def export(
 
 
 def export_parts(
-    run: Run,
+    run: Plan,
     sources: Sequence[Source],
     folder: str | os.PathLike[str],
     options: ExportOptions,
@@ -296,7 +296,7 @@ class _Job:
 
     def __init__(
         self,
-        run: Run,
+        run: Plan,
         place: Path,
         options: ExportOptions,
         sources: Sequence[Source],

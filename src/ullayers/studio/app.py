@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio import run_view, windows
 from ullayers.studio.access import FILE_POLICY, POLICY, AccessControl
 from ullayers.studio.editing import (
@@ -61,7 +61,7 @@ def make_app(studio: Studio, hosts: Collection[str]) -> Starlette:
     return Starlette(
         routes=[*api.routes(), WebSocketRoute("/ws", pages.connect), page],
         middleware=[Middleware(AccessControl, token=studio.workspace.token, hosts=hosts)],
-        exception_handlers={UserError: _user_error, KeyError: _not_found, 404: _not_found},
+        exception_handlers={Error: _user_error, KeyError: _not_found, 404: _not_found},
         lifespan=lifespan,
     )
 
@@ -80,19 +80,19 @@ async def _body(request: Request) -> dict[str, Any]:
     """Return the JSON object of a request.
 
     Raises:
-        UserError: It is too large, or not a JSON object.
+        Error: It is too large, or not a JSON object.
     """
     content = bytearray()
     async for block in request.stream():
         content += block
         if len(content) > MAX_BODY:
-            raise UserError("the request is too large")
+            raise Error("the request is too large")
     try:
         parsed = json.loads(content or b"{}")
     except (ValueError, RecursionError) as error:
-        raise UserError("expected JSON") from error
+        raise Error("expected JSON") from error
     if not isinstance(parsed, dict):
-        raise UserError("expected a JSON object")
+        raise Error("expected a JSON object")
     return parsed
 
 
@@ -105,7 +105,7 @@ def _whole(request: Request, name: str, default: int | None = None) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < 2**53:
-        raise UserError(f"{name}: expected a whole number, got {str(text)[:20]!r}")
+        raise Error(f"{name}: expected a whole number, got {str(text)[:20]!r}")
     return number
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio.camera_frames import HEADER, LENGTH, MAX_FRAME_BYTES
 from ullayers.studio.jobs import LOG, Job, JobState, Request
 from ullayers.studio.studio import Studio
@@ -55,15 +55,15 @@ class Camera:
             on_end: Called with the last message.
 
         Raises:
-            UserError: The size or the task is not possible.
+            Error: The size or the task is not possible.
         """
         width, height = request.get("width"), request.get("height")
         for side in (width, height):
             if not isinstance(side, int) or not SIDES[0] <= side <= SIDES[1]:
-                raise UserError(f"expected frames of {SIDES[0]} to {SIDES[1]} pixels")
+                raise Error(f"expected frames of {SIDES[0]} to {SIDES[1]} pixels")
         task = request.get("task", "locate")
         if task not in ("locate", "orient"):
-            raise UserError("a camera can be used to locate or to orient")
+            raise Error("a camera can be used to locate or to orient")
         folder = studio.workspace.recordings
         video = folder / free_name(folder, str(request.get("name") or "camera"), ".mp4")
         job = studio.jobs.add(

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ullayers.errors import UserError
-from ullayers.learn.config import Config
+from ullayers.errors import Error
+from ullayers.learning.config import Config
 from ullayers.run.folder import locked
 from ullayers.run.watch import keep_results, watch
 from ullayers.run.watcher import WatchResult, keep_outlines
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
         state = replace(running, state="done")
         try:
             _watch(job, Path(job.request.inputs[0]), (int(width), int(height)))
-        except UserError as error:
+        except Error as error:
             state = replace(running, state="failed", error=str(error))
         except BaseException as error:
             state = replace(running, state="failed", error=f"{type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio.run_view import COLUMNS, tracks_of
 from ullayers.studio.table_file import Version, version_of
 from ullayers.tracks.corrections import (
@@ -79,7 +79,7 @@ def read_edited(folder: Path) -> Edited:
     """Read the tracks of a run, with and without corrections.
 
     Raises:
-        UserError: A file is damaged, or a correction is invalid.
+        Error: A file is damaged, or a correction is invalid.
     """
     with _reading.setdefault(folder, threading.Lock()):  # a long table is not read twice at once
         versions = tuple(version_of(folder / name) for name in FILES)
@@ -120,7 +120,7 @@ def corrections_of(folder: Path) -> dict[str, Any]:
     """Return the corrections of a run for the page.
 
     Raises:
-        UserError: The file is damaged.
+        Error: The file is damaged.
     """
     return read_corrections(folder).to_json()
 
@@ -139,10 +139,10 @@ def outlines_of(folder: Path, sequence: str, first: int, last: int) -> dict[int,
         empty if the run has none.
 
     Raises:
-        UserError: A file is damaged, or too many frames are requested.
+        Error: A file is damaged, or too many frames are requested.
     """
     if last - first >= MAX_OUTLINED:
-        raise UserError(f"expected at most {MAX_OUTLINED} frames, got {last - first + 1}")
+        raise Error(f"expected at most {MAX_OUTLINED} frames, got {last - first + 1}")
     path = find_outlines(folder)
     if path is None:
         return {}
@@ -161,7 +161,7 @@ def correct(folder: Path, content: Any) -> None:
     """Add a correction.
 
     Raises:
-        UserError: It is invalid.
+        Error: It is invalid.
     """
     new = correction_from_json(content)
     _change(folder, lambda videos, known: check_correction(videos, known, new))
@@ -171,7 +171,7 @@ def undo(folder: Path) -> None:
     """Undo the last correction.
 
     Raises:
-        UserError: There is none.
+        Error: There is none.
     """
     _change(folder, lambda _, known: known.undo())
 
@@ -180,7 +180,7 @@ def redo(folder: Path) -> None:
     """Redo the last undone correction.
 
     Raises:
-        UserError: There is none.
+        Error: There is none.
     """
     _change(folder, lambda _, known: known.redo())
 
@@ -188,6 +188,6 @@ def redo(folder: Path) -> None:
 def _change(folder: Path, change: Callable[[list[TrackedVideo], Corrections], Corrections]) -> None:
     with _writing:
         if not (folder / "summary.json").exists():
-            raise UserError("this run has no results yet that can be corrected")
+            raise Error("this run has no results yet that can be corrected")
         edited = read_edited(folder)
         write_corrections(folder, change(edited.found, read_corrections(folder)))

@@ -10,10 +10,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import check_inside, open_regular, replacing
 from ullayers.run.folder import check_outputs
-from ullayers.run.plan import load_run
+from ullayers.run.plan import load_plan
 from ullayers.run.reports import write_corrected, write_corrected_report
 from ullayers.studio.editing import read_edited
 from ullayers.tracks.formats.names import EXPORT_FOLDER, FORMATS
@@ -35,12 +35,12 @@ def export_run(folder: Path, content: Mapping[str, Any]) -> list[Path]:
             of the whole run.
 
     Raises:
-        UserError: The format is unknown, its package is not installed, or there is nothing to
+        Error: The format is unknown, its package is not installed, or there is nothing to
             write.
     """
     if content.get("format") == REPORT:
         path = export_folder(folder) / "report.html"
-        write_corrected_report(load_run(folder, "cpu"), path)
+        write_corrected_report(load_plan(folder, "cpu"), path)
         return [path]
     name, sequence, first, last = _checked(content)
     target = export_folder(folder)
@@ -74,11 +74,11 @@ def _write_codes(
                     writer.writerow(row)
                     count += 1
             if not count:
-                raise UserError("there are no codes in these frames")
-    except UserError:
+                raise Error("there are no codes in these frames")
+    except Error:
         raise
     except (OSError, ValueError, IndexError, csv.Error) as error:
-        raise UserError(f"{folder.name}: codes.csv cannot be read: {error}") from error
+        raise Error(f"{folder.name}: codes.csv cannot be read: {error}") from error
     return path
 
 
@@ -99,34 +99,34 @@ def overlay_range(folder: Path, content: Mapping[str, Any]) -> tuple[TrackedVide
         content: Optionally sequence, first and last frame.
 
     Raises:
-        UserError: There is no such sequence, or no such frames.
+        Error: There is no such sequence, or no such frames.
     """
     _, sequence, first, last = _checked({"format": "csv"} | dict(content))
     videos = [video for video in read_edited(folder).videos if sequence in (None, video.name)]
     if not videos or not len(videos[0].frames):
-        raise UserError("there are no tracks to draw")
+        raise Error("there are no tracks to draw")
     frames = videos[0].frames
     lowest, highest = int(frames[0]), int(frames[-1])
     first = lowest if first is None else max(lowest, first)
     last = highest if last is None else min(highest, last)
     if last < first:
-        raise UserError(f"the tracks are in frames {lowest} to {highest}")
+        raise Error(f"the tracks are in frames {lowest} to {highest}")
     return videos[0], first, last
 
 
 def _checked(content: Mapping[str, Any]) -> tuple[str, str | None, int | None, int | None]:
     unknown = sorted(set(content) - REQUESTED)
     if unknown:
-        raise UserError(f"unknown entry {unknown[0]!r}")
+        raise Error(f"unknown entry {unknown[0]!r}")
     name, sequence = content.get("format"), content.get("sequence")
     if name not in FORMATS:
-        raise UserError(f"expected a format of {', '.join(FORMATS)}")
+        raise Error(f"expected a format of {', '.join(FORMATS)}")
     if sequence is not None and not isinstance(sequence, str):
-        raise UserError("sequence: expected a name")
+        raise Error("sequence: expected a name")
     frames = [content.get("first"), content.get("last")]
     for frame in frames:
         if frame is not None and (not isinstance(frame, int) or not 0 <= frame < 2**53):
-            raise UserError("expected numbers of frames")
+            raise Error("expected numbers of frames")
     return name, sequence, frames[0], frames[1]
 
 

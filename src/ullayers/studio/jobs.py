@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import from_json, read_json, write_json
-from ullayers.learn.config import Task
+from ullayers.learning.config import Task
 from ullayers.studio.workspace import Workspace, free_name, write_quickly
 
 Kind = Literal["learn", "watch", "camera"]
@@ -118,12 +118,12 @@ class Job:
         """The request.
 
         Raises:
-            UserError: The file is damaged.
+            Error: The file is damaged.
         """
         try:
             return from_json(Request, read_json(self.folder / REQUEST))
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.name}: its request.json is damaged ({error})") from error
+            raise Error(f"{self.name}: its request.json is damaged ({error})") from error
 
     @property
     def state(self) -> JobState:
@@ -186,14 +186,14 @@ class Job:
         """Ask its process to stop without losing work.
 
         Raises:
-            UserError: It is not running.
+            Error: It is not running.
         """
         state = self.state
         if state.state == "queued":
             self.write(JobState(state="stopped", since=time.time()))
             return
         if state.state != "running":
-            raise UserError(f"{self.name}: is not running")
+            raise Error(f"{self.name}: is not running")
         (self.folder / STOP).touch()
 
     def is_to_stop(self) -> bool:
@@ -204,22 +204,22 @@ class Job:
         """Queue it again; its process continues from the last checkpoint.
 
         Raises:
-            UserError: It is running or done.
+            Error: It is running or done.
         """
         if self.state.state not in ("stopped", "failed", "interrupted"):
-            raise UserError(f"{self.name}: is {self.state.state}")
+            raise Error(f"{self.name}: is {self.state.state}")
         if self.request.kind == "camera":
-            raise UserError(f"{self.name}: a camera cannot be resumed; start a new recording")
+            raise Error(f"{self.name}: a camera cannot be resumed; start a new recording")
         self.write(JobState(since=time.time()))
 
     def delete(self) -> None:
         """Delete it with its run folder.
 
         Raises:
-            UserError: It is running.
+            Error: It is running.
         """
         if self.state.state in ("running", "stopping"):
-            raise UserError(f"{self.name}: is running; stop it first")
+            raise Error(f"{self.name}: is running; stop it first")
         for folder in (self.run, self.folder):
             if folder.is_dir() and not folder.is_symlink():
                 shutil.rmtree(folder)
@@ -276,7 +276,7 @@ class Jobs:
 
 
 def _created(job: Job) -> float:
-    with suppress(UserError):
+    with suppress(Error):
         return job.request.created
     return 0.0
 
@@ -288,7 +288,7 @@ def describe(job: Job) -> dict[str, Any]:
     state.pop("since")
     try:
         request = job.request
-    except UserError as error:
+    except Error as error:
         request = Request(name=job.name)
         state |= {"state": "failed", "error": str(error)}
     return {

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from starlette.concurrency import run_in_threadpool
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import partial_path
 from ullayers.studio.workspace import Workspace, free_name
 from ullayers.video.clips import DEFAULT_FPS
@@ -29,7 +29,7 @@ SOURCES_KEPT = 256  # runs whose videos are known
 MAX_SUFFIX = 5
 
 
-class TooLargeError(UserError):
+class TooLargeError(Error):
     """An upload is larger than allowed, or than the free space of the disk."""
 
 
@@ -85,7 +85,7 @@ class Library:
         runs: Run folders among the inputs.
 
     Raises:
-        UserError: An input cannot be read.
+        Error: An input cannot be read.
     """
 
     def __init__(
@@ -203,11 +203,11 @@ class Library:
 
         Raises:
             KeyError: There is no such video.
-            UserError: It was opened from elsewhere and must not be deleted.
+            Error: It was opened from elsewhere and must not be deleted.
         """
         entry = self.get(id)
         if entry.origin == "opened":
-            raise UserError(f"{entry.source.name}: was opened from elsewhere and is not deleted")
+            raise Error(f"{entry.source.name}: was opened from elsewhere and is not deleted")
         Path(entry.source.path).unlink(missing_ok=True)
 
 

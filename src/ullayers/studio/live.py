@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from ullayers.errors import RunError
-from ullayers.learn.checkpoint import read_tensors
-from ullayers.learn.networks import Encoder, Locator, Model
-from ullayers.learn.training import Learner, Record
-from ullayers.learn.trials import ClipTrial, Trial
+from ullayers.learning.checkpoint import read_tensors
+from ullayers.learning.networks import Encoder, Locator, Model
+from ullayers.learning.training import Learner, Record
+from ullayers.learning.trials import ClipTrial, Trial
 from ullayers.report.pictures import kernel_sheet
 from ullayers.run.apply import describe
 from ullayers.run.folder import finite

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.report.drawing import draw_objects
 from ullayers.report.overlay import DISPLAY_SIZE
 from ullayers.studio.editing import outlines_of
@@ -36,12 +36,10 @@ def write_overlay(
         last: Last frame.
 
     Raises:
-        UserError: There are too many frames, or none.
+        Error: There are too many frames, or none.
     """
     if not 0 <= last - first < MOST_OVERLAY_FRAMES:
-        raise UserError(
-            f"an overlay has up to {MOST_OVERLAY_FRAMES:,} frames; select a shorter range"
-        )
+        raise Error(f"an overlay has up to {MOST_OVERLAY_FRAMES:,} frames; select a shorter range")
     own = access.frame(first).shape[:2]
     size = _shown_size(*own)
     with VideoWriter(path, video.fps) as writer:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.files import read_json, read_regular
 from ullayers.run.folder import MAX_METRICS_BYTES, read_config
 from ullayers.studio.table_file import read_rows
@@ -184,7 +184,7 @@ def inputs_of(folder: Path) -> list[str]:
     """Return the inputs of a run; empty if its config.json is not there yet or damaged."""
     try:
         return read_config(folder).inputs
-    except (RunError, UserError):
+    except (RunError, Error):
         return []
 
 

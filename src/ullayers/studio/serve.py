@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import uvicorn
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio.app import make_app
 from ullayers.studio.studio import Studio
 from ullayers.studio.workspace import Workspace
@@ -25,7 +25,7 @@ def open_port(host: str, port: int | None) -> socket.socket:
     """Return a socket that listens; the next free port if none is given.
 
     Raises:
-        UserError: The address cannot be used.
+        Error: The address cannot be used.
     """
     ports = range(PORT, PORT + TRIED_PORTS) if port is None else [port]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -39,14 +39,14 @@ def open_port(host: str, port: int | None) -> socket.socket:
             return listener
         except socket.gaierror as error:
             listener.close()
-            raise UserError(f"{host}: cannot be used ({error.strerror}); change --host") from error
+            raise Error(f"{host}: cannot be used ({error.strerror}); change --host") from error
         except OverflowError:
             listener.close()
             reason = "ports end at 65535"
         except OSError as error:
             listener.close()
             reason = str(error.strerror)
-    raise UserError(f"{host}: port {ports[-1]} cannot be used ({reason}); give another --port")
+    raise Error(f"{host}: port {ports[-1]} cannot be used ({reason}); give another --port")
 
 
 def allowed_hosts(host: str, port: int) -> list[str]:
@@ -99,7 +99,7 @@ def serve(
             other computers if it listens to them.
 
     Raises:
-        UserError: An input cannot be read, or the address cannot be used.
+        Error: An input cannot be read, or the address cannot be used.
     """
     workspace = Workspace.open(folder)
     studio = Studio(workspace, inputs)

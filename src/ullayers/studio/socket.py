@@ -12,7 +12,7 @@ from typing import Any, Self
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio import run_view
 from ullayers.studio.camera import Camera
 from ullayers.studio.jobs import LIVE, Job
@@ -157,7 +157,7 @@ class Pages:
                     break
                 try:
                     await self._receive(page, message)
-                except UserError as error:
+                except Error as error:
                     await page.send({"type": "error", "error": str(error)})
         except (WebSocketDisconnect, RuntimeError):
             pass
@@ -177,7 +177,7 @@ class Pages:
         except (ValueError, RecursionError):
             request = None
         if not isinstance(request, dict):
-            raise UserError("expected a JSON object")
+            raise Error("expected a JSON object")
         kind = request.get("type")
         if kind == "watch":
             self._watch(page, request)
@@ -194,7 +194,7 @@ class Pages:
 
     async def _start_camera(self, page: Page, request: dict[str, Any]) -> None:
         if page.camera is not None and not page.camera.ended:
-            raise UserError("the camera of this page is on")
+            raise Error("the camera of this page is on")
 
         async def ended(message: dict[str, Any]) -> None:
             page.camera = None

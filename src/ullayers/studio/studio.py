@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ullayers import __version__
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import from_json
-from ullayers.learn.config import MAX_OBJECTS
+from ullayers.learning.config import MAX_OBJECTS
 from ullayers.run.plan import read_teaching
 from ullayers.studio import run_view
 from ullayers.studio.editing import read_edited
@@ -57,7 +57,7 @@ class Studio:
         inputs: Inputs of `ul studio`: videos, folders, run folders, cameras.
 
     Raises:
-        UserError: An input cannot be read.
+        Error: An input cannot be read.
     """
 
     def __init__(self, workspace: Workspace, inputs: Sequence[str] = ()) -> None:
@@ -135,10 +135,10 @@ class Studio:
 
         Raises:
             KeyError: There is no such run.
-            UserError: The run was opened from elsewhere.
+            Error: The run was opened from elsewhere.
         """
         if id in self.opened:
-            raise UserError(f"{self.opened[id].name}: was opened from elsewhere; use a copy of it")
+            raise Error(f"{self.opened[id].name}: was opened from elsewhere; use a copy of it")
         return self.jobs.get(id)
 
     def details(self, id: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Studio:
 
         Raises:
             KeyError: There is no such run.
-            UserError: Its table is damaged.
+            Error: Its table is damaged.
         """
         folder = self.folder(id)
         config = run_view.config_of(folder)
@@ -185,10 +185,10 @@ class Studio:
         """
         entries = self.library.entries()
         if len(entries) == 1 and len(self.opened) <= 1:
-            with suppress(UserError, KeyError):  # the page reports the error
+            with suppress(Error, KeyError):  # the page reports the error
                 self._access(entries[0].id)
         if len(self.opened) == 1:
-            with suppress(UserError):
+            with suppress(Error):
                 read_edited(next(iter(self.opened.values())))
 
     def add_run(self, content: Mapping[str, Any]) -> Job:
@@ -198,27 +198,25 @@ class Studio:
             content: Request of the page.
 
         Raises:
-            UserError: Something is missing or out of range.
+            Error: Something is missing or out of range.
         """
         unknown = sorted(set(content) - REQUESTED)
         if unknown:
-            raise UserError(f"unknown entry {unknown[0]!r}")
+            raise Error(f"unknown entry {unknown[0]!r}")
         ids = content.get("sources")
         if not isinstance(ids, list) or not ids or not all(isinstance(id, str) for id in ids):
-            raise UserError("choose a video to learn from")
+            raise Error("choose a video to learn from")
         try:
             entries = [self.library.get(id) for id in ids]
         except KeyError:
-            raise UserError(
-                "the video is not in the library any more; load the page again"
-            ) from None
+            raise Error("the video is not in the library any more; load the page again") from None
         given = {key: value for key, value in content.items() if key != "sources"}
         task = given.get("task", "locate")
         wanted = given.pop("name", None) or f"{entries[0].source.name}-{task}"
         try:
             request = from_json(Request, {"name": safe_name(str(wanted))} | given)
         except ValueError as error:
-            raise UserError(str(error)) from error
+            raise Error(str(error)) from error
         _check(request, len(entries))
         inputs = [entry.source.path for entry in entries]
         return self.jobs.add(replace(request, inputs=inputs, sources=ids))
@@ -228,7 +226,7 @@ class Studio:
 
         Raises:
             KeyError: There is no such run.
-            UserError: It has no corrections to learn from.
+            Error: It has no corrections to learn from.
         """
         folder = self.folder(id)
         read_teaching(folder)  # refuses corrections that cannot be used
@@ -251,7 +249,7 @@ class Studio:
 
         Raises:
             KeyError: There is no such run.
-            UserError: The request cannot be fulfilled.
+            Error: The request cannot be fulfilled.
         """
         folder = self.folder(id)
         if content.get("format") != OVERLAY:
@@ -260,7 +258,7 @@ class Studio:
         video, first, last = overlay_range(folder, wanted)
         source = self.sequence_ids(folder, id).get(video.name)
         if source is None:
-            raise UserError(f"{video.name}: the video no longer exists")
+            raise Error(f"{video.name}: the video no longer exists")
         path = export_folder(folder) / f"{video.name}-{first}-{last}.mp4"
         write_overlay(path, folder, video, self._access(source), first, last)
         return [path]
@@ -315,16 +313,16 @@ def _opened_id(folder: Path) -> str:
 def _check(request: Request, videos: int) -> None:
     """Refuse values that the worker would refuse later."""
     if request.kind == "camera":
-        raise UserError("the camera of the browser is started on the page")
+        raise Error("the camera of the browser is started on the page")
     if request.kind == "watch" and videos != 1:
-        raise UserError("watch takes one video at a time")
+        raise Error("watch takes one video at a time")
     if request.kind == "watch" and request.task == "features":
-        raise UserError("slow features need the whole recording; learn from it instead")
+        raise Error("slow features need the whole recording; learn from it instead")
     if request.objects is not None and not 1 <= request.objects <= MAX_OBJECTS:
-        raise UserError(f"expected 1 to {MAX_OBJECTS} objects, got {request.objects}")
+        raise Error(f"expected 1 to {MAX_OBJECTS} objects, got {request.objects}")
     if not 1 <= request.outputs <= 64:
-        raise UserError(f"expected 1 to 64 numbers in a code, got {request.outputs}")
+        raise Error(f"expected 1 to 64 numbers in a code, got {request.outputs}")
     if request.steps is not None and not 1 <= request.steps <= 10**6:
-        raise UserError(f"expected 1 to a million training steps, got {request.steps}")
+        raise Error(f"expected 1 to a million training steps, got {request.steps}")
     if request.start < 0 or (request.end is not None and request.end <= request.start):
-        raise UserError("the end must be after the start")
+        raise Error("the end must be after the start")

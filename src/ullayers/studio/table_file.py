@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import open_regular, partial_path
 from ullayers.tracks.reading import Floats, Key, Track, frames_of, open_objects, read_objects
 from ullayers.tracks.table import damaged_table
@@ -59,7 +59,7 @@ def read_rows(path: Path, wanted: Sequence[str] = (), required: Sequence[str] = 
         required: Columns that it must have.
 
     Raises:
-        UserError: The table is damaged.
+        Error: The table is damaged.
     """
     version = version_of(path)
     return _read(path, version, tuple(wanted), tuple(required)) if version[2] else []
@@ -136,10 +136,10 @@ def _copy(
             written = os.dup(file.fileno())
     except ValueError as error:
         partial.unlink(missing_ok=True)
-        raise error if isinstance(error, UserError) else damaged_table(path, error) from error
+        raise error if isinstance(error, Error) else damaged_table(path, error) from error
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be copied to {partial.parent}: {error}") from error
+        raise Error(f"{path}: cannot be copied to {partial.parent}: {error}") from error
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.studio.editing import read_edited
 from ullayers.studio.run_view import codes_of, pack_table
 from ullayers.studio.table_file import EXACT
@@ -33,7 +33,7 @@ def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[Track]
         found: Whether to leave out the corrections.
 
     Raises:
-        UserError: A file is damaged.
+        Error: A file is damaged.
     """
     codes = [rows for rows in codes_of(folder) if rows.sequence == sequence]
     return codes or read_edited(folder).rows(sequence, found=found)
@@ -126,10 +126,10 @@ def pack_rows(table: list[Track], first: int, last: int, wanted: Collection[str]
         wanted: Columns to send; empty for all.
 
     Raises:
-        UserError: These are too many frames.
+        Error: These are too many frames.
     """
     if last - first >= ROWS_PER_RESPONSE:
-        raise UserError(f"expected at most {ROWS_PER_RESPONSE} frames, got {last - first + 1}")
+        raise Error(f"expected at most {ROWS_PER_RESPONSE} frames, got {last - first + 1}")
     names = _names(table, wanted)
     parts = [(rows, rows.between(first, last)) for rows in table]
     return pack_table(
@@ -161,10 +161,10 @@ def pack_extremes(
         wanted: Columns to sum up; empty for all. Two are sent for each: NAME_low and NAME_high.
 
     Raises:
-        UserError: These are too many values.
+        Error: These are too many values.
     """
     if step < 1 or (last - first) // max(1, step) >= ROWS_PER_RESPONSE:
-        raise UserError(f"expected at most {ROWS_PER_RESPONSE} values, got more")
+        raise Error(f"expected at most {ROWS_PER_RESPONSE} values, got more")
     names = [name for name in _names(table, wanted) if name not in EXACT]
     columns = ["frame", *(f"{name}_{end}" for name in names for end in ("low", "high"))]
     objects = []

@@ -20,11 +20,11 @@ from types import FrameType
 
 import torch
 
-from ullayers.errors import UserError
-from ullayers.learn.config import Config
+from ullayers.errors import Error
+from ullayers.learning.config import Config
 from ullayers.run.folder import locked
 from ullayers.run.pipeline import work
-from ullayers.run.plan import Run, load_run, plan_relearning, plan_run, sources_of
+from ullayers.run.plan import Plan, load_plan, plan_relearning, plan_run, sources_of
 from ullayers.run.watch import keep_results, watch
 from ullayers.run.watcher import keep_outlines
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState, Request
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
             state = JobState(state="done")
         except StoppedError:
             state = JobState(state="stopped")
-        except UserError as error:
+        except Error as error:
             state = JobState(state="failed", error=str(error))
         except BaseException as error:
             traceback.print_exc()
@@ -115,12 +115,12 @@ def _learn(job: Job, request: Request, stop: StopFlag) -> None:
             stop.check()
 
 
-def _resumed(job: Job) -> tuple[Run, list[Source]]:
-    run = load_run(job.run)
+def _resumed(job: Job) -> tuple[Plan, list[Source]]:
+    run = load_plan(job.run)
     return run, sources_of(run)
 
 
-def _planned(job: Job, request: Request) -> tuple[Run, list[Source]]:
+def _planned(job: Job, request: Request) -> tuple[Plan, list[Source]]:
     if request.parent_folder is not None:
         return plan_relearning(Path(request.parent_folder), job.run)
     return plan_run(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import partial_path, sweep
 from ullayers.run.folder import LOCK_FILE, check_writable
 from ullayers.video.files.finding import safe_name
@@ -45,17 +45,17 @@ class Workspace:
         """Open a studio folder, and create it if needed.
 
         Raises:
-            UserError: The folder is used for something else, or cannot be written to.
+            Error: The folder is used for something else, or cannot be written to.
         """
         place = Path(folder).absolute()
         settings = place / SETTINGS
         if not settings.exists() and _is_used(place):
-            raise UserError(f"{folder}: is not empty and not a studio folder; give another --out")
+            raise Error(f"{folder}: is not empty and not a studio folder; give another --out")
         check_writable(place)
         for name in FOLDERS:
             (place / name).mkdir(parents=True, exist_ok=True)
             if (place / name).is_symlink():
-                raise UserError(f"{place / name}: is a link; remove it")
+                raise Error(f"{place / name}: is a link; remove it")
             sweep(place / name)
         if not settings.exists():
             _write_secret(settings, {"token": secrets.token_urlsafe(24)})
@@ -102,7 +102,7 @@ def _read_token(path: Path) -> str:
         token = json.loads(path.read_text())["token"]
         if isinstance(token, str) and len(token) >= 16 and token.isascii():
             return token
-    raise UserError(f"{path}: is damaged; remove it, and the page gets a new address")
+    raise Error(f"{path}: is damaged; remove it, and the page gets a new address")
 
 
 def free_name(folder: Path, wanted: str, suffix: str = "") -> str:

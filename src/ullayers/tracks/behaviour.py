@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import from_json, read_regular, replacing
 from ullayers.tracks.measures import Motion, motion_between, speed
 from ullayers.tracks.reading import Track, read_sequences, read_tracks
@@ -58,7 +58,7 @@ ZONE_COLUMNS = (
 Row = dict[str, Any]
 
 
-class ZoneError(UserError):
+class ZoneError(Error):
     """A file of zones cannot be used, or a zone does not fit into the frames."""
 
 

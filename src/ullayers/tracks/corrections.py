@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.files import (
     check_inside,
     from_json,
@@ -164,30 +164,30 @@ class Corrections:
         """Return these corrections with a new one; undone corrections are dropped.
 
         Raises:
-            UserError: There are too many.
+            Error: There are too many.
         """
         if len(self.applied) >= MAX_CORRECTIONS:
-            raise UserError(f"there are {MAX_CORRECTIONS:,} corrections already; learn from them")
+            raise Error(f"there are {MAX_CORRECTIONS:,} corrections already; learn from them")
         return Corrections((*self.applied, correction))
 
     def undo(self) -> Corrections:
         """Return these corrections without the last one.
 
         Raises:
-            UserError: There is none.
+            Error: There is none.
         """
         if not self.applied:
-            raise UserError("there is no correction to undo")
+            raise Error("there is no correction to undo")
         return Corrections(self.applied[:-1], (*self.undone, self.applied[-1]))
 
     def redo(self) -> Corrections:
         """Return these corrections with the last undone one.
 
         Raises:
-            UserError: None was undone.
+            Error: None was undone.
         """
         if not self.undone:
-            raise UserError("there is no correction to redo")
+            raise Error("there is no correction to redo")
         return Corrections((*self.applied, self.undone[-1]), self.undone[:-1])
 
     def to_json(self) -> dict[str, Any]:
@@ -212,22 +212,22 @@ def correction_from_json(content: Any) -> Correction:
     """Return the correction that a JSON object describes.
 
     Raises:
-        UserError: It does not describe a correction.
+        Error: It does not describe a correction.
 
     Example:
         >>> correction_from_json({"op": "split", "sequence": "a", "object": 1, "first": 10})
         Split(sequence='a', object=1, first=10)
         >>> correction_from_json({"op": "split", "sequence": "a", "object": 1})
         Traceback (most recent call last):
-        ullayers.errors.UserError: split: first is missing
+        ullayers.errors.Error: split: first is missing
     """
     op = content.get("op") if isinstance(content, dict) else None
     if not isinstance(op, str) or op not in KINDS:
-        raise UserError(f"expected a correction with op {', '.join(KINDS)}")
+        raise Error(f"expected a correction with op {', '.join(KINDS)}")
     try:
         return from_json(KINDS[op], {name: content[name] for name in content if name != "op"})
     except ValueError as error:
-        raise UserError(f"{op}: {error}") from error
+        raise Error(f"{op}: {error}") from error
 
 
 def read_corrections(folder: Path) -> Corrections:
@@ -272,7 +272,7 @@ class CorrectedRows:
     """All rows of a video, in any order; no two rows have the same frame and number.
 
     The first rows are those of the original tracks, one track after the other. Rows added by
-    corrections follow. An invalid correction raises `UserError` and changes nothing.
+    corrections follow. An invalid correction raises `Error` and changes nothing.
 
     Args:
         video: The video with its original tracks.
@@ -312,7 +312,7 @@ class CorrectedRows:
         """Apply one correction.
 
         Raises:
-            UserError: The correction is invalid.
+            Error: The correction is invalid.
         """
         match correction:
             case Swap():
@@ -392,7 +392,7 @@ class CorrectedRows:
         is_one = later & (self.number == one)
         is_other = later & (self.number == other)
         if not (is_one.any() or is_other.any()):
-            raise UserError(f"neither object {one} nor {other} has a row from frame {first} on")
+            raise Error(f"neither object {one} nor {other} has a row from frame {first} on")
         self.number[is_one], self.number[is_other] = other, one
 
     def _merge(self, one: int, other: int) -> None:
@@ -407,12 +407,12 @@ class CorrectedRows:
         later = own & (self.frame >= first)
         if not later.any() or (later == own).all():
             start, end = self.frame[own].min(), self.frame[own].max()
-            raise UserError(
+            raise Error(
                 f"object {number} is in frames {start} to {end}; split it after frame {start}, and "
                 f"not after frame {end}"
             )
         if self.highest >= MAX_PALETTE_OBJECTS:
-            raise UserError(f"there cannot be more than {MAX_PALETTE_OBJECTS} objects")
+            raise Error(f"there cannot be more than {MAX_PALETTE_OBJECTS} objects")
         self.highest += 1
         self.number[later] = self.highest
 
@@ -425,7 +425,7 @@ class CorrectedRows:
         last = int(self.frames[-1]) if wanted.last is None else wanted.last
         removed = own & (self.frame >= first) & (self.frame <= last)
         if not removed.any():
-            raise UserError(f"object {wanted.object} has no row in frames {first} to {last}")
+            raise Error(f"object {wanted.object} has no row in frames {first} to {last}")
         self.number[removed] = 0
 
     def _move(self, wanted: Move) -> None:
@@ -436,9 +436,7 @@ class CorrectedRows:
         width = self.video.width
         height = self.video.height
         if not (0 <= x <= width and 0 <= y <= height):  # or NaN
-            raise UserError(
-                f"({x:g}, {y:g}) is outside the frame, which has {width} x {height} pixels"
-            )
+            raise Error(f"({x:g}, {y:g}) is outside the frame, which has {width} x {height} pixels")
         rows = np.flatnonzero(own & (self.frame == wanted.frame))
         row = int(rows[0]) if len(rows) else self._new_row(wanted.frame, wanted.object)
         self._moved[row] = x, y
@@ -465,7 +463,7 @@ class CorrectedRows:
         self._check_frame(last)
         inside = (self.frame >= first) & (self.frame <= last) & (self.number > 0)
         if not inside.any():
-            raise UserError(f"no object has a row in frames {first} to {last}")
+            raise Error(f"no object has a row in frames {first} to {last}")
         self._moved = {row: place for row, place in self._moved.items() if not inside[row]}
         self.placed[inside] = True
         self.masked[inside] = False
@@ -474,12 +472,12 @@ class CorrectedRows:
         own: Flags = self.number == number
         if number < 1 or not own.any():
             known = ", ".join(map(str, np.unique(self.number[self.number > 0])[:10])) or "none"
-            raise UserError(f"{self.video.name} has no object {number}; its objects are {known}")
+            raise Error(f"{self.video.name} has no object {number}; its objects are {known}")
         return own
 
     def _check_pair(self, one: int, other: int) -> None:
         if one == other:
-            raise UserError(f"expected two objects, got {one} twice")
+            raise Error(f"expected two objects, got {one} twice")
         for number in (one, other):
             self._rows_of(number)
 
@@ -488,9 +486,9 @@ class CorrectedRows:
         frames = self.frames
         if not len(frames) or not frames[0] <= frame <= frames[-1]:
             span = f"frames {frames[0]} to {frames[-1]}" if len(frames) else "no frames"
-            raise UserError(f"{self.video.name} has no frame {frame}; it has {span}")
+            raise Error(f"{self.video.name} has no frame {frame}; it has {span}")
         if frames[np.searchsorted(frames, frame)] != frame:
-            raise UserError(f"frame {frame} of {self.video.name} was not processed")
+            raise Error(f"frame {frame} of {self.video.name} was not processed")
 
 
 def apply_corrections(
@@ -506,7 +504,7 @@ def apply_corrections(
         corrections: The corrections; undone ones are ignored.
 
     Raises:
-        UserError: A correction is invalid.
+        Error: A correction is invalid.
     """
     rows = corrected_rows(videos, corrections)
     return [
@@ -524,15 +522,15 @@ def corrected_rows(
         corrections: The corrections.
 
     Raises:
-        UserError: A correction is invalid.
+        Error: A correction is invalid.
     """
     touched = {correction.sequence for correction in corrections.applied}
     known = {video.name: CorrectedRows(video) for video in videos if video.name in touched}
     for number, correction in enumerate(corrections.applied, 1):
         try:
             _rows_of(known, correction).apply(correction)
-        except UserError as error:
-            raise UserError(
+        except Error as error:
+            raise Error(
                 f"corrections.json: correction {number} ({correction.op}): {error}"
             ) from error
     return known
@@ -544,7 +542,7 @@ def check_correction(
     """Add a correction, after checking it against the tracks as corrected so far.
 
     Raises:
-        UserError: The new correction is invalid: there is no such object, or the frame is outside
+        Error: The new correction is invalid: there is no such object, or the frame is outside
             the video.
     """
     known = {video.name: CorrectedRows(video) for video in videos if video.name == new.sequence}
@@ -566,7 +564,7 @@ def corrected_numbers(video: TrackedVideo, corrections: Corrections) -> Numbers:
         corrections: The corrections.
 
     Raises:
-        UserError: A correction is invalid.
+        Error: A correction is invalid.
     """
     rows = CorrectedRows(video)
     for correction in corrections.applied:
@@ -580,7 +578,7 @@ def read_corrected(folder: Path) -> tuple[list[TrackedVideo], Corrections]:
 
     Raises:
         RunError: A file is missing or damaged.
-        UserError: A correction is invalid.
+        Error: A correction is invalid.
     """
     corrections = read_corrections(folder)
     return apply_corrections(read_videos(folder), corrections), corrections
@@ -588,7 +586,7 @@ def read_corrected(folder: Path) -> tuple[list[TrackedVideo], Corrections]:
 
 def _rows_of(known: dict[str, CorrectedRows], correction: Correction) -> CorrectedRows:
     if correction.sequence not in known:
-        raise UserError(f"there is no sequence {correction.sequence}")
+        raise Error(f"there is no sequence {correction.sequence}")
     return known[correction.sequence]
 
 
@@ -731,7 +729,7 @@ def compare_runs(old: Path, new: Path, corrections: Corrections) -> Changes:
 
     Raises:
         RunError: A file of a run is missing or damaged.
-        UserError: A correction is invalid.
+        Error: A correction is invalid.
     """
     before = read_videos(old)
     after = {video.name: video for video in read_videos(new)}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.files import read_regular
 from ullayers.tracks.formats.packages import load
 from ullayers.tracks.masks import Labels, label_box, read_labels
@@ -185,11 +185,11 @@ def read_truth(path: Path, video: TrackedVideo) -> Observations:
         video: The video, for its size and name.
 
     Raises:
-        UserError: The file cannot be read.
+        Error: The file cannot be read.
         MissingPackageError: A package needed to read the file is not installed.
     """
     if not path.exists():
-        raise UserError(f"{path}: does not exist; give a file or folder of true positions")
+        raise Error(f"{path}: does not exist; give a file or folder of true positions")
     suffix = path.suffix.lower()
     try:
         if path.is_dir():
@@ -202,10 +202,10 @@ def read_truth(path: Path, video: TrackedVideo) -> Observations:
         if suffix == ".txt":
             return _read_mot(text)
         return _read_csv(text, video)
-    except UserError:
+    except Error:
         raise
     except (OSError, ValueError, KeyError, IndexError, OverflowError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as true positions: {error}") from error
+        raise Error(f"{path}: cannot be read as true positions: {error}") from error
 
 
 def _read_csv(text: str, video: TrackedVideo) -> Observations:
@@ -372,7 +372,7 @@ def _video_of(path: Path, videos: Sequence[Any], video: TrackedVideo) -> Any:
         return videos[0]
     named = [one for one in videos if Path(str(one.filename)).stem == video.name]
     if len(named) != 1:
-        raise UserError(f"{path}: has {len(videos)} videos; name one of them {video.name}")
+        raise Error(f"{path}: has {len(videos)} videos; name one of them {video.name}")
     return named[0]
 
 
@@ -392,7 +392,7 @@ def _masked(path: Path, frame: int, video: TrackedVideo) -> Iterator[Observation
     labels = read_labels(path)
     if labels.shape != (video.height, video.width):
         size = f"{labels.shape[1]} x {labels.shape[0]}"
-        raise UserError(f"{path}: expected {video.width} x {video.height} pixels, got {size}")
+        raise Error(f"{path}: expected {video.width} x {video.height} pixels, got {size}")
     for number in np.unique(labels[labels > 0]).tolist():
         mask = labels == number
         y, x = (axis.mean() + 0.5 for axis in np.nonzero(mask))
@@ -472,7 +472,7 @@ def score_tracks(
         objects, 0 for missed ones.
 
     Raises:
-        UserError: There is nothing to compare.
+        Error: There is nothing to compare.
         MissingPackageError: motmetrics is not installed.
 
     Example:
@@ -486,7 +486,7 @@ def score_tracks(
     [metrics] = load("score", "motmetrics")
     frames = np.intersect1d(found.frames, truth.frames)
     if not np.isin(truth.frame, frames).any():
-        raise UserError(
+        raise Error(
             f"the truth has no objects in frames of the run: it has {_shown(truth.frame)}, the run "
             f"has {_shown(found.frames)}"
         )
@@ -635,7 +635,7 @@ def score_folder(
             to choose by the size of the object.
 
     Raises:
-        UserError: There is no such video, or nothing to compare.
+        Error: There is no such video, or nothing to compare.
     """
     video = _choose(read_videos(folder), folder, sequence)
     expected = read_truth(truth, video)
@@ -651,8 +651,8 @@ def _choose(videos: list[TrackedVideo], folder: Path, name: str | None) -> Track
         return found[0]
     names = ", ".join(video.name for video in videos[:5]) + (", ..." if len(videos) > 5 else "")
     if not found:
-        raise UserError(f"{folder}: has no sequence {name}; it has {names or 'none'}")
-    raise UserError(f"{folder}: has {len(videos)} sequences; choose one with --sequence: {names}")
+        raise Error(f"{folder}: has no sequence {name}; it has {names or 'none'}")
+    raise Error(f"{folder}: has {len(videos)} sequences; choose one with --sequence: {names}")
 
 
 def _body_length(video: TrackedVideo) -> float:

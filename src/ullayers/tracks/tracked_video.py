@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.files import read_json
 from ullayers.tracks.masks import MAX_PALETTE_OBJECTS, Labels, label_box, read_labels
 from ullayers.tracks.reading import Crossing, Floats, Track, read_crossings, read_tracks
@@ -310,13 +310,13 @@ def boxed_objects(video: TrackedVideo) -> Iterator[BoxedObject]:
     length, width and heading. Objects without a mask or a size are left out.
 
     Raises:
-        UserError: There are neither masks nor sizes.
+        Error: There are neither masks nor sizes.
     """
     if video.masks is not None:
         yield from _from_masks(video)
         return
     if not has_sizes(video):
-        raise UserError(
+        raise Error(
             f"{video.name}: boxes need masks, or length and width in tracks.csv; write them with "
             "ul apply --masks"
         )

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 from ullayers.video.region import Cut, Region, RegionError
 
 IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .bmp .tif .tiff .webp .pgm .ppm".split())
@@ -28,7 +28,7 @@ Render = Callable[[tuple[int, int]], Tensor]  # a frame in colour at any (height
 KEEP_HINT = "; use --skip-bad to keep them"
 
 
-class VideoError(UserError):
+class VideoError(Error):
     """A video, image or folder cannot be used; the one-line message says what to do."""
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 
 MIN_SIDE = 8  # pixels
 MAX_ASPECT_ERROR = 0.01  # by which the aspect ratio of a mask may differ from that of the frames
@@ -19,7 +19,7 @@ Pixels = NDArray[np.uint8]
 Box = tuple[float, float, float, float]  # left, top, width and height, as shares of the frame
 
 
-class RegionError(UserError):
+class RegionError(Error):
     """A region cannot be used, or does not fit the frames."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ullayers.errors import RunError, UserError
+from ullayers.errors import Error, RunError
 from ullayers.tracks.corrections import read_corrected
 from ullayers.tracks.formats.coco import write_coco
 from ullayers.tracks.formats.names import EXPORT_FOLDER
@@ -91,7 +91,7 @@ def plan_files(
 
     Raises:
         RunError: The results cannot be read, or have no objects.
-        UserError: A correction is invalid, or the requested part is empty.
+        Error: A correction is invalid, or the requested part is empty.
     """
     videos = _part(folder, sequence, first, last)
     form = TABLE[name]
@@ -137,7 +137,7 @@ def _part(
         names = ", ".join(video.name for video in videos)
         videos = [video for video in videos if video.name == sequence]
         if not videos:
-            raise UserError(f"{folder}: has no sequence {sequence}; it has {names or 'none'}")
+            raise Error(f"{folder}: has no sequence {sequence}; it has {names or 'none'}")
     videos = [video for video in videos if video.tracks]
     if not videos:
         raise RunError(f"{folder}: has no tracks, so there is nothing to export")
@@ -145,7 +145,7 @@ def _part(
         return videos
     parts = [cut_video(video, first, last) for video in videos]
     if not any(part.tracks for part in parts):
-        raise UserError(f"{folder}: has no tracks in frames {_shown(first)} to {_shown(last)}")
+        raise Error(f"{folder}: has no tracks in frames {_shown(first)} to {_shown(last)}")
     return [part for part in parts if part.tracks]
 
 
@@ -158,7 +158,7 @@ def write_files(name: str, files: Sequence[FormatFile]) -> None:
 
     Raises:
         MissingPackageError: The package of the format is not installed.
-        UserError: The results lack what the format needs.
+        Error: The results lack what the format needs.
     """
     for file in files:
         TABLE[name].write(file.videos, file.path)

@@ -12,7 +12,7 @@ import torch
 
 from tests.films import column, write_ball
 from ullayers.cli.main import main
-from ullayers.learn.config import Config, Task
+from ullayers.learning.config import Config, Task
 from ullayers.run.watch import watch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.films import as_footage
 from ullayers.exact.markov import closed_form, transitions
-from ullayers.learn.codes import (
+from ullayers.learning.codes import (
     RING_STEPS,
     CodeClips,
     CodeTrial,
@@ -20,8 +20,8 @@ from ullayers.learn.codes import (
     trained_outputs,
     turns,
 )
-from ullayers.learn.config import Config, Task
-from ullayers.learn.footage import Footage, LongMean
+from ullayers.learning.config import Config, Task
+from ullayers.learning.footage import Footage, LongMean
 
 
 def bar(angles: NDArray[np.float64], *, sides: int = 1, noise: float = 0.0) -> NDArray[np.uint8]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.films import as_footage
-from ullayers.learn.codes import CodeTrial, folded_share
-from ullayers.learn.config import Config, Task
+from ullayers.learning.codes import CodeTrial, folded_share
+from ullayers.learning.config import Config, Task
 
 TURN = torch.arange(72) * 2 * torch.pi / 72
 

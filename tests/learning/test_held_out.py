@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.films import as_footage, still, turning
-from ullayers.learn.codes import CodeClips, CodeTrial, closes
-from ullayers.learn.config import Config, Task
-from ullayers.learn.footage import Footage
-from ullayers.learn.networks import code_steps
-from ullayers.learn.trials import (
+from ullayers.learning.codes import CodeClips, CodeTrial, closes
+from ullayers.learning.config import Config, Task
+from ullayers.learning.footage import Footage
+from ullayers.learning.networks import code_steps
+from ullayers.learning.trials import (
     CHECK_STEPS,
     PATIENCE,
     Check,

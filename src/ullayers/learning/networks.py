@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ullayers.learn.student import Student
+from ullayers.learning.student import Student
 from ullayers.nn.layers import UL1d, UL2d, ULBase
 from ullayers.nn.networks import mu_by_depth, sequences
 from ullayers.nn.spatial import blurred, mask_moments

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.films import write_ball
-from tests.learn.short_runs import learn
+from tests.learning.short_runs import learn
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ullayers.learn.config import Config
-from ullayers.learn.training import Record
+from ullayers.learning.config import Config
+from ullayers.learning.training import Record
 from ullayers.run.pipeline import learn_run
-from ullayers.run.plan import Run, load_run, plan_run, sources_of
+from ullayers.run.plan import Plan, load_plan, plan_run, sources_of
 from ullayers.video.sources import Source
 
 SHORT = Config(steps=5, trial_steps=3, restarts=1, batch=2, clip=12)
 CODES = Config(task="orient", steps=5, trial_steps=3, restarts=1, batch=2, clip=12)
 
 
-def learn(film: str, folder: Path, config: Config = SHORT, **how: Any) -> Run:
+def learn(film: str, folder: Path, config: Config = SHORT, **how: Any) -> Plan:
     run, sources = plan_run([film], folder, config, size=16, **how)
     for _ in learn_run(run, sources):
         pass
@@ -32,7 +32,7 @@ def stopped(film: str, folder: Path, steps: int, config: Config = SHORT) -> None
         list(islice(going, steps))
 
 
-def records_of(run: Run, sources: Sequence[Source]) -> Generator[Record, None, None]:
+def records_of(run: Plan, sources: Sequence[Source]) -> Generator[Record, None, None]:
     """Learn, and yield the record of each step."""
     with closing(learn_run(run, sources)) as events:
         for event in events:
@@ -40,8 +40,8 @@ def records_of(run: Run, sources: Sequence[Source]) -> Generator[Record, None, N
                 yield event.record
 
 
-def resume(folder: Path) -> Run:
-    run = load_run(folder)
+def resume(folder: Path) -> Plan:
+    run = load_plan(folder)
     for _ in learn_run(run, sources_of(run)):
         pass
     return run

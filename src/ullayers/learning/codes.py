@@ -11,10 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ullayers.exact.slow_moments import RankError, slowest_components
-from ullayers.learn.config import Config
-from ullayers.learn.footage import Footage, LongMean, Piece
-from ullayers.learn.networks import Encoder, code_objective
-from ullayers.learn.trials import Check, Trial, held_out_correlation, held_out_frames, spare_outputs
+from ullayers.learning.config import Config
+from ullayers.learning.footage import Footage, LongMean, Piece
+from ullayers.learning.networks import Encoder, code_objective
+from ullayers.learning.trials import (
+    Check,
+    Trial,
+    held_out_correlation,
+    held_out_frames,
+    spare_outputs,
+)
 from ullayers.video.sources import VideoError
 
 MIN_LOOP = 8  # least number of frames of a turn
@@ -133,7 +139,7 @@ class CodeClips:
         is_loop: For each piece, whether it is a closed loop.
 
     Example:
-        >>> from ullayers.learn.footage import make_piece
+        >>> from ullayers.learning.footage import make_piece
         >>> from ullayers.video.clips import Clip
         >>> frames = torch.arange(32, dtype=torch.uint8)[:, None, None, None].expand(32, 1, 8, 8)
         >>> clip = Clip(frames, torch.arange(32.0), torch.arange(32))

@@ -11,11 +11,11 @@ import torch
 
 from tests.films import as_footage, ball, still, turning
 from ullayers.files import from_json
-from ullayers.learn.codes import solve_readout
-from ullayers.learn.config import Config
-from ullayers.learn.footage import Footage
-from ullayers.learn.networks import Encoder
-from ullayers.learn.training import Learner, LearnerState
+from ullayers.learning.codes import solve_readout
+from ullayers.learning.config import Config
+from ullayers.learning.footage import Footage
+from ullayers.learning.networks import Encoder
+from ullayers.learning.training import Learner, LearnerState
 from ullayers.video.sources import VideoError
 
 TASKS = ["locate", "orient", "features"]

@@ -17,15 +17,15 @@ import torch
 import ullayers
 import ullayers.run.pipeline as pipeline
 from tests.films import BALL, contents, files_in, write_ball
-from tests.learn.short_runs import CODES, SHORT, learn, records_of, resume, stopped
+from tests.learning.short_runs import CODES, SHORT, learn, records_of, resume, stopped
 from ullayers.errors import RunError
-from ullayers.learn.checkpoint import load_state, save_state
-from ullayers.learn.config import Config
-from ullayers.learn.footage import LongMean
+from ullayers.learning.checkpoint import load_state, save_state
+from ullayers.learning.config import Config
+from ullayers.learning.footage import LongMean
 from ullayers.run.apply import answers, first_piece
 from ullayers.run.folder import RunResult, check_free
 from ullayers.run.pipeline import learn_run
-from ullayers.run.plan import load_run, plan_run, sources_of
+from ullayers.run.plan import load_plan, plan_run, sources_of
 from ullayers.video.sources import Reading, Source, VideoError
 
 
@@ -56,7 +56,7 @@ def test_planning_writes_nothing(film: str, tmp_path: Path) -> None:
 
 
 def test_a_finished_run_is_whole_and_says_what_it_did(finished: Path, film: str) -> None:
-    run = load_run(finished)
+    run = load_plan(finished)
     assert run.net is not None
     assert not run.net.training
     config = json.loads((finished / "config.json").read_text())
@@ -85,7 +85,7 @@ def test_metrics_can_be_read_while_it_learns(film: str, tmp_path: Path) -> None:
         assert len(rows) == count
         assert rows[-1]["step"] == record.step
         assert not (run.folder / "model.safetensors").exists()
-        assert load_run(run.folder).net is None, "it is a run already, and not yet a finished one"
+        assert load_plan(run.folder).net is None, "it is a run already, and not yet a finished one"
 
 
 def test_tensorboard_has_every_step(finished: Path) -> None:
@@ -200,7 +200,7 @@ def test_force_replaces_what_is_ours_and_nothing_else(
     assert set(theirs) <= left
     assert all((folder / name).read_text() == "before" for name in theirs)
     assert not set(ours) & left
-    assert load_run(folder).config.task == "orient"
+    assert load_plan(folder).config.task == "orient"
     assert len(run.records()) == 5
 
 
@@ -246,7 +246,7 @@ def test_no_pickle_is_read_or_written(
         monkeypatch.setattr(module, name, refuse)
     stopped(film, tmp_path / "run", 4)
     resume(tmp_path / "run")
-    assert load_run(tmp_path / "run").net is not None
+    assert load_plan(tmp_path / "run").net is not None
     for path in Path(ullayers.__file__).parent.rglob("*.py"):
         if path.name == "helper.py":  # messages between a process and one that it has started
             continue
@@ -275,8 +275,8 @@ def test_what_learning_has_kept_is_not_decoded_again(
 ) -> None:
     run = learn(film, tmp_path / "run", replace(CODES, long_mean=kind))
     [source] = sources_of(run)
-    decoded = list(answers(load_run(run.folder), source))
-    first = first_piece(load_run(run.folder), source)
+    decoded = list(answers(load_plan(run.folder), source))
+    first = first_piece(load_plan(run.folder), source)
     monkeypatch.setattr(Source, "clips", None)
     kept = list(answers(run, source))
     assert [part.lines() for part in kept] == [part.lines() for part in decoded]
@@ -306,14 +306,14 @@ def test_a_short_video_is_decoded_once_to_learn_and_once_to_locate(
 def test_a_run_says_what_is_missing(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    run = load_run(folder)
+    run = load_plan(folder)
     assert not run.finished
     written = ["tracks.csv", "summary.json", "overlay.mp4", "report.html", "README.md"]
     written += ["behaviour.csv", "outlines.sqlite"]
     assert run.missing() == written
     for name in run.missing():
         (folder / name).touch()
-    assert load_run(folder).finished
+    assert load_plan(folder).finished
     assert replace(run, masks=True).missing() == ["masks"]
     assert not replace(run, net=None).finished, "it has not been learned to its end"
     (folder / "tracks.partial.csv").touch()
@@ -328,7 +328,7 @@ def test_results_have_one_shape(finished: Path, film: str, tmp_path: Path) -> No
     ]
     names = [field.name for field in fields(RunResult)]
     assert [list(result) for result in written] == [names, names]
-    learned, watched = (load_run(folder).outcome for folder in (finished, tmp_path / "watched"))
+    learned, watched = (load_plan(folder).outcome for folder in (finished, tmp_path / "watched"))
     assert (learned.kind, learned.frames, learned.sources) == (written[0]["kind"], 40, ["ball"])
     assert (watched.kind, watched.frames, watched.sources) == ("stream", 3, ["ball"])
     assert (watched.objective, watched.start, watched.scores) == (None, None, None), "no step yet"
@@ -343,7 +343,7 @@ def test_scores_that_are_not_finite_are_kept_as_unknown(finished: Path, tmp_path
     content = json.loads(text)
     content["result"]["scores"] = [float("nan"), float("inf")]  # as version 0.1 wrote them
     (folder / "config.json").write_text(json.dumps(content))
-    run = load_run(folder)
+    run = load_plan(folder)
     assert run.outcome.scores == [None, None]
     run.write_config()
     assert "NaN" not in (folder / "config.json").read_text()

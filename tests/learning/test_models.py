@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ullayers.learn.networks import Encoder, Locator, Model, weights
+from ullayers.learning.networks import Encoder, Locator, Model, weights
 from ullayers.nn.networks import backward, ul_layers
 
 

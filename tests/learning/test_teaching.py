@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ullayers.files import from_json
-from ullayers.learn.footage import gather
-from ullayers.learn.networks import Locator
-from ullayers.learn.teaching import Lesson, Teaching, read_taught
+from ullayers.learning.footage import gather
+from ullayers.learning.networks import Locator
+from ullayers.learning.teaching import Lesson, Teaching, read_taught
 from ullayers.video.files.writing import VideoWriter
 from ullayers.video.region import Rectangle
 from ullayers.video.sources import Reading, find_sources

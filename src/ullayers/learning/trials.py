@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from ullayers.errors import RunError
-from ullayers.learn.checkpoint import below, pack, unpack
-from ullayers.learn.config import Config, Task
-from ullayers.learn.footage import Footage, LongMean, Piece
-from ullayers.learn.networks import Encoder, Locator, Model
-from ullayers.learn.teaching import Lesson
+from ullayers.learning.checkpoint import below, pack, unpack
+from ullayers.learning.config import Config, Task
+from ullayers.learning.footage import Footage, LongMean, Piece
+from ullayers.learning.networks import Encoder, Locator, Model
+from ullayers.learning.teaching import Lesson
 from ullayers.nn.networks import backward
 from ullayers.video.sources import VideoError
 

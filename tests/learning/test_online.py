@@ -19,9 +19,9 @@ import ullayers.run.watcher as watching
 from tests.command import UlCommand, check_refused, start
 from tests.films import read_table, write_ball
 from tests.locate.still_films import HEIGHT, WIDTH, circle, film
-from ullayers.cli.view import View
+from ullayers.cli.watch import View
 from ullayers.files import from_json
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 from ullayers.run.watch import WatchResult
 from ullayers.run.watcher import CLIP_FRAMES, CLIPS_PER_STEP, FRAMES_PER_STEP, Watcher, WatcherState
 from ullayers.video.camera.motion import LiveBackdrop

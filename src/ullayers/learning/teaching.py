@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.learn.footage import Footage, Piece, TaughtFrame
-from ullayers.learn.networks import Locator
+from ullayers.learning.footage import Footage, Piece, TaughtFrame
+from ullayers.learning.networks import Locator
 from ullayers.locate.paths import Anchors
 from ullayers.video.region import Cut
 from ullayers.video.sources import Reading, Source, VideoError

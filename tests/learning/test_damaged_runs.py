@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 import ullayers as ul
 import ullayers.run.pipeline as pipeline
 from tests.films import contents
-from tests.learn.short_runs import resume, stopped
+from tests.learning.short_runs import resume, stopped
 from ullayers.errors import RunError
 from ullayers.run.folder import check_free, is_run
-from ullayers.run.plan import load_run
+from ullayers.run.plan import load_plan
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_damaged_runs_are_refused_in_one_line(finished: Path, tmp_path: Path, da
     do, words = DAMAGE[damage]
     do(folder)
     with pytest.raises(RunError, match=words) as error:
-        load_run(folder)
+        load_plan(folder)
     assert "\n" not in str(error.value)
 
 
@@ -223,12 +223,12 @@ def test_damaged_metrics_are_refused_in_one_line(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    rows = load_run(folder).records()
+    rows = load_plan(folder).records()
     change, words = METRICS[damage]
     change(rows)
     write_lines(folder, rows)
     with pytest.raises(RunError, match=words) as error:
-        load_run(folder).records()
+        load_plan(folder).records()
     assert "\n" not in str(error.value)
     assert "--force" in str(error.value)
 
@@ -243,7 +243,7 @@ def test_metrics_that_are_not_valid_records(
     if content is not None:
         (folder / "metrics.jsonl").write_bytes(content)
     with pytest.raises(RunError, match=r"metrics.jsonl: is damaged .*--force") as error:
-        load_run(folder).records()
+        load_plan(folder).records()
     assert "\n" not in str(error.value)
 
 
@@ -253,7 +253,7 @@ def test_results_that_are_incomplete(finished: Path, tmp_path: Path, name: str) 
     shutil.copytree(finished, folder)
     edit(folder, lambda c: c["result"].update({name: None}))
     with pytest.raises(RunError, match=r"result in its config.json is incomplete; .*--force"):
-        load_run(folder).records()
+        load_plan(folder).records()
 
 
 NOT_WEIGHTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -275,7 +275,7 @@ def test_weights_that_are_not_finite_numbers(finished: Path, tmp_path: Path, dam
     save_file({**tensors, name: NOT_WEIGHTS[damage](tensors[name])}, path)
     words = r"model.safetensors is damaged: weights are NaN or infinite; .*--force"
     with pytest.raises(RunError, match=words):
-        load_run(folder)
+        load_plan(folder)
 
 
 def test_a_checkpoint_may_have_a_j_that_is_nan(paused: Path, tmp_path: Path) -> None:

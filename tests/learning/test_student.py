@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 import torch
 
-from ullayers.learn.config import Config
-from ullayers.learn.student import LEAST_AGREEMENT, learn_student
+from ullayers.learning.config import Config
+from ullayers.learning.student import LEAST_AGREEMENT, learn_student
 from ullayers.locate.tracking.settle import Several
 from ullayers.run.apply import answers
 from ullayers.run.pipeline import learn_run
-from ullayers.run.plan import load_run, plan_run
+from ullayers.run.plan import load_plan, plan_run
 from ullayers.run.summary import LEAST_AGREEMENT as SHOWN_AGREEMENT
 from ullayers.video.files.writing import VideoWriter
 from ullayers.video.sources import find_sources
@@ -112,7 +112,7 @@ def test_several_objects_are_found_in_a_short_clip(run, tmp_path):
     frames, places = beetles(frames=60, seed=7)
     [source] = find_sources([write(tmp_path / "short.mp4", frames)])
     several = Several(None)
-    loaded = load_run(str(run.folder))
+    loaded = load_plan(str(run.folder))
     assert list(answers(loaded, source, several=several))
     rows = several.rows
     assert rows is not None
@@ -127,7 +127,7 @@ def test_several_objects_are_found_in_a_short_clip(run, tmp_path):
 
 
 def test_the_agreement_is_kept_with_the_run(run):
-    loaded = load_run(str(run.folder))
+    loaded = load_plan(str(run.folder))
     assert loaded.outcome.agreement == pytest.approx(float(loaded.net.student.agreement))
     assert loaded.outcome.agreement >= SHOWN_AGREEMENT
 
@@ -139,4 +139,4 @@ def test_few_steps_teach_no_student(tmp_path):
     for _ in learn_run(run, sources):
         pass
     assert run.outcome.agreement is None
-    assert load_run(str(run.folder)).net.student is None
+    assert load_plan(str(run.folder)).net.student is None

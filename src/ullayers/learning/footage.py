@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ullayers.learn.config import LongMean as LongMean
+from ullayers.learning.config import LongMean as LongMean
 from ullayers.video.camera.following import follow
 from ullayers.video.camera.motion import backdrop, find_path, foreground
 from ullayers.video.clips import info_between, kept_frames

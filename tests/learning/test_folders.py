@@ -10,13 +10,13 @@ import pytest
 
 import ullayers as ul
 from tests.films import contents, write_ball
-from tests.learn.short_runs import stopped
+from tests.learning.short_runs import stopped
 from ullayers.errors import RunError
 from ullayers.files import check_inside
-from ullayers.learn.config import Config
+from ullayers.learning.config import Config
 from ullayers.run.folder import check_free, check_links, clear_masks, clear_run
 from ullayers.run.pipeline import learn_run
-from ullayers.run.plan import load_run, plan_run, sources_of
+from ullayers.run.plan import load_plan, plan_run, sources_of
 
 SHORT = Config(steps=2, trial_steps=1, restarts=1, batch=2, clip=12)
 
@@ -83,8 +83,8 @@ def test_links_to_the_outside_are_not_followed(
         lambda: check_links(run),
         lambda: check_free(run, force=True),
         lambda: clear_run(run),
-        lambda: sources_of(load_run(run)),
-        lambda: list(learn_run(load_run(run), sources_of(load_run(run)))),
+        lambda: sources_of(load_plan(run)),
+        lambda: list(learn_run(load_plan(run), sources_of(load_plan(run)))),
         lambda: plan_run([film], run, SHORT, size=16, force=True),
         lambda: list(ul.watch(film, size=16, max_frames=2, folder=run, force=True)),
     ]

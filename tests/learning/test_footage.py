@@ -22,7 +22,7 @@ from tests.films import (
     write_raw,
     write_truncated,
 )
-from ullayers.learn.footage import (
+from ullayers.learning.footage import (
     PIECE,
     Footage,
     Spread,
@@ -34,7 +34,7 @@ from ullayers.learn.footage import (
     natural_reading,
     open_sources,
 )
-from ullayers.learn.survey import open_recording, outline_reading, plan_survey
+from ullayers.learning.survey import open_recording, outline_reading, plan_survey
 from ullayers.locate.recording.windows import StillRecording
 from ullayers.video.sources import Clip, Info, Reading, Source, VideoError, find_sources
 
@@ -304,7 +304,7 @@ def test_survey_of_a_source_with_fewer_frames_than_its_header_says(
     [source] = find_sources([write_ball(tmp_path / "film.mp4", 160)])
     reading = outline_reading(source.probe(), Reading())
     honest = open_recording(source, reading)
-    monkeypatch.setattr("ullayers.learn.survey.expected_frames", lambda *_: 20_000)
+    monkeypatch.setattr("ullayers.learning.survey.expected_frames", lambda *_: 20_000)
     misled = open_recording(source, reading)
     assert isinstance(honest, StillRecording)
     assert isinstance(misled, StillRecording)

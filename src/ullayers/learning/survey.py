@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ullayers.learn.footage import TARGET_RATE, Spread, cut, expected_frames, natural_reading
-from ullayers.learn.student import Student
+from ullayers.learning.footage import TARGET_RATE, Spread, cut, expected_frames, natural_reading
+from ullayers.learning.student import Student
 from ullayers.locate.flow import Frames
 from ullayers.locate.recording.handheld import HandheldRecording
 from ullayers.locate.recording.seen import SeenRecording, shows_the_same

@@ -20,10 +20,10 @@ import pytest
 
 import ullayers as ul
 from tests.films import ball, contents, write_pictures
-from tests.learn.short_runs import records_of
+from tests.learning.short_runs import records_of
 from ullayers.errors import RunError
 from ullayers.run.apply import answers
-from ullayers.run.plan import csv_name, load_run, sources_of
+from ullayers.run.plan import csv_name, load_plan, sources_of
 from ullayers.tracks.table import Answer, read_answers
 from ullayers.video.sources import find_sources
 
@@ -46,7 +46,7 @@ def copied(name: str, folder: Path, frames: str) -> Path:
 
 @pytest.mark.parametrize("name", ["locate", "orient"])
 def test_a_learned_run_can_be_applied(name: str, frames: str, tmp_path: Path) -> None:
-    run = load_run(copied(name, tmp_path / "run", frames))
+    run = load_plan(copied(name, tmp_path / "run", frames))
     [source] = sources_of(run)
     found = Answer.join(list(answers(run, source)))
     [saved] = read_answers(run.folder / csv_name(run))
@@ -62,7 +62,7 @@ def test_a_learned_run_can_be_applied(name: str, frames: str, tmp_path: Path) ->
 
 
 def test_a_watched_run_can_be_applied(frames: str, tmp_path: Path) -> None:
-    run = load_run(copied("watched", tmp_path / "run", frames))
+    run = load_plan(copied("watched", tmp_path / "run", frames))
     result = run.outcome
     assert (result.kind, result.frames, result.objective) == ("stream", 16, 1.3281362056732178)
     assert (result.start, result.scores, result.torch) == (None, None, None), "it did not say"
@@ -82,10 +82,10 @@ def test_a_watched_run_cannot_be_resumed_and_says_why(frames: str, tmp_path: Pat
 
 
 def test_a_stopped_run_is_resumed(frames: str, tmp_path: Path) -> None:
-    run = load_run(copied("stopped", tmp_path / "run", frames))
+    run = load_plan(copied("stopped", tmp_path / "run", frames))
     assert run.net is None
     steps = [(record.kind, record.step) for record in records_of(run, sources_of(run))]
     assert steps[:4] == [("clip", 3), ("stream", 1), ("stream", 2), ("stream", 3)]
     assert run.outcome.steps == 4
-    assert load_run(run.folder).net is not None
+    assert load_plan(run.folder).net is not None
     assert [record["step"] for record in run.records()] == [1, 2, 3, 1, 2, 3, 4]

@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
-from ullayers.errors import UserError
+from ullayers.errors import Error
 
 Task = Literal["locate", "orient", "features"]
 LongMean = Literal["clip", "stream"]
@@ -249,7 +249,7 @@ class Config:
         for name in (each.name for each in fields(self)):
             _check(name, getattr(self, name))
         if not 0 < self.eps <= self.mu < 1:
-            raise UserError(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
+            raise Error(f"expected 0 < eps <= mu < 1, got eps={self.eps} and mu={self.mu}")
 
     def resolved(self, *, many: bool, checked: bool = True) -> Config:
         """Return a copy with all values that depend on the task and footage filled in.
@@ -289,7 +289,7 @@ class Options:
         True
         >>> Options(stride=0)
         Traceback (most recent call last):
-        ullayers.errors.UserError: expected stride of at least 1, got 0
+        ullayers.errors.Error: expected stride of at least 1, got 0
     """
 
     out: PathText = field(default="run", metadata=_about("Folder to write to.", metavar="RUN"))
@@ -433,9 +433,9 @@ class Options:
             _check(name, getattr(self, name))
         for side in self.size if isinstance(self.size, tuple) else (self.size,):
             if side is not None and (problem := setting("size").problem(side)):
-                raise UserError(f"expected sides {problem}, got {self.size}")
+                raise Error(f"expected sides {problem}, got {self.size}")
         if self.end is not None and self.end <= self.start:
-            raise UserError(f"--end {self.end:g} is not after --start {self.start:g}")
+            raise Error(f"--end {self.end:g} is not after --start {self.start:g}")
 
 
 def choose_device(name: str) -> str:
@@ -498,16 +498,16 @@ def kind_of(name: str) -> tuple[type, tuple[str, ...]]:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise UserError unless `value` has the type and range of an option."""
+    """Raise Error unless `value` has the type and range of an option."""
     if value is None and default_of(name) is None:
         return
     kind, choices = kind_of(name)
     if choices and value not in choices:
         listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise UserError(f"expected {name} {listed}, got {value!r}")
+        raise Error(f"expected {name} {listed}, got {value!r}")
     expected: dict[type, type] = {int: Integral, float: Real, str: str}
     if not isinstance(value, expected[kind]) or isinstance(value, bool):
-        raise UserError(f"expected {name} of type {kind.__name__}, got {value!r}")
+        raise Error(f"expected {name} of type {kind.__name__}, got {value!r}")
     problem = "" if kind is str else setting(name).problem(value)  # type: ignore[arg-type]
     if problem:
-        raise UserError(f"expected {name} {problem}, got {value}")
+        raise Error(f"expected {name} {problem}, got {value}")

@@ -13,10 +13,10 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from ullayers.learn.codes import CodeTrial
-from ullayers.learn.config import Config
-from ullayers.learn.footage import Footage, LongMean
-from ullayers.learn.trials import Check, ClipTrial, Trial, enough_to_hold_out
+from ullayers.learning.codes import CodeTrial
+from ullayers.learning.config import Config
+from ullayers.learning.footage import Footage, LongMean
+from ullayers.learning.trials import Check, ClipTrial, Trial, enough_to_hold_out
 from ullayers.video.camera.motion import shows_motion
 from ullayers.video.sources import VideoError
 
@@ -82,7 +82,7 @@ class Learner:
 
     Example:
         >>> import tempfile
-        >>> from ullayers.learn.footage import gather
+        >>> from ullayers.learning.footage import gather
         >>> from ullayers.video.demo_films import write_scene
         >>> from ullayers.video.sources import Reading, find_sources
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import ullayers as ul
-from tests.learn.short_runs import learn, resume, stopped
+from tests.learning.short_runs import learn, resume, stopped
 from ullayers.errors import RunError
 from ullayers.files import keep_beginning, read_regular
 from ullayers.run.folder import check_free
-from ullayers.run.plan import load_run
+from ullayers.run.plan import load_plan
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes"),
@@ -87,7 +87,7 @@ def test_a_run_is_refused(finished: Path, tmp_path: Path, spoil: Spoil, name: st
     folder = copy(finished, tmp_path)
     spoil(folder / name)
     with pytest.raises(RunError, match=rf"{name}.* is (not a regular|damaged)") as error:
-        load_run(folder)
+        load_plan(folder)
     assert "\n" not in str(error.value)
 
 
@@ -96,7 +96,7 @@ def test_metrics_are_refused(finished: Path, tmp_path: Path, spoil: Spoil) -> No
     folder = copy(finished, tmp_path)
     spoil(folder / "metrics.jsonl")
     with pytest.raises(RunError, match=r"metrics.jsonl: .*is not a regular file; remove it"):
-        load_run(folder).records()
+        load_plan(folder).records()
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoint/state.json"])
@@ -127,7 +127,7 @@ def test_a_spoilt_run_can_be_replaced(
             check_free(folder, force=True)
     else:
         learn(film, folder, force=True)
-        assert load_run(folder).records()
+        assert load_plan(folder).records()
 
 
 def test_learning_does_not_write_through_a_hard_link(film: str, tmp_path: Path) -> None:
