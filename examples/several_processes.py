@@ -34,7 +34,8 @@ def main() -> None:
     ddp = DistributedDataParallel(net)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     clips = TensorDataset(clips_of(frames))
-    own = DistributedSampler(clips, drop_last=True)  # each process has clips of its own
+    # Each process has clips of its own.
+    own: DistributedSampler[torch.Tensor] = DistributedSampler(clips, drop_last=True)
     loader = DataLoader(clips, CLIPS_PER_STEP // dist.get_world_size(), sampler=own, drop_last=True)
     for epoch in range(EPOCHS):
         own.set_epoch(epoch)

@@ -30,6 +30,7 @@ from ullayers.learning.footage import cut, gather
 from ullayers.learning.networks import Locator
 from ullayers.learning.survey import open_recording, outline_reading, to_pixels
 from ullayers.locate.paths import fill_gaps
+from ullayers.locate.recording.seen import SeenRecording
 from ullayers.report.drawing import draw_track
 from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, answers
 from ullayers.run.folder import RunResult
@@ -138,6 +139,7 @@ def apply_without_network(sequences: Sequence[Pictures]) -> Tracked:
 def _segment(source: Source) -> list[Answer]:
     reading = outline_reading(source.probe(), Reading())
     recording = open_recording(source, reading)
+    assert not isinstance(recording, SeenRecording), "there is no network"
     found = []
     for clip in cut(source, reading, WINDOW_FRAMES, WINDOW_BYTES):
         segments = recording.segment(to_pixels(clip.frames))

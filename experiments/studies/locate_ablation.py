@@ -37,6 +37,7 @@ from ullayers.locate.moving.evidence import motion_evidence
 from ullayers.locate.moving.segment import CellChain, cell_chain, cell_means, cell_side
 from ullayers.locate.outline import edge_outline
 from ullayers.locate.paths import fill_gaps
+from ullayers.locate.recording.seen import SeenRecording
 from ullayers.locate.recording.windows import StillRecording
 from ullayers.run.apply import WINDOW_BYTES, WINDOW_FRAMES, attend
 from ullayers.run.folder import RunResult
@@ -241,6 +242,7 @@ def locate_film(film: Film, runs: dict[str, Plan], every: int) -> dict[str, Foun
     [source] = find_sources([str(film.source)])
     reading = outline_reading(source.probe(), Reading())
     recording = open_recording(source, reading)
+    assert not isinstance(recording, SeenRecording), "there is no network"
     recordings = {row: copy.deepcopy(recording) for row in (STILL, *runs)}
     parts: dict[str, list[Found]] = {row: [] for row in ROWS}
     for clip in windows(source, reading, every):

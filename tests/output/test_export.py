@@ -29,7 +29,7 @@ from ullayers.learning.footage import PIECE, LongMean
 from ullayers.report.overlay import Overlay
 from ullayers.run import apply
 from ullayers.run.apply import answers
-from ullayers.run.fleet import apply_to_video
+from ullayers.run.fleet import apply_in_worker
 from ullayers.run.plan import Plan
 from ullayers.run.reports import report_run
 from ullayers.run.summary import Exported
@@ -326,8 +326,8 @@ def test_a_worker_of_a_fleet_uses_one_process(
     run: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other workers use the other cores."""
-    pytest.importorskip("pyarrow", reason="needs pip install 'ullayers[ray]'")
     monkeypatch.setattr(apply, "HELP_FRAMES", 160)
     monkeypatch.setattr(Helper, "__init__", lambda *_: pytest.fail("started a second process"))
     [source] = find_sources([write_ball(tmp_path / "film.mp4", 160)])
-    assert apply_to_video(run, source, ExportOptions(), [], tmp_path).frames == 160
+    note = apply_in_worker(run, source, ExportOptions(), tmp_path / "part")
+    assert note.frames == 160

@@ -148,9 +148,12 @@ def test_one_sequence_at_a_time(tmp_path: Path) -> None:
     write_behaviour(tmp_path, measure_folder(tmp_path, entries))
     expected = (tmp_path / "behaviour.csv").read_bytes()
     assert expected.count(b"\n") == 10
-    assert write_fleet_behaviour(tmp_path, entries).read_bytes() == expected
+    (tmp_path / "behaviour.csv").unlink()
+    write_fleet_behaviour(tmp_path, entries)
+    assert (tmp_path / "behaviour.csv").read_bytes() == expected
     (tmp_path / "tracks.csv").write_bytes(b"")
-    assert write_fleet_behaviour(tmp_path, []).read_bytes().count(b"\n") == 1
+    write_fleet_behaviour(tmp_path, [])
+    assert (tmp_path / "behaviour.csv").read_bytes().count(b"\n") == 1
 
 
 def test_damaged_crossings(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.video.samples import cut, read, write_images, write_noise, write_vide
 from tests.video.seek_films import CHANGED, FRAMES, GOP, SEEKABLE, UNSEEKABLE
 from ullayers.video.access import FrameAccess, FrameTimes
 from ullayers.video.clips import VideoError
-from ullayers.video.files.seeking import Timestamps
+from ullayers.video.files.seeking import Timestamps, count_frames
 from ullayers.video.sources import Reading, Source, find_sources, read_all
 
 
@@ -295,7 +295,6 @@ def test_closing_ends_what_waits(seek_films: Path, monkeypatch: pytest.MonkeyPat
         is_closing.wait()
         return count_frames(*arguments)
 
-    count_frames = access.count_frames
     monkeypatch.setattr(access, "count_frames", slow)
     frames = open_frames(seek_films / "open.mkv")
     assert is_reading.wait(10)
