@@ -300,8 +300,7 @@ def _advance_block(
     # Without any scatter there is nothing to solve; the 1 only makes the factor exist.
     level = torch.maximum(level, noise) + (trace == 0)
     share = (live & (trace > 0)) / count
-    solved, inverse, singular = _solve(both, covariances, level, share, scatter is not None)
-    gradient = solved[0] - solved[1]
+    gradient, inverse, singular = _solve(both, covariances, level, share, scatter is not None)
     pull = state.pull
     if rates.centred:
         jump = trace[1] > (1 + JUMP * (added[1] / divisor[1])) * traces[1]
@@ -322,11 +321,11 @@ def _advance_block(
 
 def _follow_means(
     y: Tensor, state: State, rates: Rates, active: Tensor | None, clip: _Clip | None
-) -> tuple[Tensor, Tensor, _Means]:
+) -> tuple[tuple[Tensor, Tensor], Tensor, _Means]:
     """Eq. 6 and 7 over a block.
 
     Returns:
-        D and E (2, T, d, S), zero where they do not count; where they count, (2, T, S) or, if all
+        D and E (T, d, S), zero where they do not count; where they count, (2, T, S) or, if all
         streams are alike, (2, T, 1); and the means at the end.
     """
     steps = y.diff(dim=0)
@@ -343,9 +342,14 @@ def _follow_means(
         counted = counted & active
     end = torch.stack([short_lag[-1], long_lag[-1]])
     means = y[-1] - end
+    between = long_lag.sub_(short_lag)
     seen = torch.stack(torch.broadcast_tensors(seen, ever)).expand(2, y.shape[2])
-    both = torch.stack([short_lag, long_lag.sub_(short_lag)]).mul_(counted[:, :, None])
-    return both, counted, _Means(means, y[-1] - means - end, seen)
+    within = short_lag.mul_(counted[0][:, None])
+    return (
+        (within, between.mul_(counted[1][:, None])),
+        counted,
+        _Means(means, y[-1] - means - end, seen),
+    )
 
 
 def _follow(
@@ -450,13 +454,17 @@ def _filled(y: Tensor, active: Tensor, mean: Tensor) -> Tensor:
 
 
 def _grams(
-    both: Tensor, counted: Tensor, share: Tensor, scatter: Tensor | None, diagonal: bool
+    both: tuple[Tensor, Tensor],
+    counted: Tensor,
+    share: Tensor,
+    scatter: Tensor | None,
+    diagonal: bool,
 ) -> Tensor:
     """Return what each step adds to W and B (2, T, d, d): their weights times sums over streams."""
     if diagonal:
-        grams = torch.diag_embed(both.square().sum(3).double())
+        grams = torch.stack([torch.diag_embed(x.square().sum(2)) for x in both]).double()
     else:
-        grams = (both @ both.mT).double()
+        grams = torch.stack([x @ x.mT for x in both]).double()
     if scatter is not None:
         extra = torch.where(counted[0][..., None, None], scatter, 0).sum(1)
         extra = torch.diag_embed(extra.diagonal(dim1=1, dim2=2)) if diagonal else extra
@@ -490,15 +498,19 @@ def _follow_ridge(
 
 
 def _solve(
-    both: Tensor, covariances: Tensor, level: Tensor, share: Tensor, keeps_inverse: bool
+    both: tuple[Tensor, Tensor],
+    covariances: Tensor,
+    level: Tensor,
+    share: Tensor,
+    keeps_inverse: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Solve W and B plus their levels for D and E, times a share of each step.
+    """Solve W and B plus their levels for D and E, times a share of each step (Eq. 11).
 
     Two triangular solves are more accurate than a product with the inverse, but faster only for
     few streams, which are in float64.
 
     Returns:
-        The solutions (2, T, d, S), the inverses (2, T, d, d) if they were computed or are to be
+        Their difference (T, d, S), the inverses (2, T, d, d) if they were computed or are to be
         kept, and the number of matrices that have no inverse, whose results are zero.
     """
     diagonal = covariances.diagonal(dim1=2, dim2=3)
@@ -509,18 +521,19 @@ def _solve(
     failed = info != 0
     share = (share * ~failed)[..., None, None]
     usable, zero = share > 0, share.new_zeros(())
-    inverse = None
-    if keeps_inverse or both.dtype != torch.float64:
-        eye = torch.eye(both.shape[2], dtype=factor.dtype, device=factor.device)
+    inverse, dtype = None, both[0].dtype
+    if keeps_inverse or dtype != torch.float64:
+        eye = torch.eye(factor.shape[3], dtype=factor.dtype, device=factor.device)
         inverse = torch.where(usable, _divided(eye.expand_as(factor), factor) * share, zero)
-    if both.dtype == torch.float64:
-        return torch.where(usable, _divided(both, factor) * share, zero), inverse, failed.sum()
+    if dtype == torch.float64:
+        solved = torch.where(usable, _divided(torch.stack(both), factor) * share, zero)
+        return solved[0] - solved[1], inverse, failed.sum()
     assert inverse is not None
-    narrow = inverse.to(both.dtype)
+    narrow = inverse.to(dtype)
     # Outputs of about 1e-21 have an inverse that does not fit: no gradient then.
     fits = narrow.isfinite().flatten(2).all(2)[..., None, None]
-    solved = torch.where(fits, narrow, zero.to(both.dtype)) @ both
-    return solved, inverse, failed.sum()
+    of_w, of_b = torch.where(fits, narrow, zero.to(dtype))
+    return (of_w @ both[0]).baddbmm_(of_b, both[1], alpha=-1), inverse, failed.sum()
 
 
 def _divided(right: Tensor, factor: Tensor) -> Tensor:
