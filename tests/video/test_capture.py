@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import ullayers.video.camera.capture as capture
+import ullayers.video.sources as sources
 from tests.command import run_code
 from tests.video.samples import level, pattern, readers
 from ullayers.video.clips import Info, Reading, VideoError
@@ -188,16 +189,16 @@ def test_an_error_of_the_consumer_frees_the_camera(opened: list[Any]) -> None:
     assert not opened[0].isOpened()
 
 
-@pytest.mark.parametrize("where", ["capture._to_tensor", "reader._collect"])
+@pytest.mark.parametrize(("module", "name"), [(capture, "_to_tensor"), (sources, "_collect")])
 def test_a_bug_frees_the_camera(
-    opened: list[Any], where: str, monkeypatch: pytest.MonkeyPatch
+    opened: list[Any], module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(items: Any, *_: Any) -> None:
-        if where == "reader._collect":
+        if name == "_collect":
             next(items)
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(f"ullayers.video.{where}", fail)
+    monkeypatch.setattr(module, name, fail)
     with pytest.raises(RuntimeError, match="a bug") as caught:
         next(CAMERA.clips(2))
     assert caught.value.__traceback__  # which holds the frames that read

@@ -208,3 +208,17 @@ def test_ctrl_c_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         find_sources([str(tmp_path)])
     assert len(opened) < 400
     assert not readers()
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MAX_TRIED", 5), ("MAX_SECONDS", 0.0)])
+def test_many_files_that_are_no_videos(
+    name: str, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        text_file(tmp_path / f"{number}.csv")
+    write_video(tmp_path / "z.mp4", 2)
+    assert len(find_sources([str(tmp_path)])) == 1
+    monkeypatch.setattr(finding, name, limit)
+    with pytest.raises(VideoError, match="too many files here are not named like videos; choose"):
+        find_sources([str(tmp_path)])
+    assert len(find_sources([str(tmp_path / "*.mp4")])) == 1

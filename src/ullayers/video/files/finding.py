@@ -7,10 +7,11 @@ import json
 import os
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from itertools import count as count_from
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,7 @@ from ullayers.video.files.opening import (
 from ullayers.video.parallel import read_ahead
 
 MAX_TRIED = 10_000  # files that are opened although their names are not those of videos
+MAX_SECONDS = 60.0  # in which they are opened
 Place = tuple[Kind, str]  # a sequence that has no name yet
 # Tables of results, complete or not, and how each of them begins.
 TABLE_START = b"sequence,frame,"
@@ -90,7 +92,12 @@ def _found(
     path: str, bad: dict[str, str] | None, stop: threading.Event
 ) -> Generator[list[Place], None, None]:
     """Yield the sequences of one path, for `read_ahead`."""
-    yield _find(path, bad, (number for number in range(MAX_TRIED) if not stop.is_set()))
+    end = time.monotonic() + MAX_SECONDS
+
+    def may_go_on(_: int) -> bool:
+        return not stop.is_set() and time.monotonic() < end
+
+    yield _find(path, bad, takewhile(may_go_on, range(MAX_TRIED)))
 
 
 def _find(path: str, bad: dict[str, str] | None, tries: Iterator[int]) -> list[Place]:
@@ -253,8 +260,8 @@ def _find_among(
 def _is_video(file: str, bad: dict[str, str] | None, count: int, tries: Iterator[int]) -> bool:
     if suffix_of(file) not in VIDEO_SUFFIXES and next(tries, None) is None:
         raise VideoError(
-            f"{os.path.dirname(file)}: {MAX_TRIED:,} files were opened and are no videos; choose "
-            "with a pattern such as '*.mp4'"
+            f"{os.path.dirname(file)}: too many files here are not named like videos; choose with "
+            "a pattern such as '*.mp4'"
         )
     try:
         with open_video(file):
