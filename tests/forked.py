@@ -32,7 +32,7 @@ MODULES = (
     "ullayers.cli.watch",
     "ullayers.cli.export",
     "ullayers.cli.studio",
-    "ullayers.studio.app",
+    "ullayers.studio.server",
     "ullayers.kernels.numba.fresh",
     "matplotlib.font_manager",
     "torch._dynamo",  # imported by the first optimizer

@@ -141,7 +141,7 @@ def test_demo(tmp_path: Path) -> None:
 
 def test_studio(folder: Path, tmp_path: Path) -> None:
     from ullayers.errors import RunError
-    from ullayers.studio.exporting import export_run
+    from ullayers.studio.editing import export_run
 
     run = tmp_path / "run"
     shutil.copytree(folder / "run", run)

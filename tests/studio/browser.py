@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from tests.command import start
 from tests.films import ball
-from ullayers.studio.app import make_app
-from ullayers.studio.serve import LOCAL, open_port
+from ullayers.studio.files import Workspace
+from ullayers.studio.server import LOCAL, make_app, open_port
 from ullayers.studio.studio import Studio
-from ullayers.studio.workspace import Workspace
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request

@@ -22,9 +22,9 @@ from tests.studio.browser import (
     write_camera_film,
 )
 from tests.studio.numbered import OTHER_SEED, write_numbered, write_run
-from ullayers.studio.app import make_app
+from ullayers.studio.files import Workspace
+from ullayers.studio.server import make_app
 from ullayers.studio.studio import Studio
-from ullayers.studio.workspace import Workspace
 from ullayers.video.files.writing import VideoWriter
 
 if TYPE_CHECKING:

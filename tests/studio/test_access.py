@@ -11,8 +11,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from tests.studio.conftest import HOST
-from ullayers.studio.app import make_app
-from ullayers.studio.serve import allowed_hosts
+from ullayers.studio.server import allowed_hosts, make_app
 from ullayers.studio.studio import Studio
 
 OWN = {"origin": f"http://{HOST}"}

@@ -21,9 +21,9 @@ from tests.servers import served
 from ullayers.errors import Error
 from ullayers.studio import worker
 from ullayers.studio.editing import correct, outlines_of
+from ullayers.studio.files import Workspace
 from ullayers.studio.jobs import Job, Jobs, JobState, Request
 from ullayers.studio.studio import Studio
-from ullayers.studio.workspace import Workspace
 from ullayers.tracks.reading import read_tracks
 from ullayers.video.demo_films import write_scene
 from ullayers.video.files.writing import VideoWriter

@@ -15,9 +15,8 @@ from starlette.testclient import TestClient
 from tests.studio.conftest import write_video
 from tests.studio.numbered import write_run
 from ullayers.errors import Error
-from ullayers.studio.library import Library, sources_of
+from ullayers.studio.files import Library, Workspace, sources_of
 from ullayers.studio.studio import Studio
-from ullayers.studio.workspace import Workspace
 
 
 def sources(client: TestClient) -> list[dict[str, Any]]:
@@ -45,7 +44,7 @@ def test_videos_of_a_run_are_opened_once(
     """Opening a long video takes a while."""
     run = write_run(tmp_path / "run", numbered)
     studio = Studio(Workspace.open(tmp_path / "studio"), [str(run)])
-    monkeypatch.setattr("ullayers.studio.library.find_sources", None)
+    monkeypatch.setattr("ullayers.studio.files.find_sources", None)
     state = studio.state()
     assert state["runs"][0]["sources"] == [source["id"] for source in state["sources"]]
     assert [source["name"] for source in state["sources"]] == ["numbered"]
@@ -83,7 +82,7 @@ def test_an_upload_is_checked_beside_other_requests(
         with pytest.raises(RuntimeError, match="no running event loop"):
             asyncio.get_running_loop()
 
-    monkeypatch.setattr("ullayers.studio.library._check_video", check)
+    monkeypatch.setattr("ullayers.studio.files._check_video", check)
     assert client.post("/api/uploads", params={"name": "a.mp4"}, content=b"a").status_code == 201
 
 

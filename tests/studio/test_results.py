@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 from tests.output.made_tracks import wanderers, write_tables
 from tests.studio.conftest import HOST
 from tests.studio.numbered import write_outlines
-from ullayers.studio.app import make_app
+from ullayers.studio.files import Workspace
+from ullayers.studio.server import make_app
 from ullayers.studio.studio import Studio
-from ullayers.studio.workspace import Workspace
 from ullayers.tracks.reading import read_tracks
 
 Tables = dict[int, dict[str, NDArray[np.float32]]]

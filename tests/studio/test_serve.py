@@ -13,7 +13,7 @@ import uvicorn
 from tests.command import UlCommand
 from tests.studio.browser import LocalServer
 from ullayers.errors import Error
-from ullayers.studio.serve import LOCAL, open_port
+from ullayers.studio.server import LOCAL, open_port
 
 
 def test_addresses_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_answers_are_sent_at_once(tmp_path: Path, video: Path) -> None:
 def test_other_computers_are_told_an_address(
     tmp_path: Path, here: UlCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ullayers.studio.serve._network_address", lambda: "192.168.0.7")
+    monkeypatch.setattr("ullayers.studio.server._network_address", lambda: "192.168.0.7")
     monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: server.ready())
     for host, others in (("0.0.0.0", 1), ("127.0.0.1", 0)):
         code, out, _ = here(

@@ -15,7 +15,7 @@ from PIL import Image
 from starlette.testclient import TestClient, WebSocketTestSession
 
 from tests.studio.conftest import HOST
-from ullayers.studio import run_view
+from ullayers.studio import tables
 from ullayers.studio.editing import outlines_of
 from ullayers.studio.jobs import JobState, Request
 from ullayers.studio.studio import Studio
@@ -61,7 +61,7 @@ def test_a_page_may_leave_a_run_while_its_records_are_read(
         assert left.wait(10)
         return [], after
 
-    monkeypatch.setattr(run_view, "records_after", records_after)
+    monkeypatch.setattr(tables, "records_after", records_after)
     stopped = JobState(state="stopped")
     studio.jobs.add(Request(name="first"), stopped)
     with client, client.websocket_connect(SOCKET, headers=OWN) as socket:

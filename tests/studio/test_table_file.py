@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ullayers.studio.table_file as table_file
+import ullayers.studio.tables as table_file
 import ullayers.tracks.table as track_table
 from tests.output.made_tracks import wanderers, write_tables
 from ullayers.errors import Error
-from ullayers.studio.table_file import read_rows
+from ullayers.studio.tables import read_rows
 from ullayers.tracks.reading import NAMES, REQUIRED, STEP, Track, extremes
 
 FRAMES = 1000

@@ -21,7 +21,7 @@ def run(arguments: Namespace) -> None:
         raise MissingPackageError(
             f"ul studio needs {missing[0]}; install it with pip install 'ullayers[studio]'"
         )
-    from ullayers.studio.serve import serve
+    from ullayers.studio.server import serve
 
     def started(address: str, shared: str | None) -> None:
         if not arguments.quiet:

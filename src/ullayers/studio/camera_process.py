@@ -30,15 +30,9 @@ from ullayers.learning.config import Config
 from ullayers.run.folder import locked
 from ullayers.run.watch import keep_results, watch
 from ullayers.run.watcher import WatchResult, keep_outlines
-from ullayers.studio.camera_frames import HEADER, LENGTH
+from ullayers.studio.files import HEADER, LENGTH, Workspace
 from ullayers.studio.jobs import LOCK_SECONDS, Job, JobState
-from ullayers.studio.live_watch import (
-    SAVE_SECONDS,
-    SavedKernels,
-    progress_of,
-    sighting_outlines,
-)
-from ullayers.studio.workspace import Workspace
+from ullayers.studio.worker import SAVE_SECONDS, SavedKernels, progress_of, sighting_outlines
 from ullayers.tracks.table import TRACK
 from ullayers.video.clips import READ_AS_IS
 from ullayers.video.files.writing import VideoWriter

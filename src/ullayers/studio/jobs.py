@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from ullayers.errors import Error
 from ullayers.files import from_json, read_json, write_json
 from ullayers.learning.config import Task
-from ullayers.studio.workspace import Workspace, free_name, write_quickly
+from ullayers.studio.files import Workspace, free_name, write_quickly
 
 Kind = Literal["learn", "watch", "camera"]
 State = Literal["queued", "running", "stopping", "stopped", "done", "failed", "interrupted"]

@@ -17,18 +17,17 @@ from ullayers.errors import Error
 from ullayers.files import from_json
 from ullayers.learning.config import MAX_OBJECTS
 from ullayers.run.plan import read_teaching
-from ullayers.studio import run_view
-from ullayers.studio.editing import read_edited
-from ullayers.studio.exporting import (
+from ullayers.studio import tables
+from ullayers.studio.editing import (
     OVERLAY,
     export_folder,
     export_run,
     overlay_range,
+    read_edited,
+    write_overlay,
 )
+from ullayers.studio.files import Library, Workspace, sources_of
 from ullayers.studio.jobs import Job, Jobs, Request, describe
-from ullayers.studio.library import Library, sources_of
-from ullayers.studio.range_overlay import write_overlay
-from ullayers.studio.workspace import Workspace
 from ullayers.video.access import FrameAccess
 from ullayers.video.files.finding import safe_name
 from ullayers.video.sources import VideoError
@@ -66,7 +65,7 @@ class Studio:
         self.jobs = Jobs(workspace)
         self.opened = {_opened_id(folder): folder for folder in self.library.runs}
         for folder in self.library.runs:
-            self.library.open_inputs(run_view.inputs_of(folder))
+            self.library.open_inputs(tables.inputs_of(folder))
         self._videos: OrderedDict[str, FrameAccess] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -86,11 +85,11 @@ class Studio:
         return opened + made
 
     def _trust(self, folder: Path) -> dict[str, Any]:
-        return run_view.trust_of(run_view.summary_of(folder))
+        return tables.trust_of(tables.summary_of(folder))
 
     def _opened_run(self, id: str) -> dict[str, Any]:
         folder = self.opened[id]
-        config = run_view.config_of(folder)
+        config = tables.config_of(folder)
         learn = config.get("learn")
         task = learn.get("task") if isinstance(learn, dict) else None
         return {
@@ -149,7 +148,7 @@ class Studio:
             Error: Its table is damaged.
         """
         folder = self.folder(id)
-        config = run_view.config_of(folder)
+        config = tables.config_of(folder)
         config.pop("inputs", None)  # do not reveal paths of this computer
         edited = read_edited(folder)
         found, corrected = (
@@ -158,17 +157,17 @@ class Studio:
         )
         ids = self.sequence_ids(folder, id)
         return self.run(id) | {
-            "summary": run_view.summary_of(folder),
+            "summary": tables.summary_of(folder),
             "config": config,
-            "sequences": run_view.sequences_of(folder, found, corrected, ids),
+            "sequences": tables.sequences_of(folder, found, corrected, ids),
             "crossings": [asdict(crossing) for crossing in edited.crossings],
-            "files": run_view.files_of(folder),
+            "files": tables.files_of(folder),
             "corrections": edited.corrections.to_json(),
         }
 
     def sequence_ids(self, folder: Path, id: str | None = None) -> dict[str, str]:
         """Return the ids of the videos of a run by the name of their sequence."""
-        inputs = run_view.inputs_of(folder)
+        inputs = tables.inputs_of(folder)
         if id is not None and id not in self.opened:
             inputs = self.jobs.get(id).request.inputs
         try:
@@ -231,7 +230,7 @@ class Studio:
         folder = self.folder(id)
         read_teaching(folder)  # refuses corrections that cannot be used
         run = self.run(id)
-        inputs = run_view.inputs_of(folder)
+        inputs = tables.inputs_of(folder)
         ids = self.library.of_paths(inputs)
         return self.jobs.add(
             Request(
