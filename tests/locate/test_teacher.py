@@ -1,28 +1,37 @@
+"""Evidence that teaches: right with an intruder, with rare objects and with weak contrast."""
+
+from __future__ import annotations
+
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from ullayers.locate.teacher import OBJECT, UNKNOWN, teach, working_size
+from ullayers.locate.teacher import OBJECT, UNKNOWN, Taught, teach, working_size
+
+Pixels = NDArray[np.uint8]
 
 
-def film(frames=60, seed=0):
+def film(frames: int = 60, seed: int = 0) -> Pixels:
     """Return noisy frames of a textured scene, and the noiseless scene."""
     rng = np.random.default_rng(seed)
-    scene = cv2.GaussianBlur(rng.integers(60, 180, (96, 128, 3), np.uint8), (0, 0), 2)
+    scene = cv2.GaussianBlur(int(rng.integers(60, 180, (96, 128, 3)), np.uint8), (0, 0), 2)
     noise = rng.normal(0, 2, (frames, *scene.shape))
     return np.clip(scene + noise, 0, 255).astype(np.uint8)
 
 
-def paint(frames, t, x, y, colour, side=8):
+def paint(
+    frames: Pixels, t: int, x: int, y: int, colour: tuple[int, int, int], side: int = 8
+) -> None:
     frames[t, y : y + side, x : x + side] = colour
 
 
-def shown(taught, t, x, y, side=8):
+def shown(taught: Taught, t: int, x: int, y: int, side: int = 8) -> float:
     """Return the share of a square that is labelled as an object."""
-    return (taught.labels[t, y : y + side, x : x + side] == OBJECT).mean()
+    return float((taught.labels[t, y : y + side, x : x + side] == OBJECT).mean())
 
 
-def test_an_intruder_in_a_few_frames_does_not_set_the_threshold():
+def test_an_intruder_in_a_few_frames_does_not_set_the_threshold() -> None:
     frames = film()
     for t in range(60):
         paint(frames, t, 2 * t, 40, (210, 210, 210))
@@ -36,7 +45,7 @@ def test_an_intruder_in_a_few_frames_does_not_set_the_threshold():
     assert 30 < taught.area < 150
 
 
-def test_an_object_that_is_there_in_a_few_frames_is_taught():
+def test_an_object_that_is_there_in_a_few_frames_is_taught() -> None:
     frames = film()
     for t in range(10, 22):
         paint(frames, t, 8 * (t - 10), 40, (240, 30, 30), side=12)
@@ -45,7 +54,7 @@ def test_an_object_that_is_there_in_a_few_frames_is_taught():
     assert (taught.labels[30:] == OBJECT).mean() < 0.001
 
 
-def test_an_object_that_rests_for_most_of_the_time_is_not_part_of_the_scene():
+def test_an_object_that_rests_for_most_of_the_time_is_not_part_of_the_scene() -> None:
     frames = film()
     rng = np.random.default_rng(1)
     for t in range(60):  # it rests in 60 % of the frames, and moves a little meanwhile
@@ -57,12 +66,12 @@ def test_an_object_that_rests_for_most_of_the_time_is_not_part_of_the_scene():
     assert shown(taught, 5, 62, 42, 8) < 0.2
 
 
-def test_nothing_stands_out_in_noise():
+def test_nothing_stands_out_in_noise() -> None:
     taught = teach(film())
     assert (taught.labels == OBJECT).mean() < 1e-3
 
 
-def test_a_small_contrast_is_unknown_rather_than_background():
+def test_a_small_contrast_is_unknown_rather_than_background() -> None:
     frames = film()
     for t in range(60):
         paint(frames, t, 2 * t, 20, (250, 20, 20), side=12)
@@ -74,5 +83,7 @@ def test_a_small_contrast_is_unknown_rather_than_background():
 @pytest.mark.parametrize(
     ("area", "expected"), [(1e6, (72, 96)), (1.0, (480, 640)), (576.0, (144, 192))]
 )
-def test_the_working_size_follows_the_object_within_limits(area, expected):
+def test_the_working_size_follows_the_object_within_limits(
+    area: float, expected: tuple[int, int]
+) -> None:
     assert working_size(480, 640, area, wanted=144.0) == expected
