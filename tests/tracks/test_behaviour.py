@@ -19,7 +19,6 @@ from ullayers.tracks.behaviour import (
     measure_folder,
     measure_scenes,
     write_behaviour,
-    write_fleet_behaviour,
     zone_rows,
 )
 from ullayers.tracks.reading import Track, read_crossings, read_tracks
@@ -137,23 +136,20 @@ def test_nothing_was_found(tmp_path: Path) -> None:
 
 
 def test_one_sequence_at_a_time(tmp_path: Path) -> None:
-    """The fleet writes the same file, whatever the order of the sequences in the table."""
-    (tmp_path / "a").mkdir()
-    write_tables(tmp_path / "a", *wanderers(3, frames=200))
-    header, *rows = (tmp_path / "a" / "tracks.csv").read_text().splitlines(keepends=True)
+    """Rows are sorted by sequence, whatever the order of the sequences in the table."""
+    write_tables(tmp_path, *wanderers(3, frames=200))
+    header, *rows = (tmp_path / "tracks.csv").read_text().splitlines(keepends=True)
     names = ("b", "c", "a")
     other = [name + row[row.index(",") :] for name in names for row in rows]
     (tmp_path / "tracks.csv").write_text("".join([header, *other]))
     entries = [{"name": name, "width": WIDTH, "height": HEIGHT} for name in names]
+    scenes = measure_folder(tmp_path, entries)
+    assert next(scenes).sequence == "b"
     write_behaviour(tmp_path, measure_folder(tmp_path, entries))
-    expected = (tmp_path / "behaviour.csv").read_bytes()
-    assert expected.count(b"\n") == 10
-    (tmp_path / "behaviour.csv").unlink()
-    write_fleet_behaviour(tmp_path, entries)
-    assert (tmp_path / "behaviour.csv").read_bytes() == expected
-    (tmp_path / "tracks.csv").write_bytes(b"")
-    write_fleet_behaviour(tmp_path, [])
-    assert (tmp_path / "behaviour.csv").read_bytes().count(b"\n") == 1
+    with open(tmp_path / "behaviour.csv") as file:
+        lines = list(csv.reader(file))[1:]
+    assert [tuple(line[:2]) for line in lines] == [(name, n) for name in "abc" for n in "123"]
+    assert len({tuple(line[1:]) for line in lines}) == 3, "the same in each sequence"
 
 
 def test_damaged_crossings(tmp_path: Path) -> None:

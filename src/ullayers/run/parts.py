@@ -24,7 +24,7 @@ from ullayers.run.folder import OVERLAYS, PART_NOTE, PARTS, clear_part, clear_pa
 from ullayers.run.plan import Plan, csv_name
 from ullayers.run.summary import SequenceNote, Totals, describe_recognised, write_summary
 from ullayers.run.write import ExportOptions, export, request_of
-from ullayers.tracks.behaviour import Zones, write_fleet_behaviour
+from ullayers.tracks.behaviour import Zones, measure_folder, write_behaviour
 from ullayers.tracks.masks import MASK_FILES, OUTLINES, join_outlines, renumber_masks
 from ullayers.tracks.reading import renumbered, write_crossings
 from ullayers.tracks.table import CROSSINGS
@@ -252,7 +252,8 @@ def join_parts(
     if run.config.task == "locate":
         join_outlines(out / OUTLINES, [(part.folder / OUTLINES, part.numbers) for part in parts])
         joined.files += [out / OUTLINES]
-        joined.files += write_fleet_behaviour(out, joined.sequences, zones, mm_per_pixel)
+        scenes = measure_folder(out, joined.sequences)
+        joined.files += write_behaviour(out, scenes, zones, mm_per_pixel)
     joined.files += [*_take_masks(out, parts), *_take_overlays(out, parts), out / "summary.json"]
     write_summary(out / "summary.json", replace(run, bad=run.bad | joined.unopened), joined)
     clear_parts(out)

@@ -450,7 +450,8 @@ def write(
     scores = [] if truth is None else score(run, sources[0], exported.answers[0], truth)
     scenes = []
     if run.config.task == "locate":
-        scenes = measure_folder(run.folder, exported.sequences)
+        found = measure_folder(run.folder, exported.sequences)
+        scenes = sorted(found, key=lambda scene: scene.sequence)
         if not set(MEASURES).isdisjoint(missing):
             write_behaviour(run.folder, scenes, run.zones, run.mm_per_pixel)
     if "report.html" in missing:

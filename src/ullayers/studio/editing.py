@@ -24,7 +24,7 @@ from ullayers.report.overlay import DISPLAY_SIZE
 from ullayers.run.folder import check_outputs
 from ullayers.run.plan import load_plan
 from ullayers.run.reports import write_corrected, write_corrected_report
-from ullayers.studio.tables import COLUMNS, Version, tracks_of, version_of
+from ullayers.studio.tables import COLUMNS, Version, codes_of, tracks_of, version_of
 from ullayers.tracks.corrections import (
     CORRECTIONS,
     Corrections,
@@ -115,6 +115,21 @@ def read_edited(folder: Path) -> Edited:
             known = state, _read(folder, versions)
         _latest[folder] = known
         return known[1]
+
+
+def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[Track]:
+    """Return the tracks or codes of a sequence; empty if there are none.
+
+    Args:
+        folder: The run.
+        sequence: Name of the sequence.
+        found: Whether to leave out the corrections.
+
+    Raises:
+        Error: A file is damaged.
+    """
+    codes = [rows for rows in codes_of(folder) if rows.sequence == sequence]
+    return codes or read_edited(folder).rows(sequence, found=found)
 
 
 def _read(folder: Path, versions: tuple[Version, ...]) -> Edited:

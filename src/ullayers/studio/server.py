@@ -34,6 +34,7 @@ from ullayers.studio.editing import (
     exported_file,
     outlines_of,
     redo,
+    table_of,
     undo,
 )
 from ullayers.studio.files import TooLargeError, Workspace
@@ -415,7 +416,7 @@ class _Api:
         found = "found" in request.query_params
 
         def read() -> Any:
-            return answer(tables.table_of(folder, sequence, found=found), *arguments)
+            return answer(table_of(folder, sequence, found=found), *arguments)
 
         return await run_in_threadpool(read)
 

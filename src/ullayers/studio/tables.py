@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from ullayers.errors import Error, RunError
 from ullayers.files import open_regular, partial_path, read_json, read_regular
 from ullayers.run.folder import MAX_METRICS_BYTES, read_config
-from ullayers.studio.editing import read_edited
 from ullayers.tracks.reading import (
     REQUIRED,
     STEP,
@@ -394,21 +393,6 @@ def config_of(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def table_of(folder: Path, sequence: str, *, found: bool = False) -> list[Track]:
-    """Return the tracks or codes of a sequence; empty if there are none.
-
-    Args:
-        folder: The run.
-        sequence: Name of the sequence.
-        found: Whether to leave out the corrections.
-
-    Raises:
-        Error: A file is damaged.
-    """
-    codes = [rows for rows in codes_of(folder) if rows.sequence == sequence]
-    return codes or read_edited(folder).rows(sequence, found=found)
 
 
 def overview_of(table: list[Track]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ullayers.errors import Error
 from ullayers.files import from_json, read_regular, replacing
 from ullayers.tracks.measures import Motion, motion_between, speed
-from ullayers.tracks.reading import Track, read_sequences, read_tracks
+from ullayers.tracks.reading import Track, read_sequences
 from ullayers.tracks.table import SURE, read_frame
 from ullayers.video.sources import Info, Source
 
@@ -299,8 +299,8 @@ def measure_scenes(tracks: Sequence[Track], sizes: Mapping[str, tuple[int, int]]
     return [_measure(name, list(group), *sizes[name]) for name, group in groups]
 
 
-def measure_folder(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> list[Scene]:
-    """Measure the objects in tracks.csv of a folder.
+def measure_folder(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> Iterator[Scene]:
+    """Measure the objects in tracks.csv of a folder, with one sequence at a time in memory.
 
     Args:
         folder: Results folder of `ul learn` or `ul apply`.
@@ -310,9 +310,9 @@ def measure_folder(folder: Path, sequences: Sequence[Mapping[str, Any]]) -> list
         RunError: The table is missing or damaged.
     """
     sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in sequences}
-    tracks = read_tracks(folder / "tracks.csv")
-    # The size of a video is unknown if it can no longer be read.
-    return measure_scenes([track for track in tracks if track.sequence in sizes], sizes)
+    for tracks in read_sequences(folder / "tracks.csv"):
+        if tracks[0].sequence in sizes:  # unknown if a video can no longer be read
+            yield from measure_scenes(tracks, sizes)
 
 
 def _measure(sequence: str, tracks: list[Track], width: int, height: int) -> Scene:
@@ -471,7 +471,7 @@ def with_millimetres(rows: Sequence[Row], mm_per_pixel: float | None) -> list[Ro
 
 def write_behaviour(
     folder: Path,
-    scenes: Sequence[Scene],
+    scenes: Iterable[Scene],
     zones: Zones | None = None,
     mm_per_pixel: float | None = None,
 ) -> list[Path]:
@@ -486,11 +486,18 @@ def write_behaviour(
     Returns:
         The files written.
     """
+    rows: list[Row] = []
+    inside: list[Row] = []
+    for scene in scenes:
+        rows += behaviour_rows([scene])
+        inside += [] if zones is None else zone_rows([scene], zones)
+    for some in (rows, inside):
+        some.sort(key=lambda row: str(row["sequence"]))
     written = [folder / "behaviour.csv"]
-    _write(written[0], BEHAVIOUR_COLUMNS, behaviour_rows(scenes), mm_per_pixel)
+    _write(written[0], BEHAVIOUR_COLUMNS, rows, mm_per_pixel)
     if zones is not None:
         written.append(folder / "zones.csv")
-        _write(written[1], ZONE_COLUMNS, zone_rows(scenes, zones), mm_per_pixel)
+        _write(written[1], ZONE_COLUMNS, inside, mm_per_pixel)
     return written
 
 
@@ -510,44 +517,6 @@ def read_zone_times(folder: str | os.PathLike[str]) -> DataFrame:
         RunError: The table is missing, because no zones were given, or damaged.
     """
     return read_frame(Path(folder, "zones.csv"), ZONE_COLUMNS)
-
-
-def write_fleet_behaviour(
-    folder: Path,
-    sequences: Sequence[Mapping[str, Any]],
-    zones: Zones | None = None,
-    mm_per_pixel: float | None = None,
-) -> list[Path]:
-    """Write what `write_behaviour` does, with one sequence at a time in memory.
-
-    Args:
-        folder: Results folder with a tracks.csv.
-        sequences: Name, width and height of each sequence, as in summary.json.
-        zones: Zones to measure; None for none.
-        mm_per_pixel: Size of a pixel, for columns in millimetres; None for none.
-
-    Returns:
-        The files written.
-
-    Raises:
-        RunError: The table is missing or damaged.
-        ZoneError: A zone extends beyond the frames of a sequence.
-    """
-    sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in sequences}
-    rows: list[Row] = []
-    inside: list[Row] = []
-    for tracks in read_sequences(folder / "tracks.csv"):
-        scenes = measure_scenes(tracks, sizes)
-        rows += behaviour_rows(scenes)
-        inside += [] if zones is None else zone_rows(scenes, zones)
-    for some in (rows, inside):
-        some.sort(key=lambda row: str(row["sequence"]))
-    written = [folder / "behaviour.csv"]
-    _write(written[0], BEHAVIOUR_COLUMNS, rows, mm_per_pixel)
-    if zones is not None:
-        written.append(folder / "zones.csv")
-        _write(written[1], ZONE_COLUMNS, inside, mm_per_pixel)
-    return written
 
 
 def _write(
