@@ -224,6 +224,15 @@ class Run:
 
     Attributes:
         folder: Folder with the results.
+
+    Example:
+        >>> import tempfile, ullayers as ul
+        >>> from ullayers.video.scene import write_scene
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     video = write_scene(folder, frames=30)
+        ...     run = ul.learn(video, out=f"{folder}/run", steps=1, restarts=1, quiet=True)
+        ...     run.tracks["frame"].max(), run.summary.frames, run.report.name
+        (np.int64(29), 30, 'report.html')
     """
 
     def __init__(self, folder: PathText, trained: Path | None = None) -> None:
