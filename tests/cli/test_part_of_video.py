@@ -138,7 +138,7 @@ def test_watching_a_part(film: str, tmp_path: Path, here: UlCommand) -> None:
     assert code == 0, errors
     lines = [line.split(",") for line in out.splitlines()[1:]]
     assert [int(line[1]) for line in lines] == list(range(10, 30))
-    assert max(float(line[3]) for line in lines) <= 0.75
+    assert max(float(line[4]) for line in lines) <= 0.75
     assert (tmp_path / "run" / "tracks.csv").read_text() == out
     assert load_plan(tmp_path / "run").reading.end == 1.2
 
