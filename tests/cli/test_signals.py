@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run_code
-from ullayers.cli.messages import quiet_writer_threads
-from ullayers.run.stopping import stop_at_checks, stop_with_interrupt
+from ullayers.run.stopping import quiet_writer_threads, stop_at_checks, stop_with_interrupt
 from ullayers.video.sources import find_sources
 
 

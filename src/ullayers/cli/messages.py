@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,18 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ullayers.errors import Error
-from ullayers.run.plan import Plan
-from ullayers.run.summary import (
-    Results,
-    excessive_crowded_share,
-    excessive_unsure_share,
-    risen_objective,
-    summary_lines,
-    unknown_code_reasons,
-)
 
-if TYPE_CHECKING:
-    from argparse import Namespace
+if TYPE_CHECKING:  # they load torch, which `ul --help` does not need
+    from ullayers.run.plan import Plan
+    from ullayers.run.summary import Results
 
 SUCCESS = 0
 BUG = 1
@@ -55,22 +46,6 @@ def resumable(has_progress: Callable[[], bool]) -> Iterator[None]:
         if has_progress():
             error.add_note(CAN_RESUME)
         raise
-
-
-@contextmanager
-def quiet_writer_threads() -> Iterator[None]:
-    """Do not print OSErrors of threads: TensorBoard's writer also raises them in our thread."""
-    previous_hook = threading.excepthook
-
-    def hook(arguments: threading.ExceptHookArgs) -> None:
-        if not isinstance(arguments.exc_value, OSError):
-            previous_hook(arguments)
-
-    threading.excepthook = hook
-    try:
-        yield
-    finally:
-        threading.excepthook = previous_hook
 
 
 def explain(arguments: Namespace, error: BaseException) -> int:
@@ -141,6 +116,8 @@ def print_summary(
         bad: Inputs that could not be read, or only in part, with their errors.
         scores: Names and values, if ground truth is known.
     """
+    from ullayers.run.summary import summary_lines
+
     _report_bad_inputs(arguments, bad)
     _warn(arguments, run, exported)
     if arguments.quiet:
@@ -159,6 +136,13 @@ def _report_bad_inputs(arguments: Namespace, bad: Mapping[str, str]) -> None:
 
 
 def _warn(arguments: Namespace, run: Plan, exported: Results) -> None:
+    from ullayers.run.summary import (
+        excessive_crowded_share,
+        excessive_unsure_share,
+        risen_objective,
+        unknown_code_reasons,
+    )
+
     if (share := excessive_unsure_share(run, exported)) is not None:
         no_overlay = arguments.command == "apply" and not arguments.overlay
         option = " (made by --overlay)" if no_overlay else ""

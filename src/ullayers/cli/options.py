@@ -19,8 +19,6 @@ from ullayers.learning.config import (
     option_name,
     setting,
 )
-from ullayers.run.folder import check_not_replaced
-from ullayers.run.plan import load_region
 
 EVERY_FRAME = (None, None)  # first and last frame of --frames
 FLAG_OR_NOT: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": None}
@@ -295,6 +293,10 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
 
 def given_reading(arguments: Namespace) -> dict[str, Any]:
     """Return the given settings for reading video, with --roi as a region."""
+    # Imported here, because they load torch, which `ul --help` does not need.
+    from ullayers.run.folder import check_not_replaced
+    from ullayers.run.plan import load_region
+
     values = {name: getattr(arguments, name, None) for name in READING}
     values = {name: value for name, value in values.items() if value is not None}
     start, end = values.get("start", 0.0), values.get("end")

@@ -203,6 +203,16 @@ def load_run(folder: PathText) -> Run:
 
     Raises:
         Error: The folder has no results.
+
+    Example:
+        >>> import tempfile, ullayers as ul
+        >>> from ullayers.video.demo_films import write_scene
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     video = str(write_scene(folder, frames=30))
+        ...     for found in ul.watch(video, size=32, folder=f"{folder}/run", objects=1):
+        ...         pass
+        ...     len(ul.load_run(f"{folder}/run").tracks)
+        30
     """
     place = Path(folder)
     if not is_run(place) and not any((place / name).exists() for name in TABLES):
@@ -224,6 +234,15 @@ class Run:
 
     Attributes:
         folder: Folder with the results.
+
+    Example:
+        >>> import tempfile, ullayers as ul
+        >>> from ullayers.video.demo_films import write_scene
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     video = write_scene(folder, frames=60)
+        ...     run = ul.learn(video, out=f"{folder}/run", steps=3, restarts=1, quiet=True)
+        ...     len(run.tracks), run.config.steps, run.report.name, type(run.network).__name__
+        (60, 3, 'report.html', 'Locator')
     """
 
     def __init__(self, folder: PathText, trained: Path | None = None) -> None:

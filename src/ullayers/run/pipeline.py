@@ -50,7 +50,7 @@ from ullayers.run.folder import (
 )
 from ullayers.run.plan import MEASURES, Plan, check_region, csv_name
 from ullayers.run.results import Scores, score
-from ullayers.run.stopping import stop_at_checks
+from ullayers.run.stopping import quiet_writer_threads, stop_at_checks
 from ullayers.run.summary import Exported
 from ullayers.run.write import (
     ExportOptions,
@@ -596,7 +596,7 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
         return
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(folder / "tensorboard")) as board:
+    with quiet_writer_threads(), SummaryWriter(str(folder / "tensorboard")) as board:
         yield board
 
 

@@ -1,4 +1,4 @@
-"""Stopping with Ctrl-C or SIGTERM without losing work."""
+"""Stopping with Ctrl-C or SIGTERM, or on a full disk, without losing work."""
 
 from __future__ import annotations
 
@@ -133,3 +133,19 @@ def _is_importing(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+@contextmanager
+def quiet_writer_threads() -> Iterator[None]:
+    """Do not print OSErrors of threads: TensorBoard's writer also raises them in our thread."""
+    previous_hook = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if not isinstance(arguments.exc_value, OSError):
+            previous_hook(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = previous_hook
