@@ -23,7 +23,7 @@ from ullayers.video import memory
 from ullayers.video.parallel import in_parallel
 
 EVEN = 1.0  # odds above which a pixel belongs to an object
-SAME = 0.9  # of the frames in which something is seen or shown
+SAME = 0.8  # of the objects that are seen or shown
 SPECK = 0.1  # of the mass of the largest part of a frame: smaller ones are not compared
 SQUARE = np.ones((3, 3), np.uint8)
 
@@ -145,15 +145,15 @@ def shows_the_same(recording: StillRecording, frames: Frames, odds: Floats) -> b
     """
     least = recording.looker.least
     size = odds.shape[:0:-1]
-    same = []
+    same = total = 0
     for shown, seen in zip(recording.prepare(frames).labelled, map(_parts, odds), strict=True):
         clear = np.where(shown.masses >= least, np.arange(len(shown.masses)), 0)[shown.labels]
         clear = cv2.resize(clear.astype(np.float32), size, interpolation=cv2.INTER_NEAREST)
-        counts = [len(np.unique(each[each > 0])) for each in (clear, seen)]
         both = np.unique(np.stack([clear, seen])[:, (clear > 0) & (seen > 0)], axis=1)
-        if any(counts):
-            same.append(counts == [both.shape[1]] * 2)
-    return bool(same) and float(np.mean(same)) >= SAME
+        alone = [np.unique(each, return_counts=True)[1] for each in both]
+        same += 2 * min(np.count_nonzero(counts == 1) for counts in alone)
+        total += sum(len(np.unique(each[each > 0])) for each in (clear, seen))
+    return total > 0 and same >= SAME * total
 
 
 def _parts(odds: Floats) -> NDArray[np.int32]:
