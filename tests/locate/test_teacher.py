@@ -15,7 +15,7 @@ Pixels = NDArray[np.uint8]
 def film(frames: int = 60, seed: int = 0) -> Pixels:
     """Return noisy frames of a textured scene, and the noiseless scene."""
     rng = np.random.default_rng(seed)
-    scene = cv2.GaussianBlur(int(rng.integers(60, 180, (96, 128, 3)), np.uint8), (0, 0), 2)
+    scene = cv2.GaussianBlur(rng.integers(60, 180, (96, 128, 3), np.uint8), (0, 0), 2)
     noise = rng.normal(0, 2, (frames, *scene.shape))
     return np.clip(scene + noise, 0, 255).astype(np.uint8)
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from ullayers.cli.messages import print_summary, quiet_writer_threads, resumable, say
+from ullayers.cli.messages import print_summary, resumable, say
 from ullayers.cli.options import given_options
 from ullayers.run.pipeline import follow, work
 from ullayers.run.plan import Plan, csv_name, has_progress, plan, sources_of
@@ -32,7 +32,7 @@ def learn(arguments: Namespace, truth: Path | None = None) -> None:
         _report_finished(arguments, planned, truth)
         return
     known = resumable(lambda: has_progress(planned))
-    with quiet_writer_threads(), known, Bars(arguments.quiet) as bars:
+    with known, Bars(arguments.quiet) as bars:
         events = work(planned, sources, resume=arguments.resume, truth=truth)
         outcome = follow(events, bars.show)
     bad = planned.bad | outcome.exported.bad
