@@ -1,4 +1,4 @@
-"""Closed loops, such as one turn of an object on a turntable, and their code in closed form."""
+"""Codes: their training clips, closed loops, folds, and a last layer in closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Survey of a source, from frames spread over its whole length."""
+"""Survey of a source, from frames spread over it: is the camera still, does the object travel?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames held out from training, and the correlation of a code on them."""
+"""Training from one random start: the optimizer, held-out frames, the cost of locating."""
 
 from __future__ import annotations
 

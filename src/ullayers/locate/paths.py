@@ -1,4 +1,4 @@
-"""J of tracks: low if they are slow from frame to frame and vary over the window (Eq. 2)."""
+"""Paths of one object: linked regions, positions given by a user, and the J of a path."""
 
 from __future__ import annotations
 

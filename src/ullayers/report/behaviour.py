@@ -1,4 +1,4 @@
-"""Heat maps and paths of objects over a frame, with zones."""
+"""How objects moved: heat maps, paths and charts, and their section of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of the report with the kernels and responses of the network's layers."""
+"""The HTML report: its contents, prepared here, and its templates, which format them."""
 
 from __future__ import annotations
 

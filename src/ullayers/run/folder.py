@@ -1,4 +1,4 @@
-"""Checks of output folders: where files may be written, and which belong to a run."""
+"""The run folder: where files may be written, who may write them, and what config.json says."""
 
 from __future__ import annotations
 

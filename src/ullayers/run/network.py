@@ -1,4 +1,4 @@
-"""`from_pretrained`: the network of a run, without the rest of it."""
+"""The network of a run: for users of PyTorch, and as a file for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of an export, in full and as totals."""
+"""What a run found, in total: summary.json, the lines at the end, and whether to trust it."""
 
 from __future__ import annotations
 

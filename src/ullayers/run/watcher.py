@@ -1,4 +1,4 @@
-"""Results of `watch`, one for each frame."""
+"""The learner behind `watch`: frames in, one result for each, weights that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export writes, and what must be the same for it to be resumed."""
+"""Writing results: the table, masks, outlines and the overlay of each source."""
 
 from __future__ import annotations
 

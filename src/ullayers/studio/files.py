@@ -1,4 +1,4 @@
-"""Format in which frames of the browser's camera are sent to the training process."""
+"""The studio folder and its videos: uploads, recordings, runs, and what the page may show."""
 
 from __future__ import annotations
 

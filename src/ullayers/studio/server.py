@@ -1,4 +1,4 @@
-"""Access control: only the server's own pages with the token may send requests."""
+"""The server of the page: access, URLs and files, starting and stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The camera of the browser: frames go to a training process, results to the page."""
+"""The WebSocket of the page, and the camera of the browser behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Data for the page while a network learns, written by the training process."""
+"""The process of a job: trains like `ul learn` or `ul watch`, and writes what the page shows.
+
+    python -m ullayers.studio.worker STUDIO NAME
+
+It stops between two steps if the studio asks it to, or on SIGTERM; the job can then be resumed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zones: named polygons in which the time of an object is measured."""
+"""Behaviour of objects: distance, speed, time moving, and time in zones."""
 
 from __future__ import annotations
 

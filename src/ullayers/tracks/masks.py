@@ -1,4 +1,4 @@
-"""Reading masks from images."""
+"""Masks of objects: label images, outlines as polygons, and the colours of object numbers."""
 
 from __future__ import annotations
 

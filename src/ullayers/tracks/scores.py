@@ -1,4 +1,4 @@
-"""Objects in frames: detections of a run, or ground truth."""
+"""Tracks compared with the truth: files with true positions, and the scores of trackers."""
 
 from __future__ import annotations
 

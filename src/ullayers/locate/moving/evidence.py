@@ -1,4 +1,4 @@
-"""What is behind the objects of a moving camera: medians of other frames along its path."""
+"""Evidence before a moving camera: what is behind the objects, and what differs from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consensus: the Markov chain of the closed form on cells of a video.
+"""One window of a moving camera: consensus, refinement, and hypotheses that J compares.
 
 Section 2 of the paper places the states of a Markov chain so that states between which the chain
 often steps lie close together. Here a state is a small cell of a frame, and the chain steps to

@@ -1,4 +1,4 @@
-"""The median of each pixel over time, and how motion in front of it affects it."""
+"""The scene without objects: medians over time, objects that rest or hide it."""
 
 from __future__ import annotations
 

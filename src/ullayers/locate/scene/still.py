@@ -1,7 +1,4 @@
-"""Quantiles, the same as NumPy's but faster.
-
-NumPy selects one value of an array with vector instructions, but several values without them.
-"""
+"""The scene of a still camera, and evidence against it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crossings: objects share a blob, or are hidden, after which identities may be swapped."""
+"""Who is who: crossings, identities after them, objects that come back or are known."""
 
 from __future__ import annotations
 

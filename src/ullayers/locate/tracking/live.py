@@ -1,4 +1,4 @@
-"""The scene of a still camera, learned while frames arrive."""
+"""Several objects while frames arrive: scene, tracks, identities, saved state."""
 
 from __future__ import annotations
 

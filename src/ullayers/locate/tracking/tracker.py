@@ -1,4 +1,4 @@
-"""Sightings of objects, in a temporary file, as hours of video would not fit into memory."""
+"""Tracking several objects from frame to frame, with their sightings kept on disk."""
 
 from __future__ import annotations
 
