@@ -15,7 +15,7 @@ Pixels = NDArray[np.uint8]
 def film(frames: int = 60, seed: int = 0) -> Pixels:
     """Return noisy frames of a textured scene, and the noiseless scene."""
     rng = np.random.default_rng(seed)
-    scene = cv2.GaussianBlur(int(rng.integers(60, 180, (96, 128, 3)), np.uint8), (0, 0), 2)
+    scene = cv2.GaussianBlur(rng.integers(60, 180, (96, 128, 3), np.uint8), (0, 0), 2)
     noise = rng.normal(0, 2, (frames, *scene.shape))
     return np.clip(scene + noise, 0, 255).astype(np.uint8)
 
@@ -59,7 +59,7 @@ def test_an_object_that_rests_for_most_of_the_time_is_not_part_of_the_scene() ->
     rng = np.random.default_rng(1)
     for t in range(60):  # it rests in 60 % of the frames, and moves a little meanwhile
         x, y = rng.integers((59, 39), (62, 42)) if t >= 24 else (2 * t, 40)
-        level = rng.integers(-12, 13)
+        level = int(rng.integers(-12, 13))
         paint(frames, t, x, y, (220 + level, 40, 40), side=12)
     taught = teach(frames)
     assert np.mean([shown(taught, t, 62, 42, 8) > 0.6 for t in range(24, 60)]) > 0.9

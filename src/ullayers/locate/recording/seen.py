@@ -151,7 +151,7 @@ def shows_the_same(recording: StillRecording, frames: Frames, odds: Floats) -> b
         clear = cv2.resize(clear.astype(np.float32), size, interpolation=cv2.INTER_NEAREST)
         both = np.unique(np.stack([clear, seen])[:, (clear > 0) & (seen > 0)], axis=1)
         alone = [np.unique(each, return_counts=True)[1] for each in both]
-        same += 2 * min(np.count_nonzero(counts == 1) for counts in alone)
+        same += 2 * min(int(np.count_nonzero(counts == 1)) for counts in alone)
         total += sum(len(np.unique(each[each > 0])) for each in (clear, seen))
     return total > 0 and same >= SAME * total
 
