@@ -25,7 +25,7 @@ def test_a_finished_run_is_left_alone(
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("nothing is to be done")
 
-    for name in ("sources_of", "learn_run", "work"):
+    for name in ("sources_of", "work"):
         monkeypatch.setattr(ullayers.cli.learn, name, never)
     before = contents(run)
     times = {path: path.stat().st_mtime_ns for path in run.rglob("*")}

@@ -329,5 +329,5 @@ def test_a_worker_of_a_fleet_uses_one_process(
     monkeypatch.setattr(apply, "HELP_FRAMES", 160)
     monkeypatch.setattr(Helper, "__init__", lambda *_: pytest.fail("started a second process"))
     [source] = find_sources([write_ball(tmp_path / "film.mp4", 160)])
-    note = apply_in_worker(run, source, ExportOptions(), tmp_path / "part")
+    note = apply_in_worker(run, source, ExportOptions(), tmp_path)
     assert note.frames == 160
