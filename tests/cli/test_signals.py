@@ -230,8 +230,8 @@ def test_an_interrupt_while_a_reader_starts_leaves_no_thread(
         started.append(thread)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
     [source] = find_sources([str(place / "ball.mp4")])
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
     with pytest.raises(KeyboardInterrupt):
         next(source.clips(1))
     assert [thread.is_alive() for thread in started] == [False]
