@@ -337,8 +337,8 @@ class Read:
     frames: int = 0
 
     def again(self) -> int:
-        """Repeat the pass; return the number of frames."""
-        reading = replace(self.reading, max_frames=self.frames)
+        """Repeat the pass, without keeping pictures; return the number of frames."""
+        reading = replace(self.reading, max_frames=self.frames, tap=None)
         return sum(len(clip.index) for clip in self.source.clips(self.length, reading))
 
 
