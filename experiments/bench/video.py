@@ -263,7 +263,7 @@ STAGES: dict[tuple[str, str], str] = {
     ("ullayers.learning.training", ANY_FUNCTION): "learning",
     ("ullayers.run.apply", ANY_FUNCTION): "locating",
     ("ullayers.report.overlay", ANY_FUNCTION): "overlay.mp4",
-    ("ullayers.run.results", ANY_FUNCTION): "report",
+    ("ullayers.run.reports", ANY_FUNCTION): "report",
 }
 INTERVAL = 0.005  # seconds between two samples
 
