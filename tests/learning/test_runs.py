@@ -248,7 +248,7 @@ def test_no_pickle_is_read_or_written(
     resume(tmp_path / "run")
     assert load_plan(tmp_path / "run").net is not None
     for path in Path(ullayers.__file__).parent.rglob("*.py"):
-        if path.match("video/parallel.py"):  # messages between a process and one that it has started
+        if path.match("video/parallel.py"):  # messages to a process that it has started
             continue
         names = {
             name.name
