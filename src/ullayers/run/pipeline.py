@@ -133,7 +133,7 @@ def work(
     is closed while it trains, a checkpoint is saved.
 
     Args:
-        run: From `plan_run` or `load_run`.
+        run: From `plan_run` or `load_plan`.
         sources: From `plan_run` or `sources_of`.
         resume: Keep the rows of a partial table.
         truth: Table of true positions to compare with.

@@ -1,6 +1,6 @@
 """What a run does: its inputs and settings, from the options of `ul.learn` or from its folder.
 
-`plan` makes a new run or loads one to continue; `load_run` loads a finished one.
+`plan` makes a new run or loads one to continue; `load_plan` loads a finished one.
 """
 
 from __future__ import annotations
