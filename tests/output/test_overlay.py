@@ -62,19 +62,19 @@ def to_tensor(frames: Pixels) -> Tensor:
 
 
 def test_mask_is_tinted_inside_outlined_at_its_edge_and_nothing_else() -> None:
-    frames = pictures(1)
-    drawn = draw_track(frames, track([[0.25, 0.5, 0.0]], disc(1)))
-    far = away(0.25, 0.5)
+    frames = pictures(1, 360, 480)
+    drawn = draw_track(frames, track([[0.25, 0.5, 0.0]], disc(1, 90, 120)))
+    far = away(0.25, 0.5, 360, 480)
     touched = changed(frames, drawn)[0]
-    assert touched[far < 20].all()
-    assert not touched[far > 34].any()
-    inside = drawn[0][far < 15].astype(float) - frames[0][far < 15]
-    share = inside.mean(0) / (np.array(MASK_COLOUR) - frames[0][far < 15].mean(0))
+    assert touched[far < 60].all()
+    assert not touched[far > 102].any()
+    inside = drawn[0][far < 45].astype(float) - frames[0][far < 45]
+    share = inside.mean(0) / (np.array(MASK_COLOUR) - frames[0][far < 45].mean(0))
     assert ((0.15 < share) & (share < 0.45)).all(), "translucent: the picture shows through"
     likeness = np.abs(drawn[0].astype(float) - MASK_COLOUR).sum(-1)
-    outline = likeness < 90
-    assert outline.sum() > np.pi * 24, "crisp: nearly the full colour along the edge"
-    assert (np.abs(far[outline] - 24) < 5).all()
+    outline = likeness < 60
+    assert outline.sum() > np.pi * 72, "crisp: nearly the full colour along the edge"
+    assert (np.abs(far[outline] - 72) < 5).all()
 
 
 def test_smooth_masks_have_round_outlines() -> None:
